@@ -52,7 +52,7 @@ SECRET = {
         *("cohort.availability=daily", "client.stragglers=0.5"),
         *("attack.name=label_flip", "attack.fraction=0.2", "aggregation.weights=uniform"),
     ),
-    "momentum": ("client.objective=worker_momentum",),
+    "momentum": ("client.objective=worker_momentum", "data.setting=cross_silo"),
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),
