@@ -35,7 +35,7 @@ class FlDetector(HistoryRule):
 
     Published, training begins again without those who were detected. Here it goes on, and they stay
     out: for the other, start a new run without them. The aggregate is published for any rule;
-    here it is the median. Honest clients that differ much may be removed.
+    here it is the median.
 
     Source: Zhang, Cao, Jia & Gong 2022, "FLDetector: defending federated learning against model
     poisoning attacks via detecting malicious clients", sections 4.1 to 4.3, algorithms 1 and 2.
@@ -55,6 +55,9 @@ class FlDetector(HistoryRule):
 
     def needs(self) -> frozenset[str]:
         return frozenset({"histories", "generator"})
+
+    def unjudged(self) -> int:
+        return 2 * self.window
 
     def keeps(self, d: int) -> int:
         return d + 3 + self.window
@@ -107,10 +110,11 @@ class FlDetector(HistoryRule):
             judged = predicted & (clients.scored >= self.window)
             if generator is None:
                 raise ValueError("gap statistics draw samples at random; give a generator")
-            high = upper_group(clients.scores[judged], self.references, generator)
-            clients.remove(judged.nonzero().squeeze(1)[high])
+            suspects = judged.clone()
+            suspects[judged] = upper_group(clients.scores[judged], self.references, generator)
+            clients.remove(suspects, byzantine - int(clients.removed.sum()))
         clients.update(good, rows, before + 1)
-        left = rows[good & ~clients.removed]
+        left = rows[good & ~clients.highest(clients.removed, byzantine)]
         return Median()(left, min(byzantine, Median().most(len(left)))), clients.numbers
 
 
@@ -153,8 +157,20 @@ class _Clients:
         self.numbers[who, self._d + 3 :] = torch.cat([newest, window[:, :-1]], dim=1)
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 
-    def remove(self, places: Tensor) -> None:
-        self.numbers[places, self._d + 1] = 1.0
+    def highest(self, who: Tensor, count: int) -> Tensor:
+        """Of those whom `who` `[n]` marks, up to `count` of the highest scores: `[n]` bool.
+
+        Those who tie with one too many are not among them, so that nobody's place matters.
+        """
+        scores = self.scores
+        marked = scores[who].sort(descending=True).values
+        if len(marked) <= count:
+            return who
+        return who & (scores > marked[max(count, 0)])
+
+    def remove(self, who: Tensor, count: int) -> None:
+        """Remove those whom `who` `[n]` marks, up to `count` of the highest scores."""
+        self.numbers[self.highest(who, count), self._d + 1] = 1.0
 
     def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:
         """Remember the `rows` `[n, d]` of those whom `who` marks, of this round."""

@@ -206,3 +206,8 @@ def test_the_check_says_what_is_remembered_and_how_often_a_client_returns():
     assert "does not return" not in silo
     assert "made of released rows" in rows(*NOISED)
     assert "private/histories" not in rows(*FOOLSGOLD, "aggregation.history=false")
+    assert "nobody is judged: that takes more than 20 rounds, and run.rounds is" in rows(
+        *OPEN, "aggregation.rule=fldetector"
+    )
+    assert "nobody is judged" not in rows(*DETECTOR)
+    assert "nobody is judged" not in rows(*FOOLSGOLD)
