@@ -153,6 +153,13 @@ def test_keys_of_a_feature_that_contradict_are_refused(keys, why):
         Semantic(**keys)
 
 
+@pytest.mark.parametrize("attack", [Semantic, Tail], ids=["semantic", "tail"])
+def test_a_class_is_not_misread_as_itself(attack):
+    with pytest.raises(ValueError, match="are both 3, .* set them to two classes"):
+        attack(source=3, target=3)
+    assert attack(source=-1, target=0).labels() == (0,)
+
+
 def test_attackers_who_hold_nothing_to_use_are_unarmed():
     x, y = torch.zeros(6, 4), torch.tensor([1, 1, 1, 2, 2, 2])
     for attack in (Tail(tail=0.5), Semantic(), Semantic(column=1, low=0.5), CleanLabel()):
