@@ -155,7 +155,7 @@ def test_keys_of_a_feature_that_contradict_are_refused(keys, why):
 
 @pytest.mark.parametrize("attack", [Semantic, Tail], ids=["semantic", "tail"])
 def test_a_class_is_not_misread_as_itself(attack):
-    with pytest.raises(ValueError, match="are both 3, .* set them to two classes"):
+    with pytest.raises(ValueError, match=r"are both 3, .* set them to two classes"):
         attack(source=3, target=3)
     assert attack(source=-1, target=0).labels() == (0,)
 
