@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attacks.types import Knowledge
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.plan.rule import rule_of, sends_weights
@@ -13,6 +14,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
     """Every reason why these attackers cannot be simulated."""
     yield from _attackers_without_attack(config)
     yield from _details_without_attack(config)
+    yield from _everybody_pools(config)
     yield from _labels_changed_twice(config)
     yield from _weights_that_nobody_asks(config)
     yield from _counts_that_nobody_asks(config)
@@ -44,6 +46,18 @@ def _details_without_attack(config: Config) -> Iterator[str]:
         yield (
             "attack.selection, attack.stage, attack.replaces and the attack's rounds say how an "
             "attack goes, and none is configured"
+        )
+
+
+def _everybody_pools(config: Config) -> Iterator[str]:
+    """Attackers put their examples together (`Knowledge.ATTACKERS_DATA`), and all are some day."""
+    pools = Knowledge.ATTACKERS_DATA in config.attack.knows
+    if pools and config.attackers.selection == "round":
+        yield (
+            f"attack.name = {config.names['attack']!r} has the attackers pool their examples "
+            'before the first round, and with attack.selection = "round" everybody is one of them '
+            'in some round: they would know all clients\' data; use attack.selection = "once", or '
+            "another attack"
         )
 
 
