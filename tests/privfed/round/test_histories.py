@@ -10,6 +10,7 @@ from helpers import Rounds, population
 from small import SMALL, same_run, stop_after, trained
 
 from attacks.types import Knowledge, UpdateAttack, usable_honest
+from defenses.on_rows.flame import Flame
 from defenses.on_rows.fldetector import FlDetector
 from defenses.on_rows.foolsgold import FoolsGold
 from privfed.cli.main import main
@@ -164,6 +165,17 @@ def test_an_attacker_tries_the_very_rule_with_its_memory_frozen(tmp_path, name):
     assert len(tried) == 6
     for round, foreseen in enumerate(tried, start=1):
         torch.testing.assert_close(rounds.store.releases[round][0], foreseen)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_an_attacker_who_knows_the_rule_does_not_know_its_noise(tmp_path, noise):
+    """Nor in a seeded run, where the noise of the release could be drawn twice."""
+    tried.clear()
+    rounds = attacked(tmp_path, Flame(noise=noise))
+    rounds.run(2)
+    releases = [rounds.store.releases[round][0] for round in (1, 2)]
+    equal = [torch.allclose(*pair) for pair in zip(releases, tried, strict=True)]
+    assert equal == [noise == 0.0] * 2
 
 
 def test_histories_of_others_are_another_rule(tmp_path, monkeypatch):
