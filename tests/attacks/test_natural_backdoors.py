@@ -145,7 +145,7 @@ def test_bright_examples_are_those_above_what_most_attackers_hold():
         ({"low": 0.5}, "attack.low does nothing where attack.column is -1"),
         ({"high": 3.0}, "attack.high does nothing"),
         ({"column": 2, "brightest": 0.5}, "attack.brightest does nothing where attack.column is 2"),
-        ({"column": 0, "low": 2.0}, "attack.low is 2, above attack.high, 1"),
+        ({"column": 0, "low": 2.0}, r"attack\.low is 2, above attack\.high, 1; lower attack\.low"),
     ],
 )
 def test_keys_of_a_feature_that_contradict_are_refused(keys, why):

@@ -26,15 +26,32 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = attack.acts or attackers.lies
     if acts != (fraction > 0.0) and not (acts and given):
+        what = "".join(f", {lie}" for lie in _lies(config))
         yield (
-            f"attack.name is {name!r} and attack.fraction {fraction:g}; expected an attack and the "
-            "part of clients that carry it out (0.0 for nobody), or neither"
+            f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an attack "
+            "and the part of clients that carry it out (0.0 for nobody), or neither: set "
+            f"{_missing(acts)}"
         )
     elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
             f"attack.fraction is {fraction:g} of {config.data.clients} clients, and so nobody; "
             "raise it"
         )
+
+
+def _lies(config: Config) -> Iterator[str]:
+    """The keys of what attackers claim that is not so, with their values."""
+    if config.attackers.weight != 1.0:
+        yield f"attack.weight {config.attackers.weight:g}"
+    if config.attackers.clip_count != "true":
+        yield f"attack.clip_count {config.attackers.clip_count!r}"
+
+
+def _missing(acts: bool) -> str:
+    """Which key to set, or to remove."""
+    if acts:
+        return "attack.fraction, or remove the other keys of the attack"
+    return "attack.name, or remove attack.fraction"
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
