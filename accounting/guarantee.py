@@ -23,6 +23,7 @@ _VIEWS = {
     "server": "what the server sees",
     "sites": "what the server, all readers and the sites that work with them see",
     "others": "what everybody but its own site sees",
+    "clients": "what the server and the clients that work with it see",
 }
 """The view that an epsilon bounds, by the party that it is against."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)

@@ -77,7 +77,7 @@ class Geometry:
         They are 0 with a row of no direction: one whose norm drowns in the rounding of its inner
         products.
         """
-        norms, diagonal = self.norms(), self.gram.diagonal()
+        norms, diagonal = _between(self.gram)[:-1, -1], self.gram.diagonal()
         directed = norms > _ROUNDING * (diagonal[:-1] + diagonal[-1])
         scale = torch.where(directed, norms.rsqrt(), 0.0)
         return (self.inner() * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from defenses.before.clipping import cut
+from defenses.deferred import torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class AdaptiveClipping(PreAggregator):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from defenses.deferred import torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Bucketing(PreAggregator):

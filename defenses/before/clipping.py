@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-from pydantic import Field
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from defenses.deferred import torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Clipping(PreAggregator):

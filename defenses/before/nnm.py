@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from defenses.deferred import torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class NearestNeighbourMixing(PreAggregator):

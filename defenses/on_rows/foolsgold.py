@@ -14,6 +14,9 @@ from defenses.history import Histories, HistoryRule
 from defenses.types import require_floats
 from defenses.weighing import WeightRule, aggregate, refuse_too_many
 
+_ROUNDING = 1e-6
+"""What a cosine of float32 rows may be off by: a is no larger where every row has its like."""
+
 
 class FoolsGold(WeightRule, HistoryRule):
     """Updates weighed down by how much their clients' histories resemble another's.
@@ -90,8 +93,8 @@ class FoolsGold(WeightRule, HistoryRule):
         most = alike.max(dim=1).values  # of nobody less than 0
         pardon = torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :], 1.0)
         weight = 1 - (alike * pardon).max(dim=1).values
-        if not float(weight.max()) > 0.0:
-            return weight.clamp(min=0.0)
+        if not float(weight.max()) > _ROUNDING:
+            return torch.zeros_like(weight)
         weight = (torch.logit(weight.clamp(min=0.0) / weight.max()) + 0.5).clamp(0.0, 1.0)
         return weight / weight.sum()
 

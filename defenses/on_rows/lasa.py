@@ -88,7 +88,7 @@ def _near_median(values: Tensor, radius: float) -> Tensor:
 
 def _to_median_norm(rows: Tensor) -> Tensor:
     """What `rows` `[n, d]` are multiplied by, so that none is longer than the median: `[n, 1]`."""
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).double()
     longest = norms.quantile(0.5)
     return torch.where(norms > longest, longest / norms, 1.0).to(rows.dtype)
 

@@ -174,7 +174,7 @@ class Config:
         where attackers are simulated, whose number may be drawn (such a run is a simulation).
         """
         expected = self.attackers.fraction * self.sampler.size
-        return max(self.aggregation.byzantine, math.ceil(expected - 1e-9))
+        return expected_hostile(self.aggregation.byzantine, expected)
 
     @property
     def site_column(self) -> str:
@@ -330,3 +330,8 @@ def digest(text: str) -> str:
     document["run"].pop("rounds")
     document["privacy"].pop("epsilon", None)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def expected_hostile(declared: int, expected: float) -> int:
+    """How many clients are taken to be hostile: as `declared`, and no fewer than are `expected`."""
+    return max(declared, math.ceil(expected - 1e-9))

@@ -11,6 +11,19 @@ the client's own history h, whose posterior is independent of this round's coin,
 P0 shifted by at most the clip. Hockey-stick and Renyi divergences are jointly (quasi-)convex (van
 Erven & Harremoes 2014, theorems 11 and 13), so the mixture is no further from P0 than its worst
 member: the round's event is that of a stateless objective, and rounds compose adaptively.
+
+Why under other draws and noise, likewise:
+- `full` (zero-out): this is q = 1, where no coin is left, and all rounds of both worlds, with the
+  client and with zeros for it, differ by a shift of at most the clip.
+- `cyclic` (zero-out): a slot that was drawn before training, whatever the data, fixes a client's
+  rounds, which are charged as seen; in these it is `full`, and in all others both worlds agree.
+  Noise that is correlated over its rounds is charged for rows that may depend on all that was
+  released before (Denisov, McMahan, Rush, Smith & Guha Thakurta 2022).
+- Noise on each row (replace-one): who takes part is seen, and coins hide nothing. Given what was
+  released, a row is under either data a mixture, over the client's own history, of noise about
+  means no longer than the clip: by the same convexity two such are no further apart than two means
+  at twice the clip, which is charged. Others' rows do not change, so that noise which pairs of
+  clients share, seen with what colluders know, is as good (`PairwiseGaussian`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ def audit_table(audit: RunAudit) -> Table:
         "ledger": "ok: chain, checkpoint and configuration agree",
         "ledger head": head_line(str(audit.ledger_head), audit.charges),
         **_head_rows(audit),
-        **beside_rows(str(facts["against"]), audit.examples, audit.other),
+        **beside_rows(
+            str(facts["against"]), audit.examples, audit.other, audit.terms.get("colluders")
+        ),
     }
     if facts["prior"] and audit.alone:
         pairs["prior"] = (
@@ -117,7 +119,9 @@ def merged_table(merged: JointAudit) -> Table:
         "together": f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} ({bound.accountant}: "
         f"{accountant_epsilons(bound.by_accountant)})",
         "meaning": sentence(bound),
-        **beside_rows(bound.against, merged.examples, merged.other),
+        **beside_rows(
+            bound.against, merged.examples, merged.other, merged.runs[0].terms.get("colluders")
+        ),
     }
     for run in merged.runs:
         if run.budgets:

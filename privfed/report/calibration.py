@@ -9,7 +9,7 @@ from rich.table import Table
 from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.privacy.solved_for_run import SolvedForRun
-from privfed.report.tables import accountant_epsilons, counted, rows, two_sided
+from privfed.report.tables import accountant_epsilons, counted, party_rows, rows, two_sided
 from privfed.words import ceiling
 
 _HONEST = "which honest clients add"
@@ -36,6 +36,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
             },
             **_correlated_row(answer),
             **_sum_rows(answer),
+            **_colluders_row(answer),
             "meaning": f"{question.mechanism}: unit {bound.unit}, {bound.relation}, "
             f"{question.sampler} sampling",
         }
@@ -51,6 +52,12 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
     remembered = counted(remembered_rows(mechanism), "row")
     return {"correlated": f"{mechanism.span()}, keeping {remembered} of noise{divided}"}
+
+
+def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
+    """Whom ε is against, where pairs of clients share noise."""
+    count = answer.colluders
+    return {} if count is None else party_rows("clients", None, count)
 
 
 def _draw(answer: CalibrationAnswer) -> str:

@@ -57,7 +57,7 @@ def outcome_table(outcome: Outcome) -> Table:
             **chosen_row(config.chosen is not None),
             **_divergence_row(outcome),
             **disjoint_row(config.privacy.disjoint),
-            **beside_rows(config.against, *plan.also(outcome.charges)),
+            **beside_rows(config.against, *plan.also(outcome.charges), config.colluding),
             **nominal_rows(plan),
         }
     )

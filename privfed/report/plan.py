@@ -51,7 +51,7 @@ def plan_table(
             **evaluation_rows(plan, forecast),
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
-            **beside_rows(config.against, *plan.also(config.run.rounds)),
+            **beside_rows(config.against, *plan.also(config.run.rounds), config.colluding),
             **(site_guarantee_row(site) if site else {}),
             **canaries_row(plan, forecast),
             **(power_row(power) if power else {}),

@@ -24,6 +24,8 @@ _PARTIES = {
     "others": "all but a client's own site, by the noise of that site alone",
 }
 """The party that distributed noise protects against, in words."""
+_COLLUDING = "the server and up to {} clients that work with it, by the noise of the other clients"
+"""The same of noise that pairs of clients share."""
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
@@ -58,11 +60,25 @@ def chosen_row(chosen: bool) -> dict[str, str]:
 
 
 def beside_rows(
-    against: str, examples: Guarantee | None, other: Guarantee | None
+    against: str,
+    examples: Guarantee | None,
+    other: Guarantee | None,
+    colluders: int | None = None,
 ) -> dict[str, str]:
-    """What is guaranteed beside the headline: against the `other` party, and for one example."""
-    pairs = two_sided(against, other) if other else {}
+    """Whom the headline is against, and what is guaranteed beside it: against the `other` party,
+    and for one example.
+    """
+    pairs = party_rows(against, other, colluders)
     return {**pairs, "examples": example_line(examples)} if examples else pairs
+
+
+def party_rows(
+    against: str, other: Guarantee | None, colluders: int | None = None
+) -> dict[str, str]:
+    """Whom noise that clients share protects against, and as how many of them may collude."""
+    if against == "clients":
+        return {"against": _COLLUDING.format(colluders)}
+    return two_sided(against, other) if against and other else {}
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:

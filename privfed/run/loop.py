@@ -201,7 +201,7 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
     """
     attackers, clients = setup.attackers, setup.federation.clients
     fixed = attackers is not None and not attackers.afresh
-    hostile = attackers.hostile(0)[:clients] if attackers and fixed else None
+    hostile = attackers.chosen(0)[:clients] if attackers and fixed else None
     return misbehaviour_in(directory.ranks.lines(until), clients, hostile)
 
 

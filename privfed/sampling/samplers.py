@@ -13,8 +13,9 @@ import numpy as np
 from pydantic import Field
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
-from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
+from accounting.releases import PoissonSampled, Release, TruncatedPoisson, WithoutReplacement
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.sampling.cohort import Cohort, People, Witness
@@ -161,7 +162,7 @@ class Full(SizedSampler):
         return self.model_copy(update={"size": clients})
 
     def witness(self, round: int, clients: int) -> Witness:
-        return Witness("full", 1.0, ZERO_OUT, lambda noise: noise, random=False)
+        return Witness("full", 1.0, ZERO_OUT, _unamplified, random=False)
 
     def fits(self, population: int, clients: int) -> None:
         refuse_other_number(population, clients, "full")
@@ -230,6 +231,11 @@ class BySize(SizedSampler):
         bias = np.minimum(witness.rate * sizes / mean, 1.0)
         entered = streams.at("cohort", round).bernoulli(bias, len(people))
         return Cohort(round, np.flatnonzero(entered), float(self.size), witness)
+
+
+def _unamplified(noise: Gaussian) -> Release:
+    """The release on everybody: the draw hides nobody."""
+    return noise
 
 
 def _rate(size: int, clients: int) -> float:

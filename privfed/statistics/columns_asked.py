@@ -29,7 +29,7 @@ def source_asked(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, An
         if data.get("labels"):
             values[label] = data["labels"]
         elif data.get("classes"):
-            values[label] = [*range(int(data["classes"]))]
+            values[label] = [*range(_class_count(data["classes"]))]
         elif data.get("label_bounds"):
             ranges[label] = data["label_bounds"]
     declared = {*values, *ranges, *dates}
@@ -48,6 +48,17 @@ def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(stated, Mapping):
         raise Refused(
             f"data.{key} is {stated!r}; expected a section [data.{key}]", key=f"data.{key}"
+        )
+    return stated
+
+
+def _class_count(stated: object) -> int:
+    """How many classes are declared. Raises `Refused` for what is no whole number, as names are."""
+    if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
+        raise Refused(
+            f"data.classes is {stated!r}; expected how many there are, a whole number above 1, for "
+            "labels that are numbers from 0 (data.labels lists classes by name)",
+            key="data.classes",
         )
     return stated
 

@@ -21,6 +21,7 @@ from privfed.data.declaring.labels import LabelKind
 from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 from privfed.errors import Refused
+from privfed.parts import find
 from privfed.statistics.statistics_file import ColumnStatistics, NumberStatistics, Statistics
 from privfed.words import ceiling
 
@@ -70,7 +71,13 @@ def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
     prior = [*statistics.earlier, statistics.run]
     privacy = {"delta": statistics.delta, **statistics.privacy, "prior": prior}
-    return {"run": {**seeded, **seed}, "privacy": privacy, "secure": statistics.secure}
+    joint = find("mechanism", statistics.mechanism, "privacy.mechanism").joint
+    return {
+        "run": {**seeded, **seed},
+        "cohort": {"sampler": "full"} if joint else {},
+        "privacy": privacy,
+        "secure": statistics.secure,
+    }
 
 
 def _known(statistics: Statistics) -> dict[str, Any]:

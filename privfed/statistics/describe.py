@@ -155,7 +155,7 @@ def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in changed}
 
 
-_OF_MECHANISM = {"sizing", "noise_sampler", "tolerance"}
+_OF_MECHANISM = {"sizing", "noise_sampler", "tolerance", "pair_noise", "colluders"}
 """Keys of mechanisms that are not about training."""
 _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),

@@ -15,9 +15,11 @@ from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.config.assembly import assembled, named
-from privfed.config.config import Config, Raw
+from privfed.config.attack_keys import AttackKeys
+from privfed.config.config import Config, Raw, expected_hostile
 from privfed.config.mistakes import mistakes
 from privfed.config.reading import as_written
+from privfed.config.sections import Aggregation
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.privacy.solved_for_run import InBands
@@ -97,7 +99,12 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
             "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
             "server": {"optimizer": "fedavg", "lr": 1.0},
             "cohort": _everybody(raw, data["clients"]),
-            "privacy": {**_privacy(raw), "clip": 1.0, "epsilon": epsilon, **_delta(asking)},
+            "privacy": {
+                **_privacy(raw, data["clients"]),
+                **_delta(asking),
+                "clip": 1.0,
+                "epsilon": epsilon,
+            },
             "secure": _secure(raw, data),
         }
     )
@@ -176,14 +183,34 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
     return {"sampler": everybody, "size": 0 if derived else clients, **dropout}
 
 
-def _privacy(raw: Raw) -> dict[str, Any]:
+def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
     """[privacy] of the run file, as far as it is about people and who adds the noise."""
     keys = _without(raw.get("privacy", {}), _OF_TRAINING)
     mechanism = named(raw, "mechanism")
+    if mechanism.joint:
+        return {**keys, "colluders": _colluding(raw, clients)}
     if not mechanism.remembers:
         return keys
     # Its noise hangs together over rounds, of which there is one here.
     return _without(keys, {*mechanism.model_fields, "mechanism"})
+
+
+def _colluding(raw: Raw, clients: int) -> int:
+    """How many clients training counts on for no noise: who may be hostile, and colluders.
+
+    A description has no rule against the former, and holds against all of them as colluders.
+    """
+    aggregation, attack, privacy = (
+        _validated(model, name, {key: raw[name][key]} if key in raw.get(name, {}) else {})
+        for name, model, key in (
+            ("aggregation", Aggregation, "byzantine"),
+            ("attack", AttackKeys, "fraction"),
+            ("privacy", named(raw, "mechanism"), "colluders"),
+        )
+    )
+    return int(privacy.colluders) + expected_hostile(
+        aggregation.byzantine, attack.fraction * clients
+    )
 
 
 def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -168,6 +168,12 @@ def test_foolsgold_keeps_who_differs_from_all():
     torch.testing.assert_close(FoolsGold()(rows, 0), rows[2])
 
 
+@pytest.mark.parametrize("copies", [2, 3])
+def test_foolsgold_counts_nobody_where_every_row_has_its_like(copies):
+    rows = torch.randn(5, 1000, generator=torch.Generator().manual_seed(copies))
+    assert not FoolsGold()(rows.repeat(copies, 1), 0).any()
+
+
 def test_foolsgold_on_random_rows():
     for seed in range(10):
         rows = cloud(8, seed=seed)

@@ -57,3 +57,10 @@ def test_products_are_the_same_whether_weights_are_few_or_many(full, keep):
     weights = cloud(6, len(used), seed=1)
     weights[:, full:] = 0.0
     torch.testing.assert_close(product(weights, rows, keep), weights @ used)
+
+
+@pytest.mark.parametrize("away", [1e2, 1e4])
+def test_cosines_are_exact_where_rows_are_far_from_the_origin(away):
+    rows = (cloud(12, 10_000) + away).float()
+    exact = torch.nn.functional.cosine_similarity(rows.double()[:, None], rows.double()[None], 2)
+    assert (Geometry.of(rows).cosines() - exact).abs().max() < 1e-9

@@ -48,6 +48,7 @@ UNMOVED = {
     "privfed.local.dp_sgd",
     "privfed.local.objectives.worker_momentum",
     "privfed.privacy.mechanisms.buffered",
+    "privfed.privacy.mechanisms.pairwise_gaussian",
     "privfed.sampling.allocation",
     *(f"privfed.server.{name}" for name in ("fedavg", "fedavgm", "adaptive")),
     *(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accounting.ledger import Charge, Ledger
-from defenses import geometric_median, norm_bound
+from defenses.by_sums import geometric_median, norm_bound
 from privfed.local.trainer import LocalTrainer
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import central_gaussian as gaussian

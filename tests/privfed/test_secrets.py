@@ -39,6 +39,7 @@ SECRET = {
     "layers": ("client.objective=feddyn", "data.setting=cross_silo", *MASKS, *LAYERS),
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
     "local": ("privacy.mechanism=local_gaussian", *MASKS),
+    "pairs": ("privacy.mechanism=pairwise_gaussian", "cohort.sampler=full", "cohort.size=0"),
     "canaries": ("data.clients=24", "audit.canaries=20"),
     "canaries that train": ("data.clients=24", "audit.canaries=20", "audit.kind=input"),
     "canaries in sums": (
@@ -51,6 +52,7 @@ SECRET = {
         *("cohort.availability=daily", "client.stragglers=0.5"),
         *("attack.name=label_flip", "attack.fraction=0.2", "aggregation.weights=uniform"),
     ),
+    "momentum": ("client.objective=worker_momentum", "data.setting=cross_silo"),
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),

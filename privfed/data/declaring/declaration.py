@@ -120,7 +120,7 @@ def declared_run(
 ) -> str:
     """The run file under the comments `header`: [data], and what is left to fill in.
 
-    What is known `before` stands in [run], [privacy] and [secure], by section.
+    What is known `before` stands in [run], [cohort], [privacy] and [secure], by section.
     """
     known = declared.known.get("clients")
     size = f"required: how many of {known} clients" if known else "required: how many clients"
@@ -137,7 +137,10 @@ def declared_run(
         f"loss = {_value(declared.label_kind.loss)}",
         "",
         "[cohort]",
-        _line("size", 0, f"{size} a round asks, expected"),
+        *(
+            [_line(key, value) for key, value in before.get("cohort", {}).items()]
+            or [_line("size", 0, f"{size} a round asks, expected")]
+        ),
         *_section("privacy", {"epsilon": 4.0, "delta": 1e-4, **before.get("privacy", {})}),
         *_section("secure", before.get("secure", {})),
     ]

@@ -84,13 +84,19 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     with matplotlib.rc_context({**STYLE, "text.parse_math": False}):  # names hold any letter
         across = min(len(panels), _ACROSS)
         down = -(-len(panels) // across)
-        size = (1.2 + 3.4 * across, 0.3 + 2.8 * down)
+        size = (1.2 + _panel_width(figure, shown) * across, 0.3 + 2.8 * down)
         canvas, grid = pyplot.subplots(down, across, figsize=size, sharey=True, squeeze=False)
         try:
             _draw_panels(figure, shown, panels, [axes for line in grid for axes in line], canvas)
             return {f"{figure.name}.{kind}": _bytes(canvas, kind) for kind in ("svg", "png")}
         finally:
             pyplot.close(canvas)
+
+
+def _panel_width(figure: Figure, rows: Sequence[Row]) -> float:
+    """Inches across a panel: in a map of many columns each has room for its number."""
+    columns = len(values(rows, figure.x)) if figure.kind == "heat" else 0
+    return max(3.4, 0.45 * columns + 1.0)
 
 
 def _with_known_measure(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> Figure:

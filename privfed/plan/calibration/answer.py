@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounting.guarantee import Guarantee
+from privfed.plan.calibration.as_run import solved_config_of
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.round_cost import RoundCost
 from privfed.privacy.shared_noise import shares_noise
@@ -24,6 +25,13 @@ class CalibrationAnswer:
     bound: Guarantee
     cost: RoundCost
     besides: Guarantee | None = None
+
+    @property
+    def colluders(self) -> int | None:
+        """How many clients may work with the server, where pairs share noise; else None."""
+        if not self.question.mechanism_class.joint:
+            return None
+        return solved_config_of(self.question).colluding
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed calibrate --json` prints."""
@@ -44,9 +52,15 @@ class CalibrationAnswer:
             "cohort": question.cohort,
             "separation": witness.separation,
             **self._solved_for_run(),
+            **self._party(),
             "solved": self.solved,
             **self.sum_json(),
         }
+
+    def _party(self) -> dict[str, Any]:
+        """Whom epsilon is against where pairs of clients share noise."""
+        count = self.colluders
+        return {} if count is None else {"against": "clients", "colluders": count}
 
     def _solved_for_run(self) -> dict[str, Any]:
         """Slots, groups, bands and buffers, where the question is about any."""

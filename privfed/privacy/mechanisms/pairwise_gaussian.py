@@ -28,8 +28,10 @@ _LEAST = 1e-5
 
 
 class PairwiseGaussian(NoisedMechanism):
-    """Noise that pairs of clients share: rows as private as under local noise, in whose mean almost
-    only central noise is left, and no server is trusted.
+    """Noise that pairs of clients share, which cancels in their sum: no server is trusted.
+
+    Rows are as private as under local noise, and in their mean hardly more than central noise is
+    left.
 
     Of n clients, client k sends clip(x_k) + a u_k + b (sum over j != k of s_kj v_kj), all u_k and
     v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Clients
@@ -65,8 +67,10 @@ class PairwiseGaussian(NoisedMechanism):
     n rows, post-processing; nobody reveals a secret of an absent client, as masks do. In a round a
     client answers once, and later the same bytes: two answers under one v_kj tell their difference.
 
-    *Assumptions beside epsilon*: v_kj comes from a generator keyed with the pair's secret and the
-    round; that it is as good as random is computational.
+    *Assumptions beside epsilon*: v_kj comes from a generator keyed with the pair's secret, the
+    run's id, the round and the exchange; that it is as good as random is computational. Two runs
+    compose only where their pairs' noise is independent, as the difference of two rows under one
+    v_kj has own noise alone. A round that is resumed sends the same bytes, or has a new number.
 
     *Arithmetic*: as central noise; pairs are not drawn one by one, but their joint law
     (`PairwiseNoise.draw`). The process that simulates all clients knows all of them.

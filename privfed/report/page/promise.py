@@ -16,7 +16,7 @@ from privfed.report.tables import (
     budget_rows,
     chosen_row,
     disjoint_row,
-    two_sided,
+    party_rows,
 )
 from privfed.words import ceiling, number
 
@@ -32,6 +32,11 @@ _TRUSTED_AT_SITES = {
     "client": "a client's own site alone, which adds all of the noise to its own sum",
 }
 """The same where sites are the parties."""
+_TRUSTED_IN_PAIRS = (
+    "all but {colluders} of the other clients, whose noise counts, and not the server: each client "
+    "adds noise of its own, and noise that it shares with each other one"
+)
+"""The same where pairs of clients share noise."""
 
 
 def promise_chapter(facts: PageFacts) -> Chapter:
@@ -88,7 +93,7 @@ def _terms(facts: PageFacts) -> dict[str, str]:
     """The terms of the guarantee, each by itself."""
     audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
     assert bound is not None
-    against = two_sided(bound.against, audit.other) if audit.other and bound.against else {}
+    against = party_rows(bound.against, audit.other, audit.terms.get("colluders"))
     return {
         "ε": ceiling(bound.epsilon) + (" (nominal)" if facts.nominal else ""),
         "δ": f"{bound.delta:g}",
@@ -155,6 +160,8 @@ def _trust(facts: PageFacts) -> dict[str, str]:
     if terms.get("guarantee"):
         return {}
     proof = {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
+    if terms.get("against") == "clients":
+        return {"trust": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
     trust = str(terms.get("trust"))
     by_sites = "parties" in (terms.get("sites") or {})
     trusted = _TRUSTED_AT_SITES if by_sites else _TRUSTED
@@ -187,6 +194,15 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
                 f"Nothing is promised to clients of sites that work with the server, of which "
                 f"there are taken to be {colluders} at most."
             )
+    if terms.get("against") == "clients":
+        yield (
+            f"Where more than {terms['colluders']} clients work with the server, or are hostile, ε "
+            "does not hold."
+        )
+        yield (
+            "That noise which two clients share is as good as random to all others is a "
+            "computational assumption; ε leaves it out."
+        )
     if (terms.get("secure") or {}).get("cryptography"):
         yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
     yield "Other runs over the same people count on their own; privfed audit RUN RUN composes them."

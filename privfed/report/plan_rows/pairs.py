@@ -24,8 +24,9 @@ def pairs_row(plan: Plan) -> dict[str, str]:
     return {
         "pairs": (
             f"each client adds a deviation of {noise.alone:.3g} of its own, and {noise.shared:.3g} "
-            f"with each of {noise.clients - 1} others, which cancels; ε holds against the server "
-            f"with up to {colluding} of them, and were all others to work with it, ε = "
-            f"{ceiling(left.epsilon)} would"
+            f"with each of {noise.clients - 1} others, which cancels and is taken to be as good as "
+            "random (a computational assumption, which ε leaves out); ε holds against the server "
+            f"with up to {colluding} of them, and were all others to work with it, this run alone "
+            f"would have ε = {ceiling(left.epsilon)}"
         )
     }

@@ -103,11 +103,28 @@ def clients_draw_apart_and_afresh():
         assert abs(np.corrcoef(sent[0].ravel(), sent[1].ravel())[0, 1]) < 0.3
 
 
+def every_exchange_of_a_round_is_charged():
+    witness = Full().of(CLIENTS).witness(1, CLIENTS)
+    for exchanges in (1, 2):
+        release = mechanism().event(witness, exchanges).release
+        assert release.noise_multiplier == pytest.approx(Z / 2 / exchanges**0.5)
+
+
+def messages_lie_on_the_grid():
+    """In double precision, where nothing is rounded once more."""
+    part = mechanism()
+    rows = torch.from_numpy(np.random.default_rng(3).standard_normal((CLIENTS, 60)))
+    steps = messages(part, rows) / part.noise().grid
+    assert (steps == np.round(steps)).all()
+
+
 CHECKS = [
     the_best_view_of_a_row_has_the_charged_noise,
     what_pairs_share_cancels,
     one_client_moves_its_message_by_two_clips_at_most,
     clients_draw_apart_and_afresh,
+    every_exchange_of_a_round_is_charged,
+    messages_lie_on_the_grid,
 ]
 
 
@@ -159,6 +176,15 @@ def unclipped(monkeypatch):
     monkeypatch.setattr(pairwise, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
 
 
+def one_exchange_charged(monkeypatch):
+    real = pairwise.same_cohort
+    monkeypatch.setattr(pairwise, "same_cohort", lambda noise, exchanges: real(noise, 1))
+
+
+def off_the_grid(monkeypatch):
+    monkeypatch.setattr(pairwise, "on_grid", lambda bounded, grid: bounded)
+
+
 def one_noise_for_all(monkeypatch):
     monkeypatch.setattr(Keys, "each", lambda self: (Keys(bytes(16)) for _ in self.clients))
 
@@ -174,6 +200,8 @@ def one_noise_for_all(monkeypatch):
         (nothing_cancels, CHECKS[1]),
         (unclipped, CHECKS[2]),
         (one_noise_for_all, CHECKS[3]),
+        (one_exchange_charged, CHECKS[4]),
+        (off_the_grid, CHECKS[5]),
     ],
 )
 def test_a_planted_fault_is_caught(fault, check, monkeypatch):
@@ -303,11 +331,24 @@ def test_a_mean_is_taken_over_rows():
         (("privacy.colluders=8",), "nobody is left"),
         (("attack.name=sign_flip", "attack.fraction=0.9"), "nobody is left"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "use an objective"),
+        (
+            ("client.objective=scaffold", "data.setting=cross_silo", "aggregation.rule=caf"),
+            "sum more than an update, and aggregation.rule = 'caf'",
+        ),
     ],
 )
 def test_what_has_no_proof_is_refused(keys, why):
     with pytest.raises(Refused, match=why):
         plan(small(*FULL, "data.clients=8", *keys), length=10)
+
+
+def test_clients_may_send_momenta_of_their_updates(tmp_path):
+    """Which are clipped as updates are, and charged alike: 7 rounds of Gaussian(z / 2)."""
+    keys = ("client.objective=worker_momentum", "data.setting=cross_silo", "aggregation.rule=caf")
+    outcome = trained(tmp_path / "run", *FULL, *keys)
+    assert outcome.updates == 7
+    charged = {Event(Gaussian(1.0), "full", REPLACE_ONE): 7}
+    assert audit(tmp_path / "run").guarantee.epsilon == epsilon(charged, 1e-3, "pld")
 
 
 def test_an_event_of_another_draw_is_refused():

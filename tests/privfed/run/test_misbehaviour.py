@@ -189,6 +189,11 @@ def test_a_simulation_says_who_misbehaved(tmp_path):
     assert "stood out" not in write_run_page(tmp_path / "run", None, False).path.read_text("utf-8")
 
 
+def test_who_attacks_later_is_named_as_hostile(tmp_path):
+    outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, "attack.first_round=3")
+    assert outcome.to_json()["misbehaviour"]["hostile"] == 10
+
+
 @pytest.mark.parametrize("last", [2, 4, 6])
 def test_a_run_that_was_killed_says_the_same(tmp_path, monkeypatch, last):
     trained(tmp_path / "whole", *WATCHED, *ATTACKED)

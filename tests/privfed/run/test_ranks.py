@@ -25,7 +25,10 @@ KINDS = {
     "sum": ("privacy.noise_multiplier=1.0", "server.optimizer=fedadam"),
     "passes": ("aggregation.rule=geometric_median", "aggregation.passes=2"),
     "rows": ("privacy.mechanism=local_gaussian", "aggregation.rule=median"),
-    "histories": ("privacy.mechanism=none", "aggregation.rule=foolsgold"),
+    "histories": (
+        *("privacy.mechanism=none", "aggregation.rule=foolsgold"),
+        *("cohort.sampler=full", "cohort.size=0"),
+    ),
     "exchanges": ("client.objective=feddane",),
     "no privacy": ("privacy.mechanism=none",),
     "one by one": ("run.trainer=loop", "run.chunk=1", "privacy.noise_multiplier=1.0"),

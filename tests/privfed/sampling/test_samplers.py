@@ -1,6 +1,7 @@
 """Samplers draw what their witness says, and refuse populations that their proof is not about."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -144,6 +145,8 @@ def test_each_sampler_makes_its_own_event(sampler, relation, release):
     assert local.relation == REPLACE_ONE
     wanted = Separated(4, Gaussian(1.5)) if isinstance(sampler, Cyclic) else Gaussian(1.5)
     assert local.release == wanted
+    sent = pickle.loads(pickle.dumps(witness))  # as other processes of a run are told of it
+    assert (sent, sent.release) == (witness, witness.release)
 
 
 def _half(release):

@@ -238,6 +238,14 @@ def load_text(folder, text):
     return load(path)
 
 
+@pytest.mark.parametrize("classes", ['["0", "1"]', '"two"', "true", "1", "2.5", "{ 0 = 1 }"])
+def test_classes_that_are_no_count_are_refused(tmp_path, classes):
+    answer = described(tmp_path, file=run_file(tmp_path, 'label = "ill"', f"classes = {classes}"))
+    assert answer.exit_code == 2
+    assert "data.classes is" in answer.output
+    assert "a whole number above 1" in " ".join(answer.output.split())
+
+
 def test_a_declaration_keeps_who_adds_the_noise(tmp_path):
     keys = ("secure.protocol=masks", "privacy.mechanism=skellam", "secure.threshold=0.6")
     described(tmp_path, *sets((*keys, "secure.bits=40")))
@@ -247,6 +255,65 @@ def test_a_declaration_keeps_who_adds_the_noise(tmp_path):
     assert config.names["protocol"] == "masks"
     assert config.protocol.threshold == 0.6
     assert config.protocol.bits == 40
+
+
+PAIRS = """[aggregation]
+byzantine = 5
+[cohort]
+sampler = "full"
+[privacy]
+delta = 1e-3
+mechanism = "pairwise_gaussian"
+pair_noise = 0.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "colluders"),
+    [
+        ("", 6),
+        ("colluders = 3", 8),
+        ("colluders = 0\n[attack]\nname = 'sign_flip'\nfraction = 0.1", 6),
+    ],
+)
+def test_who_may_be_hostile_to_training_colludes_against_a_description(tmp_path, keys, colluders):
+    """And training counts the description, in which as many were counted on for nothing."""
+    file = run_file(tmp_path)
+    file.write_text(file.read_text().partition("[cohort]")[0] + PAIRS + keys)
+    answer = described(tmp_path, "--json", file=file)
+    assert answer.exit_code == 0, answer.output
+    terms = Ledger.load(tmp_path / "out" / "ledger.jsonl").terms
+    assert (terms["against"], terms["colluders"]) == ("clients", colluders)
+    prior = {"data.label": "ill", "data.classes": 2, "run.rounds": 1}
+    prior |= {"run.randomness": "seeded", "privacy.prior": [str(tmp_path / "out")]}
+    words = sets(f"{key}={json.dumps(value)}" for key, value in prior.items())
+    trained = run("check", file, *words)
+    assert trained.exit_code == 0, trained.output
+    refused = run("check", file, *words, *sets(("aggregation.byzantine=9",)))
+    assert f"at most {colluders} of its clients collude" in " ".join(refused.output.split())
+
+
+@pytest.mark.parametrize("wrong", ["byzantine = 'five'", "byzantine = -1"])
+def test_a_wrong_number_of_hostile_clients_is_refused(tmp_path, wrong):
+    file = run_file(tmp_path)
+    lines = PAIRS.replace("byzantine = 5", wrong)
+    file.write_text(file.read_text().partition("[cohort]")[0] + lines)
+    answer = described(tmp_path, file=file)
+    assert answer.exit_code == 2
+    assert "aggregation.byzantine" in answer.output
+
+
+def test_a_declaration_keeps_what_pairs_share_and_whom_it_is_against(tmp_path):
+    file = run_file(tmp_path)
+    file.write_text(file.read_text().partition("[cohort]")[0] + PAIRS + "colluders = 2")
+    described(tmp_path, file=file)
+    text = run("declare", "--from", tmp_path / "out", "--label", "sex").stdout
+    config = load_text(tmp_path, text)
+    assert config.names["sampler"] == "full"
+    assert (config.colluding, config.joint_noise.pair_noise) == (7, 0.5)
+    words = sets(("privacy.epsilon=20", "run.rounds=1"))
+    answer = run("check", tmp_path / "declared.toml", *words)
+    assert answer.exit_code == 0, answer.output
 
 
 def test_sites_sum_what_they_hold(tmp_path):
