@@ -25,7 +25,14 @@ class FlDetector(HistoryRule):
     where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N moves
     of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean among
     the clients predicted; a client's is the mean of its last N. Where gap statistics find more than
-    one group among these, those of the higher of two (2-means) are removed for good.
+    one group among these, those of the higher of two (2-means) are removed for good: of a
+    cohort never more than `byzantine` in all, those of the highest scores first.
+
+    That bound is ours. Published, nothing bounds removals, and gap statistics find two groups in
+    scores where nobody is hostile, too: of uniform ones of 12, 40 and 100 clients in 14, 20 and
+    19 % of judgements. Asked anew in each round they remove nearly everybody in the end. So with
+    `byzantine` = 0 this is the median, and up to `byzantine` honest clients may be out where nobody
+    attacks.
 
     Needs rows, whose they are, the model, and of each client 1 d numbers and N scores; of the run
     2 N + 2 vectors. Only who took part in the round before is predicted, so that the same clients
@@ -162,11 +169,11 @@ class _Clients:
 
         Those who tie with one too many are not among them, so that nobody's place matters.
         """
-        scores = self.scores
+        scores, count = self.scores, max(count, 0)
         marked = scores[who].sort(descending=True).values
         if len(marked) <= count:
             return who
-        return who & (scores > marked[max(count, 0)])
+        return who & (scores > marked[count])
 
     def remove(self, who: Tensor, count: int) -> None:
         """Remove those whom `who` `[n]` marks, up to `count` of the highest scores."""

@@ -235,6 +235,16 @@ def test_of_a_cohort_no_more_than_byzantine_are_left_out_whoever_was_removed_bef
     assert server.play(rows, byzantine=2)[0] == 3.0, "of those who tie nobody's place decides"
 
 
+def test_a_cohort_of_more_removed_ones_than_byzantine_is_judged_on():
+    """None of it is removed any more, whether there are suspects or none."""
+    n, d = 12, 5
+    problem, server = Quadratics(n, d=d), Server(FlDetector(window=2), n, d)
+    server.clients[8:, d + 1] = 1.0
+    for _ in range(8):
+        assert bool(server.play(problem.rows(server.model), byzantine=1).isfinite().all())
+    assert removed(server, d) == [False] * 8 + [True] * 4
+
+
 def test_fldetectors_scores_are_its_papers():
     """Each round's distance from the prediction, over the mean of these; written out in full."""
     problem, n, d, window = Quadratics(), 12, 5, 3
