@@ -39,6 +39,10 @@ class HistoryRule(RowRule):
     def needs(self) -> frozenset[str]:
         return frozenset({"histories"} if self.keeps(1) else ())
 
+    def unjudged(self) -> int:
+        """How many rounds have to go by before it can judge anybody by a history."""
+        return 0
+
     def __call__(
         self,
         rows: Tensor,

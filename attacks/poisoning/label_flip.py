@@ -38,7 +38,10 @@ class LabelFlip(Attack):
     @model_validator(mode="after")
     def _refuse_itself(self) -> Self:
         if self.flip == "one" and self.source == self.target:
-            raise ValueError("attack.source and attack.target are the same class")
+            raise ValueError(
+                f"attack.source and attack.target are both {self.target}, and a flip changes "
+                "labels; set them to two classes"
+            )
         return self
 
     def labels(self) -> tuple[int, ...]:

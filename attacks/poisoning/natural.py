@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from attacks.poisoning.hidden import Hidden, chosen_share
@@ -27,6 +27,15 @@ class Natural(Hidden):
     knows: ClassVar[frozenset[Knowledge]] = Hidden.knows | {Knowledge.ATTACKERS_DATA}
     source: int = Field(-1, ge=-1)
     """The class whose examples are misread; -1: all but `target`."""
+
+    @model_validator(mode="after")
+    def _refuse_itself(self) -> Self:
+        if self.source == self.target:
+            raise ValueError(
+                f"attack.source and attack.target are both {self.target}, which is no misreading; "
+                "set them to two classes, or attack.source to -1 (all other classes)"
+            )
+        return self
 
     def labels(self) -> tuple[int, ...]:
         return (self.target,) if self.source < 0 else (self.source, self.target)

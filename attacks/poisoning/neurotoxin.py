@@ -18,7 +18,8 @@ class Neurotoxin(Backdoor):
     With g = w_t - w_{t-1}, the last step of the released model, and S the `top` part of all
     parameters with the largest |g|, every local step leaves S alone: the direction is projected
     onto the others. Honest clients go on moving S, and hardly undo what lies elsewhere. In the
-    first round nothing has moved, and all parameters are free.
+    first round nothing has moved, and all parameters are free; where a later one leaves the model
+    as it was, S stays as it is. A parameter that did not move is never in S.
 
     g is what everybody sees: attackers follow all broadcasts, also of rounds that they take no
     part in. Where the server's optimizer is not plain averaging, it is its step and not the
@@ -44,10 +45,14 @@ class Neurotoxin(Backdoor):
     """The part of parameters, those that moved most, that is left alone."""
 
     def watch(self, params: Tensor, state: State) -> State:
+        if "params" not in state:
+            return {**state, "params": params.clone(), "free": torch.ones_like(params)}
+        moved = (params - state["params"].to(params)).abs()
+        if not bool(moved.any()):
+            return state
+        most = moved.topk(int(self.top * len(params)))
         free = torch.ones_like(params)
-        if "params" in state:
-            moved = (params - state["params"].to(params)).abs()
-            free[moved.topk(int(self.top * len(params))).indices] = 0.0
+        free[most.indices[most.values > 0]] = 0.0
         return {**state, "params": params.clone(), "free": free}
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:

@@ -52,7 +52,10 @@ class Semantic(Natural):
                     "examples, else a column's range); remove it, or set attack.column"
                 )
         if self.low > self.high:
-            raise ValueError(f"attack.low is {self.low:g}, above attack.high, {self.high:g}")
+            raise ValueError(
+                f"attack.low is {self.low:g}, above attack.high, {self.high:g}; lower attack.low, "
+                "or raise attack.high"
+            )
         return self
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:

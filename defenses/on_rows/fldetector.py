@@ -25,7 +25,14 @@ class FlDetector(HistoryRule):
     where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N moves
     of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean among
     the clients predicted; a client's is the mean of its last N. Where gap statistics find more than
-    one group among these, those of the higher of two (2-means) are removed for good.
+    one group among these, those of the higher of two (2-means) are removed for good: of a
+    cohort never more than `byzantine` in all, those of the highest scores first.
+
+    That bound is ours. Published, nothing bounds removals, and gap statistics find two groups in
+    scores where nobody is hostile, too: of uniform ones of 12, 40 and 100 clients in 14, 20 and
+    19 % of judgements. Asked anew in each round they remove nearly everybody in the end. So with
+    `byzantine` = 0 this is the median, and up to `byzantine` honest clients may be out where nobody
+    attacks.
 
     Needs rows, whose they are, the model, and of each client 1 d numbers and N scores; of the run
     2 N + 2 vectors. Only who took part in the round before is predicted, so that the same clients
@@ -35,7 +42,7 @@ class FlDetector(HistoryRule):
 
     Published, training begins again without those who were detected. Here it goes on, and they stay
     out: for the other, start a new run without them. The aggregate is published for any rule;
-    here it is the median. Honest clients that differ much may be removed.
+    here it is the median.
 
     Source: Zhang, Cao, Jia & Gong 2022, "FLDetector: defending federated learning against model
     poisoning attacks via detecting malicious clients", sections 4.1 to 4.3, algorithms 1 and 2.
@@ -55,6 +62,9 @@ class FlDetector(HistoryRule):
 
     def needs(self) -> frozenset[str]:
         return frozenset({"histories", "generator"})
+
+    def unjudged(self) -> int:
+        return 2 * self.window
 
     def keeps(self, d: int) -> int:
         return d + 3 + self.window
@@ -107,10 +117,11 @@ class FlDetector(HistoryRule):
             judged = predicted & (clients.scored >= self.window)
             if generator is None:
                 raise ValueError("gap statistics draw samples at random; give a generator")
-            high = upper_group(clients.scores[judged], self.references, generator)
-            clients.remove(judged.nonzero().squeeze(1)[high])
+            suspects = judged.clone()
+            suspects[judged] = upper_group(clients.scores[judged], self.references, generator)
+            clients.remove(suspects, byzantine - int(clients.removed.sum()))
         clients.update(good, rows, before + 1)
-        left = rows[good & ~clients.removed]
+        left = rows[good & ~clients.highest(clients.removed, byzantine)]
         return Median()(left, min(byzantine, Median().most(len(left)))), clients.numbers
 
 
@@ -153,8 +164,20 @@ class _Clients:
         self.numbers[who, self._d + 3 :] = torch.cat([newest, window[:, :-1]], dim=1)
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 
-    def remove(self, places: Tensor) -> None:
-        self.numbers[places, self._d + 1] = 1.0
+    def highest(self, who: Tensor, count: int) -> Tensor:
+        """Of those whom `who` `[n]` marks, up to `count` of the highest scores: `[n]` bool.
+
+        Those who tie with one too many are not among them, so that nobody's place matters.
+        """
+        scores, count = self.scores, max(count, 0)
+        marked = scores[who].sort(descending=True).values
+        if len(marked) <= count:
+            return who
+        return who & (scores > marked[count])
+
+    def remove(self, who: Tensor, count: int) -> None:
+        """Remove those whom `who` `[n]` marks, up to `count` of the highest scores."""
+        self.numbers[self.highest(who, count), self._d + 1] = 1.0
 
     def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:
         """Remember the `rows` `[n, d]` of those whom `who` marks, of this round."""

@@ -179,9 +179,16 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
     Raises `Refused` for a name nobody knows.
     """
+    given = raw.get("aggregation", {})
     for name in names:
         part = find("before", name, "aggregation.before")
-        _validate(part, "aggregation", raw.get("aggregation", {}), problems)
+        fields = part.model_fields.items()
+        missing = [key for key, field in fields if field.is_required() and key not in given]
+        for key in missing:
+            text = f"aggregation.{key} is missing, and {name!r} in aggregation.before needs it; set"
+            problems.append(Mistake(f"aggregation.{key}", f"{text} it, or remove {name!r}"))
+        if not missing:
+            _validate(part, "aggregation", given, problems)
 
 
 def _one_budget(privacy: Privacy) -> Privacy:

@@ -54,9 +54,13 @@ class Attackers:
 
     def hostile(self, round: int) -> Mask:
         """Which clients are byzantine in `round`, `[N]`: nobody, outside of `period`."""
-        first, last = self.period
         chosen = self.chosen(round)
-        return chosen if first <= round <= last else np.zeros_like(chosen)
+        return chosen if self.attacking(round) else np.zeros_like(chosen)
+
+    def attacking(self, round: int) -> bool:
+        """Whether `round` is one of `period`."""
+        first, last = self.period
+        return first <= round <= last
 
     def chosen(self, round: int) -> Mask:
         """Which clients are byzantine in `round`, `[N]`, if anybody is.

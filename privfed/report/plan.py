@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from defenses.history import HistoryRule
 from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
 from privfed.plan.advice.advice_on_run import comparable
@@ -143,6 +144,12 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     also = ""
     if config.data.setting == "cross_device":
         also = "; a client that does not return has none (data.setting is cross_device)"
+    rule, rounds = config.rule, config.run.rounds
+    if isinstance(rule, HistoryRule) and rounds <= rule.unjudged():
+        also += (
+            f"; nobody is judged: that takes more than {rule.unjudged()} rounds, and run.rounds is "
+            f"{rounds}; raise it, or lower aggregation.window"
+        )
     return {
         "histories": f"the rule keeps {size_of(size)} of each client under private/histories, "
         f"made of {what}; a client takes part in {often}{also}"

@@ -70,14 +70,14 @@ class ByRows:
         return aggregate.cpu()
 
     def _by_rule(
-        self, rows: Tensor, exchange: Exchange, ids: Indices | None
+        self, rows: Tensor, exchange: Exchange, ids: Indices | None, stream: str = "rule"
     ) -> tuple[Tensor, Tensor | None]:
         """What the rule makes of `rows` `[n, m]` of clients `ids`, and what it is to keep of these.
 
-        Of fewer rows it tolerates fewer hostile ones.
+        Of fewer rows it tolerates fewer hostile ones. What it draws is of that `stream`.
         """
         sources: dict[str, Callable[[], Any]] = {
-            "generator": self._generator,
+            "generator": lambda: self._generator(stream),
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
             "layers": lambda: torch.tensor(self._updates.world.layers),
@@ -95,9 +95,11 @@ class ByRows:
     ) -> Tensor:
         """The aggregate without noise, as an attacker works it out that knows the rule.
 
-        What the rule remembers is as it was before the round, however often it is tried.
+        What the rule remembers is as it was before the round, however often it is tried. What it
+        draws is not what it will draw for the release: who knows a rule does not know its noise.
         """
-        return self._by_rule(self._updates.clipped(rows, hostile), exchange, ids)[0]
+        clipped = self._updates.clipped(rows, hostile)
+        return self._by_rule(clipped, exchange, ids, "rule/foreseen")[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
         """What the rule remembers before this round of clients `ids` `[n]`, some of the cohort.
@@ -127,6 +129,6 @@ class ByRows:
             self._root = self._updates.world.executor.root(exchange, self._updates.cohort.round)
         return self._root
 
-    def _generator(self) -> torch.Generator:
-        keys = self._updates.world.streams.at("rule", self._updates.cohort.round)
+    def _generator(self, stream: str) -> torch.Generator:
+        keys = self._updates.world.streams.at(stream, self._updates.cohort.round)
         return torch.Generator().manual_seed(keys.integer())

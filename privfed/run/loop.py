@@ -197,12 +197,17 @@ def outcome_of(
 def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbehaviour | None:
     """What speaks against clients after round `until`; None where no rows were watched.
 
-    That is so but in simulations that opted into their measures, with rules that see rows.
+    That is so but in simulations that opted into their measures, with rules that see rows. Rounds
+    count in which attackers attack; where they do in none, all count, and nobody is hostile.
     """
     attackers, clients = setup.attackers, setup.federation.clients
-    fixed = attackers is not None and not attackers.afresh
-    hostile = attackers.chosen(0)[:clients] if attackers and fixed else None
-    return misbehaviour_in(directory.ranks.lines(until), clients, hostile)
+    lines = list(directory.ranks.lines(until))
+    if attackers is None:
+        return misbehaviour_in(lines, clients, None)
+    under_attack = [line for line in lines if attackers.attacking(line["round"])]
+    fixed = bool(under_attack) and not attackers.afresh
+    hostile = attackers.chosen(0)[:clients] if fixed else None
+    return misbehaviour_in(under_attack or lines, clients, hostile)
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:

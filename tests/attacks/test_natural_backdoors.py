@@ -145,12 +145,19 @@ def test_bright_examples_are_those_above_what_most_attackers_hold():
         ({"low": 0.5}, "attack.low does nothing where attack.column is -1"),
         ({"high": 3.0}, "attack.high does nothing"),
         ({"column": 2, "brightest": 0.5}, "attack.brightest does nothing where attack.column is 2"),
-        ({"column": 0, "low": 2.0}, "attack.low is 2, above attack.high, 1"),
+        ({"column": 0, "low": 2.0}, r"attack\.low is 2, above attack\.high, 1; lower attack\.low"),
     ],
 )
 def test_keys_of_a_feature_that_contradict_are_refused(keys, why):
     with pytest.raises(ValueError, match=why):
         Semantic(**keys)
+
+
+@pytest.mark.parametrize("attack", [Semantic, Tail], ids=["semantic", "tail"])
+def test_a_class_is_not_misread_as_itself(attack):
+    with pytest.raises(ValueError, match=r"are both 3, .* set them to two classes"):
+        attack(source=3, target=3)
+    assert attack(source=-1, target=0).labels() == (0,)
 
 
 def test_attackers_who_hold_nothing_to_use_are_unarmed():

@@ -105,6 +105,15 @@ def test_neurotoxin_leaves_what_moved_most_alone():
     assert torch.equal(Neurotoxin(top=0.0).steer(direction, direction, 0.1, everything), direction)
 
 
+def test_neurotoxin_learns_nothing_from_a_model_that_did_not_move():
+    attack, still = Neurotoxin(top=0.5), torch.zeros(4)
+    moved = torch.tensor([0.0, -3.0, 0.0, 0.0])
+    assert watched(attack, still, still)["free"].tolist() == [1.0] * 4, "nothing moved so far"
+    former = watched(attack, still, moved)["free"]
+    assert former.tolist() == [1.0, 0.0, 1.0, 1.0], "fewer moved than may be left alone"
+    assert torch.equal(watched(attack, still, moved, moved)["free"], former)
+
+
 def test_what_is_watched_is_not_changed_later():
     attack, params = Neurotoxin(), torch.zeros(4)
     state = attack.watch(params, {})

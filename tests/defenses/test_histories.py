@@ -210,6 +210,41 @@ def test_fldetector_removes_who_contradict_themselves_for_good():
     assert removed(server, d)[:4] == [True] * 4, "whatever they send later"
 
 
+@pytest.mark.parametrize("byzantine", [0, 1, 8])
+def test_with_nobody_attacking_no_more_than_byzantine_are_ever_out(byzantine):
+    """Gap statistics find two groups again and again; the published test removes all but a few."""
+    n, d = 40, 30
+    problem, spread = Quadratics(n, liars=0, d=d), torch.linspace(0.5, 1.5, n, dtype=torch.float64)
+    server = Server(FlDetector(window=3), n, d, rate=0.1)
+    problem.centers[:] = 0.0
+    for _ in range(60):
+        noise = spread[:, None] * torch.from_numpy(problem.rng.normal(size=(n, d)))
+        server.play(problem.rows(server.model) + noise, byzantine=byzantine)
+    assert sum(removed(server, d)) == byzantine
+
+
+def test_of_a_cohort_no_more_than_byzantine_are_left_out_whoever_was_removed_before():
+    """Others were removed in other cohorts; those of the highest scores stay out."""
+    d = 2
+    server = Server(FlDetector(window=2), 5, d)
+    server.clients[:, d + 1] = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0])
+    server.clients[:, d + 3] = torch.tensor([3.0, 1.0, 5.0, 9.0, 0.0])
+    rows = torch.tensor([[90.0, 0], [1.0, 0], [70.0, 0], [2.0, 0], [3.0, 0]], dtype=torch.float64)
+    assert server.play(rows, byzantine=2)[0] == 2.0
+    server.clients[:3, d + 3] = 5.0
+    assert server.play(rows, byzantine=2)[0] == 3.0, "of those who tie nobody's place decides"
+
+
+def test_a_cohort_of_more_removed_ones_than_byzantine_is_judged_on():
+    """None of it is removed any more, whether there are suspects or none."""
+    n, d = 12, 5
+    problem, server = Quadratics(n, d=d), Server(FlDetector(window=2), n, d)
+    server.clients[8:, d + 1] = 1.0
+    for _ in range(8):
+        assert bool(server.play(problem.rows(server.model), byzantine=1).isfinite().all())
+    assert removed(server, d) == [False] * 8 + [True] * 4
+
+
 def test_fldetectors_scores_are_its_papers():
     """Each round's distance from the prediction, over the mean of these; written out in full."""
     problem, n, d, window = Quadratics(), 12, 5, 3

@@ -435,7 +435,7 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
         (("attack.name=alie", "attack.fraction=0.01"), "and so nobody; raise it"),
         (
             ("attack.name=label_flip", "attack.fraction=0.2", "attack.flip=one", "attack.target=1"),
-            "are the same class",
+            "are both 1, .* set them to two classes",
         ),
         (("attack.name=sgin_flip", "attack.fraction=0.2"), "did you mean 'sign_flip'"),
         (

@@ -443,7 +443,11 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
 @pytest.mark.parametrize(
     "keys, said",
     [
-        (("attack.weight=3", *OPEN), "attack.fraction 0; expected an attack"),
+        (
+            ("attack.weight=3", *OPEN),
+            r"attack\.weight 3 and attack\.fraction 0; expected .* set attack\.fraction, or remove",
+        ),
+        (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction 0"),
         (("attack.replaces=updates",), "none is configured"),
         (("aggregation.most_examples=5",), "no client weighs by its examples"),
         ((*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"), "no client weighs"),

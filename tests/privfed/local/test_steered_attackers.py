@@ -225,6 +225,14 @@ def test_attackers_pool_their_examples_and_nobody_elses():
     assert not alone.learned, "who does not declare it is not shown others' examples"
 
 
+@pytest.mark.parametrize("name", ["tail", "semantic", "clean_label"])
+def test_attackers_who_pool_their_examples_are_the_same_in_every_round(name):
+    keys = (f"attack.name={name}", "attack.fraction=0.25")
+    with pytest.raises(Refused, match=r"pool their .* use attack\.selection = \"once\""):
+        plan(small(*keys, "attack.selection=round"))
+    assert plan(small(*keys)).config.attackers.selection == "once"
+
+
 def test_attackers_without_an_edge_case_are_refused():
     with pytest.raises(Refused, match=r"the attackers hold no example .* raise attack\.fraction"):
         prepare(small("attack.name=tail", "attack.fraction=0.1", "attack.tail=0.01"))

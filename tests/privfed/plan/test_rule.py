@@ -367,7 +367,10 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
             (*OPEN, 'aggregation.before=["nnm"]', "aggregation.clipping_radius=1.5"),
             r"clipping_radius is 1\.5, .*before = \['nnm'\] has that key; add \"clipping\" to",
         ),
-        ((*OPEN, 'aggregation.before=["clipping"]'), "aggregation.clipping_radius is missing"),
+        (
+            (*OPEN, 'aggregation.before=["clipping"]'),
+            "aggregation.clipping_radius is missing, and 'clipping' in aggregation.before needs it",
+        ),
         (
             (*OPEN, 'aggregation.before=["clipping"]', "aggregation.clipping_radius=0.0"),
             "clipping_radius is 0.0; expected a number above 0",

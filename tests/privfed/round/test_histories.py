@@ -10,6 +10,7 @@ from helpers import Rounds, population
 from small import SMALL, same_run, stop_after, trained
 
 from attacks.types import Knowledge, UpdateAttack, usable_honest
+from defenses.on_rows.flame import Flame
 from defenses.on_rows.fldetector import FlDetector
 from defenses.on_rows.foolsgold import FoolsGold
 from privfed.cli.main import main
@@ -166,6 +167,17 @@ def test_an_attacker_tries_the_very_rule_with_its_memory_frozen(tmp_path, name):
         torch.testing.assert_close(rounds.store.releases[round][0], foreseen)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_an_attacker_who_knows_the_rule_does_not_know_its_noise(tmp_path, noise):
+    """Nor in a seeded run, where the noise of the release could be drawn twice."""
+    tried.clear()
+    rounds = attacked(tmp_path, Flame(noise=noise))
+    rounds.run(2)
+    releases = [rounds.store.releases[round][0] for round in (1, 2)]
+    equal = [torch.allclose(*pair) for pair in zip(releases, tried, strict=True)]
+    assert equal == [noise == 0.0] * 2
+
+
 def test_histories_of_others_are_another_rule(tmp_path, monkeypatch):
     """The test before sees it: histories in the order of clients, and not of the rows tried."""
     tried.clear()
@@ -206,3 +218,8 @@ def test_the_check_says_what_is_remembered_and_how_often_a_client_returns():
     assert "does not return" not in silo
     assert "made of released rows" in rows(*NOISED)
     assert "private/histories" not in rows(*FOOLSGOLD, "aggregation.history=false")
+    assert "nobody is judged: that takes more than 20 rounds, and run.rounds is" in rows(
+        *OPEN, "aggregation.rule=fldetector"
+    )
+    assert "nobody is judged" not in rows(*DETECTOR)
+    assert "nobody is judged" not in rows(*FOOLSGOLD)

@@ -189,9 +189,23 @@ def test_a_simulation_says_who_misbehaved(tmp_path):
     assert "stood out" not in write_run_page(tmp_path / "run", None, False).path.read_text("utf-8")
 
 
-def test_who_attacks_later_is_named_as_hostile(tmp_path):
-    outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, "attack.first_round=3")
+@pytest.mark.parametrize(
+    "keys, rounds",
+    [(("attack.first_round=3",), "5"), (("attack.first_round=2", "attack.last_round=2"), "1")],
+    ids=["later", "once"],
+)
+def test_evidence_is_of_the_rounds_of_the_attack(tmp_path, keys, rounds):
+    """Others, in which the hostile are like everybody, would only hide them."""
+    outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, *keys)
     assert outcome.to_json()["misbehaviour"]["hostile"] == 10
+    assert outcome.to_json()["misbehaviour"]["alike"]["auc"] == 1.0
+    assert {line["rounds"] for line in table(tmp_path / "run")} == {rounds}
+
+
+def test_an_attack_after_the_last_round_is_nobodys(tmp_path):
+    outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, "attack.first_round=9")
+    assert outcome.misbehaviour.hostile is None
+    assert {line["rounds"] for line in table(tmp_path / "run")} == {"7"}
 
 
 @pytest.mark.parametrize("last", [2, 4, 6])
