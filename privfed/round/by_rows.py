@@ -70,14 +70,14 @@ class ByRows:
         return aggregate.cpu()
 
     def _by_rule(
-        self, rows: Tensor, exchange: Exchange, ids: Indices | None, stream: str = "rule"
+        self, rows: Tensor, exchange: Exchange, ids: Indices | None, foreseen: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """What the rule makes of `rows` `[n, m]` of clients `ids`, and what it is to keep of these.
 
-        Of fewer rows it tolerates fewer hostile ones. What it draws is of that `stream`.
+        Of fewer rows it tolerates fewer hostile ones. `foreseen`: it is tried, and draws apart.
         """
         sources: dict[str, Callable[[], Any]] = {
-            "generator": lambda: self._generator(stream),
+            "generator": lambda: self._generator(foreseen),
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
             "layers": lambda: torch.tensor(self._updates.world.layers),
@@ -99,7 +99,7 @@ class ByRows:
         draws is not what it will draw for the release: who knows a rule does not know its noise.
         """
         clipped = self._updates.clipped(rows, hostile)
-        return self._by_rule(clipped, exchange, ids, "rule/foreseen")[0]
+        return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
         """What the rule remembers before this round of clients `ids` `[n]`, some of the cohort.
@@ -129,6 +129,7 @@ class ByRows:
             self._root = self._updates.world.executor.root(exchange, self._updates.cohort.round)
         return self._root
 
-    def _generator(self, stream: str) -> torch.Generator:
-        keys = self._updates.world.streams.at(stream, self._updates.cohort.round)
+    def _generator(self, foreseen: bool) -> torch.Generator:
+        streams, round = self._updates.world.streams, self._updates.cohort.round
+        keys = streams.at("rule/foreseen", round) if foreseen else streams.at("rule", round)
         return torch.Generator().manual_seed(keys.integer())
