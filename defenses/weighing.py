@@ -81,10 +81,7 @@ class DrawnWeights(RowRule):
     def __call__(
         self, rows: Tensor, byzantine: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        refuse_too_many(len(rows), byzantine, (), self)
-        require_floats(rows)
-        rows = rows.detach()
-        keep = usable_places(rows)
+        rows, keep = admitted(rows, byzantine, (), self)
         n = len(rows) if keep is None else len(keep)
         if n == 0:
             return rows.new_zeros(rows.shape[1])
@@ -143,10 +140,7 @@ def aggregate(
     honest and f is still tolerated, and where they all were hostile: the most that a rule tolerates
     falls by no more than one with each row.
     """
-    refuse_too_many(len(rows), byzantine, before, rule)
-    require_floats(rows)
-    rows = rows.detach()
-    keep = usable_places(rows)
+    rows, keep = admitted(rows, byzantine, before, rule)
     n = len(rows) if keep is None else len(keep)
     if n == 0:
         return rows.new_zeros(rows.shape[1])
@@ -208,6 +202,19 @@ def _mix(
         made = part.mix(geometry, byzantine, generator)
         geometry, weights = geometry.mixed(made), made if weights is None else made @ weights
     return geometry, weights
+
+
+def admitted(
+    rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule: Rule
+) -> tuple[Tensor, Tensor | None]:
+    """The `rows` `[n, d]`, of no graph, and the places `[m]` of usable ones; None where all are.
+
+    Raises `ValueError` for more hostile rows than these tolerate, `TypeError` as `require_floats`.
+    """
+    refuse_too_many(len(rows), byzantine, before, rule)
+    require_floats(rows)
+    rows = rows.detach()
+    return rows, usable_places(rows)
 
 
 def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:

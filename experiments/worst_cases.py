@@ -47,7 +47,7 @@ class Worst:
         mean, name = means[0]
         seeds = list(attacks[name].values())
         deviation = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
-        tied = [other for found, other in means if found - mean < _TIE]
+        tied = [other for harm, other in means if harm - mean < _TIE]
         ahead = means[len(tied)][0] - mean if len(means) > len(tied) else float("inf")
         return cls(" = ".join(sorted(tied)), mean, deviation, len(seeds), ahead)
 
@@ -59,21 +59,21 @@ def cases(
     path: Path, by: Sequence[str], over: str, where: Mapping[str, str]
 ) -> dict[Case, dict[str, dict[str, float]]]:
     """Accuracies of the cells of a grid's table that are done, by the values of the keys `by`."""
-    found: dict[Case, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    by_case: dict[Case, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["status"] == "done" and all(row[key] == value for key, value in where.items()):
                 case = tuple(row[key] for key in by)
-                found[case][row[over]][row["seed"]] = 100 * float(row["accuracy"])
-    return found
+                by_case[case][row[over]][row["seed"]] = 100 * float(row["accuracy"])
+    return by_case
 
 
-def table(found: Mapping[Case, Accuracies], rows: int) -> str:
+def table(by_case: Mapping[Case, Accuracies], rows: int) -> str:
     """The worst of each case in Markdown; the first `rows` keys of a case name its row."""
-    heads = _in_order(case[rows:] for case in found)
+    heads = _in_order(case[rows:] for case in by_case)
     lines = [["", *(" ".join(head) for head in heads)], ["---"] * (1 + len(heads))]
-    for name in _in_order(case[:rows] for case in found):
-        cells = [found.get((*name, *head)) for head in heads]
+    for name in _in_order(case[:rows] for case in by_case):
+        cells = [by_case.get((*name, *head)) for head in heads]
         lines.append([" ".join(name), *(Worst.of(cell).cell() if cell else "" for cell in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -87,12 +87,12 @@ def _in_order(names: Iterable[Case]) -> list[Case]:
     )
 
 
-def tally(found: Mapping[Case, Accuracies]) -> str:
+def tally(by_case: Mapping[Case, Accuracies]) -> str:
     """In how many cases each attack is the worst, and by more than its deviation over seeds.
 
     Empty where no case has several attacks.
     """
-    worst = [Worst.of(attacks) for attacks in found.values() if len(attacks) > 1]
+    worst = [Worst.of(attacks) for attacks in by_case.values() if len(attacks) > 1]
     if not worst:
         return ""
     most, clear = Counter(each.attack for each in worst), Counter[str]()
@@ -104,9 +104,9 @@ def tally(found: Mapping[Case, Accuracies]) -> str:
     return "\n".join(lines)
 
 
-def spread(found: Mapping[Case, Accuracies]) -> str:
+def spread(by_case: Mapping[Case, Accuracies]) -> str:
     """How far seeds lie apart."""
-    each = [list(seeds.values()) for attacks in found.values() for seeds in attacks.values()]
+    each = [list(seeds.values()) for attacks in by_case.values() for seeds in attacks.values()]
     pairs = [abs(a - b) for seeds in each for a, b in combinations(seeds, 2)]
     several = [statistics.stdev(seeds) for seeds in each if len(seeds) > 1]
     return (
@@ -125,9 +125,9 @@ def main() -> None:
     parser.add_argument("--where", nargs="*", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     where = dict(each.split("=", 1) for each in asked.where)
-    found = cases(asked.table, [*asked.rows, *asked.columns], asked.over, where)
-    attacked = {case: attacks for case, attacks in found.items() if "0" not in case}
-    parts = [table(found, len(asked.rows)), tally(attacked), spread(found)]
+    by_case = cases(asked.table, [*asked.rows, *asked.columns], asked.over, where)
+    attacked = {case: attacks for case, attacks in by_case.items() if "0" not in case}
+    parts = [table(by_case, len(asked.rows)), tally(attacked), spread(by_case)]
     print("\n\n".join(part for part in parts if part))
 
 

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from defenses.columns import product
-from defenses.finite import LONGEST, usable_places
+from defenses.finite import LONGEST
 from defenses.geometry import Geometry
 from defenses.history import Histories, HistoryRule
-from defenses.types import require_floats
-from defenses.weighing import WeightRule, aggregate, refuse_too_many
+from defenses.weighing import WeightRule, admitted, aggregate
 
 _ROUNDING = 1e-6
 """What a cosine of float32 rows may be off by: a is no larger where every row has its like."""
@@ -73,9 +72,7 @@ class FoolsGold(WeightRule, HistoryRule):
         histories: Histories,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        refuse_too_many(len(rows), byzantine, (), self)
-        require_floats(rows)
-        rows, keep = rows.detach(), usable_places(rows)
+        rows, keep = admitted(rows, byzantine, (), self)
         sums = histories.clients.to(rows)
         if keep is None:
             sums = _within(sums + rows)

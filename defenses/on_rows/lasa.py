@@ -9,9 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from defenses.finite import usable_places
-from defenses.types import RowRule, require_floats
-from defenses.weighing import refuse_too_many
+from defenses.types import RowRule
+from defenses.weighing import admitted
 
 _ROUNDING = 1e-6
 """Norms that differ by less, relatively, are equal: of rows that are cut to one length."""
@@ -55,11 +54,9 @@ class LayerAdaptive(RowRule):
         return frozenset({"layers"})
 
     def __call__(self, rows: Tensor, byzantine: int, *, layers: Tensor) -> Tensor:  # type: ignore[override]
-        refuse_too_many(len(rows), byzantine, (), self)
-        require_floats(rows)
+        rows, keep = admitted(rows, byzantine, (), self)
         if int(layers.sum()) != rows.shape[1]:
             raise ValueError(f"layers have {int(layers.sum())} numbers, and rows {rows.shape[1]}")
-        rows, keep = rows.detach(), usable_places(rows)
         rows = rows if keep is None else rows[keep]
         if not len(rows):
             return rows.new_zeros(rows.shape[1])

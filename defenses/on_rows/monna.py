@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from defenses.columns import product
-from defenses.finite import usable, usable_places
-from defenses.types import RowRule, require_floats
-from defenses.weighing import refuse_too_many
+from defenses.finite import usable
+from defenses.types import RowRule
+from defenses.weighing import admitted
 
 
 class TrustedNeighbours(RowRule):
@@ -37,9 +37,7 @@ class TrustedNeighbours(RowRule):
         return frozenset({"root"})
 
     def __call__(self, rows: Tensor, byzantine: int, *, root: Tensor) -> Tensor:  # type: ignore[override]
-        refuse_too_many(len(rows), byzantine, (), self)
-        require_floats(rows)
-        rows, keep = rows.detach(), usable_places(rows)
+        rows, keep = admitted(rows, byzantine, (), self)
         n = len(rows) if keep is None else len(keep)
         if n == 0 or not bool(usable(root[None]).all()):
             return rows.new_zeros(rows.shape[1])

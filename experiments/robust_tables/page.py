@@ -74,10 +74,10 @@ def example() -> str:
 
 def by_step(rows: Sequence[Row]) -> dict[int, list[float]]:
     """Each seed's accuracy in per cent, by the round after which it was scored."""
-    found: dict[int, list[float]] = {}
+    accuracies: dict[int, list[float]] = {}
     for row in rows:
-        found.setdefault(int(row["round"]), []).append(100 * float(row["accuracy"]))
-    return found
+        accuracies.setdefault(int(row["round"]), []).append(100 * float(row["accuracy"]))
+    return accuracies
 
 
 def measured(rows: Sequence[Row], column: Column) -> dict[Place, list[float]]:
@@ -108,12 +108,12 @@ def _cell(
     """What was measured, and in brackets what is published."""
     if place not in ours:
         return ""
-    found = _spread(ours[place])
+    measured_here = _spread(ours[place])
     if place not in theirs:
-        return found
+        return measured_here
     accuracy, deviation = theirs[place]
     beside = f"{accuracy:.1f} ± {float(deviation):.1f}" if deviation else f"{accuracy:.1f}"
-    return f"{found} [{beside}]"
+    return f"{measured_here} [{beside}]"
 
 
 def _spread(values: Sequence[float]) -> str:
