@@ -256,7 +256,10 @@ class World:
 
     def unmask(self, one, votes):
         if answer := self._told(one, Votes(self.context, tuple(votes))):
-            told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.gone: answer.layers}
+            told = {SEED: answer.seeds, KEY: answer.keys}
+            if answer.layers:
+                expected = self.setting.policy.counted_of(len(one.roster.clients))
+                told[LAYERS + self.setting.layers.kept(expected, answer.gone)] = answer.layers
             for which, shares in told.items():
                 for who, value in shares:
                     self._learn(one.dealers.get(who), which, one.me, value)

@@ -176,7 +176,7 @@ class MaskingClient(ClientMemory):
             )
         least = self._limits.least(total)
         if self._noise:
-            least = max(least, total - self._noise.layers.count(total))
+            least = max(least, total - self._noise.layers.most_gone(total))
         if counted < least:
             raise BadMessage(
                 "too few",
@@ -231,6 +231,7 @@ class MaskingClient(ClientMemory):
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
-        too_much = self._near if gone < self._layer_count else set()  # from layer gone + 1 on
-        layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
+        kept = self._noise.layers.kept(self._expected_parties, gone) if self._noise else 0
+        too_much = self._near if kept < self._layer_count else set()  # from layer kept + 1 on
+        layers = tuple((who, shares[2 + kept]) for who, shares in held if who in too_much)
         return Unmask(self._context, self.me, seeds, keys, gone, layers)

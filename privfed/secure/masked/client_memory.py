@@ -96,7 +96,7 @@ class ClientMemory(ABC):
         )
         self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
         self._expected_parties = total = self._policy.counted_of(len(roster.clients))
-        self._layer_count = max(self._noise.layers.count(total), 0) if self._noise else 0
+        self._layer_count = self._noise.layers.count(total) if self._noise else 0
         near = neighbours(roster.seed, roster.clients, self._graph.degree, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
             raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")

@@ -9,7 +9,7 @@ from functools import cached_property
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.masked.derived_keys import agreed_secret, commit, pair_key, self_key
 from privfed.secure.masked.graph import Graph
-from privfed.secure.masked.layered_noise import layer_noise, next_layer
+from privfed.secure.masked.layered_noise import next_layer, subtract_layer
 from privfed.secure.masked.messages.unmasking import Unmask
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, KeyPair, Words
@@ -98,11 +98,12 @@ class Unmasking:
             self._collect(dealt, helper, answer.keys)
         return dealt
 
-    def _layer_seeds(self) -> dict[int, Dealt]:
-        """Shares of seeds of layers, by how many clients are gone as their helpers count."""
+    def _layer_seeds(self, layers: Layers) -> dict[int, Dealt]:
+        """Shares of seeds of layers, by how many layers are kept as their helpers count."""
         dealt: dict[int, Dealt] = {}
         for helper, answer in self.answers.items():
-            counted_alike = dealt.setdefault(answer.gone, {who: {} for who in self.senders})
+            kept = layers.kept(self.members.expected, answer.gone)
+            counted_alike = dealt.setdefault(kept, {who: {} for who in self.senders})
             self._collect(counted_alike, helper, answer.layers)
         return dealt
 
@@ -124,29 +125,29 @@ class Unmasking:
     def _remove_layers(self, total: Words) -> None:
         """Subtract the layers of noise that fewer survivors would have needed.
 
-        Each helper counted who is `gone` by itself. Where somebody garbled what it dealt some of
+        Each helper counted who is gone by itself. Where somebody garbled what it dealt some of
         them, these count it as gone: it is the others' count, if they are enough, that holds.
         """
-        clients = self.members.expected
-        most = self.layers.count(clients) if self.layers else 0
-        if self.layers is None or clients - len(self.senders) >= most:
+        clients, layers = self.members.expected, self.layers
+        if layers is None or layers.kept(clients, clients - len(self.senders)) == layers.count(
+            clients
+        ):
             return
-        shares = self._layer_seeds()
-        gone = self._agreed_gone(shares)
-        for who in sorted(self.senders) if gone < most else ():
-            seed = self._secret(shares[gone][who])
-            for number in range(gone + 1, most + 1):
-                noise = layer_noise(self.layers, clients, number, seed, len(total))
-                total -= noise.astype(total.dtype)
+        shares = self._layer_seeds(layers)
+        kept, most = self._agreed_kept(shares), layers.count(clients)
+        for who in sorted(self.senders) if kept < most else ():
+            seed = self._secret(shares[kept][who])
+            for number in range(kept + 1, most + 1):
+                subtract_layer(total, layers, clients, number, seed)
                 last, seed = seed, next_layer(seed)
             if commit(self.members.agreed, last) != self.commitments[who].layer:
                 raise Aborted("wrong layer: shares of a layer's seed do not fit its commitment")
 
-    def _agreed_gone(self, shares: Mapping[int, Dealt]) -> int:
-        """The smallest number of missing clients for which everybody's layers can be told."""
-        for gone in sorted(shares):
-            if all(len(dealt) >= self.members.graph.threshold for dealt in shares[gone].values()):
-                return gone
+    def _agreed_kept(self, shares: Mapping[int, Dealt]) -> int:
+        """The smallest number of layers kept above which everybody's can be told."""
+        for kept in sorted(shares):
+            if all(len(dealt) >= self.members.graph.threshold for dealt in shares[kept].values()):
+                return kept
         raise Aborted("too few clients count the same survivors to take layers of noise off")
 
     def _secret(self, shares: Mapping[int, int]) -> bytes:
