@@ -167,9 +167,10 @@ class DistributedNoise(NoisedMechanism):
         hostile does not follow from what one client contributes.
 
         Amplified are readers where the total noise is the same whatever the count (layers that
-        waste nothing, as they do where the budget is held against readers), and nobody is hostile: of m survivors h hostile ones leave out h / m, so that the noise itself
-        would tell m, on which a client more or less is one more or less; and whoever shares keys
-        is told the cohort, and could write into its row who is in it.
+        waste nothing, as where the budget is held against readers), and nobody is hostile: of m
+        survivors h hostile ones leave out h / m, so that the noise itself would tell m, on which a
+        client more or less is one more or less; and whoever shares keys is told the cohort, and
+        could write into its row who is in it.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:

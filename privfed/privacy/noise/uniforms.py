@@ -54,9 +54,9 @@ class SeededUniforms:
         return (words >> np.uint64(LEADING)).astype(np.uint32)
 
     def rest(self, place: int) -> int:
-        low, high = self._keys.derived(place.to_bytes(8, "little")).bits(2).tolist()
-        below = int(self._words[place]) & (2**LEADING - 1)
-        return (below << 128) + (int(low) << 64) + int(high)
+        low, high = (int(word) for word in self._keys.derived(place.to_bytes(8, "little")).bits(2))
+        below = int(self._words[place]) & ((1 << LEADING) - 1)
+        return (below << 128) + (low << 64) + high
 
 
 def uniforms(keys: Keys, count: int) -> Uniforms:

@@ -12,7 +12,7 @@ from scipy import stats
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -53,8 +53,8 @@ def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
     spread = 3 * math.sqrt(variance)
     assert mechanism._release(1.0, 1).variance == pytest.approx(variance)
     assert fits(sample, skellam_cdf(variance), -spread, spread) > 1e-6
-    missing = skellam_cdf(variance * 7 / 8)
-    assert fits(sample, missing, -spread, spread) < 1e-3
+    missing = skellam_cdf(variance * 6 / 8)
+    assert fits(sample, missing, -spread, spread) < 1e-6
 
 
 @pytest.mark.parametrize("kind", [SkellamNoise, DiscreteGaussianNoise])
@@ -140,14 +140,37 @@ def test_a_wrong_layer_aborts_and_never_makes_a_wrong_sum():
         channel.total()
 
 
-def test_layers_add_up_to_the_same_whatever_is_kept():
-    layers = Layers(100.0, 0.4)
-    for clients in (2, 7, 50):
-        for gone in range(layers.count(clients) + 1):
-            each = layers.base(clients).variance
-            each += sum(layers.layer(clients, k).variance for k in range(1, gone + 1))
-            assert (clients - gone) * each == pytest.approx(100.0)
+@pytest.mark.parametrize("colluders", [0, 3])
+@pytest.mark.parametrize("waste", [0.0, WASTE, 0.3])
+def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
+    """Whoever is gone: v at least of those who count, 1 + waste times that at most."""
+    layers = Layers(100.0, 0.4, colluders, waste)
+    for clients in (5, 7, 22, 50, 400):
+        shares = [layers.layer(clients, k + 1) for k in range(layers.count(clients))]
+        variances = [share.variance for share in (layers.base(clients), *shares)]
+        for gone in range(layers.most_gone(clients) + 1):
+            kept = layers.kept(clients, gone)
+            each = sum(variances[: kept + 1])
             assert layers.remaining(clients, gone).variance == pytest.approx(each)
+            counted = clients - gone - colluders
+            assert 100 * (1 - 1e-9) <= counted * each <= 100 * (1 + waste + 1e-9)
+            fewer = sum(variances[:kept])
+            assert counted * fewer < 100 * (1 - 1e-9), "a layer too many was kept"
+        assert layers.boundaries(clients)[-1] == max(layers.most_gone(clients), 0)
+
+
+def test_coarse_layers_are_few_and_exact_ones_are_for_amplified_readers_alone():
+    assert Layers(1.0, 0.2, 0, WASTE).boundaries(100) == (0, 5, 10, 15, 20)
+    assert Layers(1.0, 0.2).count(100) == 20
+    assert Layers(1.0, 0.2, 0, WASTE).count(10_000) == 5
+    for against, added, waste in (
+        ("server", 1.0, WASTE),
+        ("readers", 1.0, 0),
+        ("readers", 0.9, WASTE),
+    ):
+        setting = replace(SETTING, against=against, added=added)
+        mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers").resolved(setting)
+        assert mechanism.share().waste == waste
 
 
 def test_encoding_is_right_on_average_on_a_coarse_grid():

@@ -1,5 +1,6 @@
 """Whatever a server says: a sum of enough honest survivors who agreed on it, or nothing."""
 
+import bisect
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,8 @@ def judge(world):
             raise Broken(f"a sum of {honest} of {clients}")
         if setting.layers:
             corrupt, parties = setting.policy.corrupt(clients), setting.policy.counted_of(clients)
-            left = sum(setting.layers.remaining(parties, kept).variance for kept in each.kept)
+            ends = setting.layers.boundaries(parties)
+            left = sum(setting.layers.remaining(parties, ends[kept]).variance for kept in each.kept)
             counted = honest + (0 if setting.layers.colluders else corrupt)
             due = setting.layers.variance * honest / counted
             if left < due * (1 - 1e-9):
@@ -66,6 +68,8 @@ class Moves:
 
 
 PLAIN = Moves()
+COARSE = 0.5
+"""What coarse layers may waste, so that of few clients several share one."""
 
 
 def attack(world, rosters, moves=PLAIN):
@@ -214,7 +218,7 @@ def drawn(rng):
         others = [(picks, picks - agree, named(rng, picks, picks - agree, agree))]
     rosters = [(small, agree, named(rng, small, agree | hostile, absent)), *others]
     limits = Limits(len(small | more), minimum, tolerance=tolerance)
-    layers = Layers(30.0, tolerance) if layered else None
+    layers = Layers(30.0, tolerance, 0, COARSE * (len(small) % 2)) if layered else None
     people = tuple(sorted(small | more))
     return Setting(people, frozenset(hostile), policy, limits, layers), rosters
 
@@ -256,7 +260,8 @@ def scripted(rng, scripts):
     """A setting, one roster that all agree to, and a plan to open a sum of fewer than is due."""
     count, policy = cohort(rng, (4, 5, 5, 8, 8, 8, 10), (0.6, 0.6, 0.6, 0.75), (0.0, 0.0, 0.1, 0.2))
     graph, corrupt = policy.graph(count), policy.corrupt(count)
-    layers = Layers(30.0, float(rng.choice([0.26, 0.4]))) if rng.random() < 0.3 else None
+    part = float(rng.choice([0.26, 0.4]))
+    layers = Layers(30.0, part, 0, COARSE * (count % 2)) if rng.random() < 0.3 else None
     tolerance = layers.tolerance if layers and rng.random() < 0.5 else 1.0
     minimum = int(rng.choice([0, 0, min(graph.threshold + 1, count), rng.integers(2, count + 1)]))
     limits = Limits(count, 0 if layers else minimum, tolerance=tolerance)
@@ -264,7 +269,7 @@ def scripted(rng, scripts):
     setting = Setting(tuple(range(count)), hostile, policy, limits, layers, strangers)
     due = max(limits.least(count), graph.threshold, graph.survivors)
     if layers:
-        due = max(due, count - layers.count(count))
+        due = max(due, count - layers.most_gone(count))
     others = (corrupt + rng.permutation(count - corrupt)).tolist()
     everybody = [*hostile, *others]
     script, survivors, moves = rng.choice(scripts), [set(everybody)], PLAIN
@@ -385,6 +390,15 @@ def without_a_roster(monkeypatch):
     monkeypatch.setattr(Roster, "agreed", lambda roster: roster.context)
 
 
+def a_layer_too_many(monkeypatch):
+    """Of layers that several numbers of missing clients share, the one above is taken off, too."""
+
+    def kept(layers, clients, gone):
+        return bisect.bisect_right(layers.boundaries(clients), gone) - 1
+
+    monkeypatch.setattr(Layers, "kept", kept)
+
+
 def halved(monkeypatch):
     """A threshold with which two sets of survivors can both be opened."""
 
@@ -405,7 +419,7 @@ CHECKS = {
         "len(holders) < self._graph.threshold or counted < self._graph.survivors",
     ),
     "the limits": ("few", "self._limits.least(total)"),
-    "the noise": ("few", "total - self._noise.layers.count(total)"),
+    "the noise": ("few", "total - self._noise.layers.most_gone(total)"),
     "that survivors are of the roster": (
         "few",
         "list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys()",
@@ -460,6 +474,7 @@ def test_it_finds_them_among_all_others(ideal, check):
         (MaskingClient, unbound, ()),
         (MaskingClient, without_a_roster, ()),
         (MaskingClient, halved, ()),
+        (MaskingClient, a_layer_too_many, ()),
     ],
 )
 def test_the_judge_finds_what_a_weaker_client_gives_away(
