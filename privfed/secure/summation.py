@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, TypeGuard
 
 import numpy as np
 
+from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
@@ -159,10 +160,11 @@ class Summation(Protocol):
         """An upper bound on the chance that a sum of `clients` aborts; each drops out by a coin."""
         ...
 
-    def seconds(self, length: int, clients: int) -> float:
+    def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         """What a sum over `clients` takes when all of it runs on one core, about.
 
-        They are those whose rows are added, also where sites are the parties.
+        They are those whose rows are added, also where sites are the parties. Each party adds
+        `noise`.
         """
         ...
 
@@ -170,10 +172,10 @@ class Summation(Protocol):
         """The step of the whole numbers that rows become; None where they stay real."""
         ...
 
-    def download(self, clients: int) -> float:
+    def download(self, clients: int, noise: Share | None = None) -> float:
         """Bytes that one of `clients` is sent beside the model, about."""
         ...
 
-    def upload(self, length: int, clients: int) -> float:
+    def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Bytes that one of `clients` sends for a row `[length]`, about."""
         ...
