@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.privacy.integers import Integers
-from privfed.privacy.noise.guide import Guide, guide
+from privfed.privacy.noise.guide import Guide, Scratch, guide
 from privfed.privacy.noise.uniforms import BITS, LEADING, REST, Leading, Uniforms, uniforms
 from privfed.streams import Keys
 
@@ -71,16 +71,18 @@ class DistributionTable:
         A block is valid until the next one is asked for.
         """
         guided = _guided(self) if count > _FEW else None
+        scratch = Scratch(min(count, _BLOCK))
         for start in range(0, count, _BLOCK):
             size = min(_BLOCK, count - start)
-            yield slice(start, start + size), self._block(source, start, size, guided)
+            drawn = self._block(source, start, size, guided, scratch)
+            yield slice(start, start + size), drawn
 
     def _block(
-        self, source: Uniforms, start: int, size: int, guided: Guide | None
+        self, source: Uniforms, start: int, size: int, guided: Guide | None, scratch: Scratch
     ) -> NDArray[np.int32]:
         bits = source.leading(size)
         if guided:
-            drawn, unsure = guided.draw(bits)
+            drawn, unsure = guided.draw(bits, scratch)
             open_bits = bits[unsure]
         else:
             drawn, unsure, open_bits = np.empty(size, np.int32), np.arange(size), bits

@@ -90,7 +90,7 @@ def test_further_bits_decide_where_the_leading_tie():
     assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("variance", [0.3, 900.0, 900.0**2])
+@pytest.mark.parametrize("variance", [0.3, 900.0, 900.0**2, 5000.0**2])
 def test_each_draw_is_where_its_number_falls_among_all_192_bits(variance):
     """At every value of the distribution, beside it, and anywhere: by the guide and without."""
     table = skellam_table(variance)
