@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 UNIT_SECONDS = {
-    "encoded": 2e-8,
-    "masked": 4e-10,
+    "encoded": 1.6e-8,
+    "masked": 1.5e-10,
     "packed": 3e-9,
-    "drawn": 4e-9,
-    "fresh": 2e-8,
-    "agreements": 6e-5,
-    "derived": 1.2e-5,
-    "sealed": 5e-6,
-    "signatures": 1.3e-4,
-    "products": 1.2e-7,
-    "exact_blocks": 2.1e-3,
-    "approximate_blocks": 3.6e-3,
+    "drawn": 3.4e-9,
+    "fresh": 1.1e-8,
+    "agreements": 2.7e-5,
+    "derived": 3.2e-6,
+    "sealed": 2.6e-6,
+    "signatures": 4.5e-5,
+    "products": 1.5e-7,
+    "exact_blocks": 1.85e-3,
+    "approximate_blocks": 2.2e-3,
 }
-"""What one operation of each kind takes on one core, as `experiments.benchmarks.secure_units` has
+"""What one operation of each kind takes on one core, as `experiments.benchmarks.layered_sums` has
 measured it."""
 
 
