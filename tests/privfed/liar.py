@@ -259,7 +259,7 @@ class World:
             told = {SEED: answer.seeds, KEY: answer.keys}
             if answer.layers:
                 expected = self.setting.policy.counted_of(len(one.roster.clients))
-                told[LAYERS + self.setting.layers.kept(expected, answer.gone)] = answer.layers
+                told[LAYERS + self.setting.layers.staying(expected, answer.gone)] = answer.layers
             for which, shares in told.items():
                 for who, value in shares:
                     self._learn(one.dealers.get(who), which, one.me, value)

@@ -18,7 +18,7 @@ _OFFSET = 1 << (31 - _BELOW - 1)
 _CROWDED = 1 << 31
 """The highest bit: it stands for a bucket of several entries."""
 _LAST = (1 << _BELOW) - 1
-_TOLD = np.uint32(_CROWDED + _LAST)
+_MARKS = np.uint32(_CROWDED + _LAST)
 """The bits that tell whether a draw is sure: with these alone it is below `_LAST`."""
 
 
@@ -26,7 +26,7 @@ class Scratch:
     """Room for the draws of a block of up to `size`, used again for the next."""
 
     def __init__(self, size: int) -> None:
-        self.buckets, self.drawn, self.told = np.empty((3, size), dtype=np.uint32)
+        self.buckets, self.drawn, self.marks = np.empty((3, size), dtype=np.uint32)
         self.unsure = np.empty(size, dtype=np.bool_)
 
 
@@ -46,14 +46,14 @@ class Guide:
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Draws `[n]` by their leading `bits` `[n]`, and the places of those that are not sure."""
         size = len(bits)
-        buckets, drawn, told = (
-            each[:size] for each in (scratch.buckets, scratch.drawn, scratch.told)
+        buckets, drawn, marks = (
+            each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)
         )
         np.right_shift(bits, np.uint32(_BELOW), out=buckets)
         np.take(self.added, buckets, out=drawn, mode="wrap")  # none is beyond: quicker than a check
         np.add(drawn, bits, out=drawn)
-        np.bitwise_and(drawn, _TOLD, out=told)
-        np.greater_equal(told, np.uint32(_LAST), out=scratch.unsure[:size])
+        np.bitwise_and(drawn, _MARKS, out=marks)
+        np.greater_equal(marks, np.uint32(_LAST), out=scratch.unsure[:size])
         np.right_shift(drawn, np.uint32(_BELOW), out=drawn)
         np.subtract(drawn, np.uint32(_OFFSET), out=drawn)
         return drawn.view(np.int32), np.flatnonzero(scratch.unsure[:size])

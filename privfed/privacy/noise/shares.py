@@ -137,7 +137,7 @@ class Layers:
         """L, how many layers each of `clients` has."""
         return len(self.boundaries(clients)) - 1
 
-    def kept(self, clients: int, gone: int) -> int:
+    def staying(self, clients: int, gone: int) -> int:
         """How many layers stay with `gone` of `clients` gone: all of them for more than T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
@@ -154,7 +154,7 @@ class Layers:
 
     def remaining(self, clients: int, gone: int) -> SkellamShare:
         """What base and those layers of one client are together that stay with `gone` gone."""
-        boundary = self.boundaries(clients)[self.kept(clients, gone)]
+        boundary = self.boundaries(clients)[self.staying(clients, gone)]
         return SkellamShare(self.variance / (clients - self.colluders - boundary))
 
     def draw(self, keys: Keys, count: int) -> Integers:

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.guide import Guide, Scratch, guide
-from privfed.privacy.noise.uniforms import BITS, LEADING, REST, Leading, Uniforms, uniforms
+from privfed.privacy.noise.uniforms import BITS, LEADING, REST, Leading, Uniforms, uniforms_of
 from privfed.streams import Keys
 
 _WORK = 512
 """Bits of the weights."""
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 """Draws at once: they stay in the processor's cache."""
 _FEW = 1 << 14
 """Draws for which no guide is made."""
@@ -61,7 +61,7 @@ class DistributionTable:
     def draw(self, keys: Keys, count: int) -> Integers:
         """`count` independent draws."""
         drawn = np.empty(count, dtype=np.int64)
-        for part, block in self.blocks(uniforms(keys, count), count):
+        for part, block in self.blocks(uniforms_of(keys, count), count):
             drawn[part] = block
         return drawn
 

@@ -59,6 +59,6 @@ class SeededUniforms:
         return (below << 128) + (low << 64) + high
 
 
-def uniforms(keys: Keys, count: int) -> Uniforms:
+def uniforms_of(keys: Keys, count: int) -> Uniforms:
     """`count` uniform numbers by `keys`."""
     return FreshUniforms(keys) if keys.seed is None else SeededUniforms(keys, count)

@@ -188,10 +188,9 @@ class MaskingClient(ClientMemory):
         """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
         masks = Expander(self._expected.codec.length, self._expected.codec.bits)
         total = masks.zeros()
-        row = self._row()
+        total += self._row().astype(masks.word)
         if self._noise:
-            row = row + self._noise.draw(self._expected_parties, self._layers, len(row))
-        total += row.astype(masks.word)
+            self._noise.add(total, self._expected_parties, self._layers)
         masks.apply(total, self_key(self._agreed, self._seed))
         for other in sorted(self._shared):
             secret = agreed_secret(self._pair, self._keys[other].mask)
@@ -231,7 +230,7 @@ class MaskingClient(ClientMemory):
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
-        kept = self._noise.layers.kept(self._expected_parties, gone) if self._noise else 0
-        too_much = self._near if kept < self._layer_count else set()  # from layer kept + 1 on
-        layers = tuple((who, shares[2 + kept]) for who, shares in held if who in too_much)
+        staying = self._noise.layers.staying(self._expected_parties, gone) if self._noise else 0
+        too_much = self._near if staying < self._layer_count else set()  # from layer staying + 1 on
+        layers = tuple((who, shares[2 + staying]) for who, shares in held if who in too_much)
         return Unmask(self._context, self.me, seeds, keys, gone, layers)

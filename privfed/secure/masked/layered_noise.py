@@ -36,12 +36,16 @@ class ClientNoise:
     def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
         """The noise `[length]` of one of `clients`: its base, and the layers of all `seeds`."""
         total = np.zeros(length, dtype=np.int64)
+        self.add(total, clients, seeds)
+        return total
+
+    def add(self, total: Integers | Words, clients: int, seeds: tuple[bytes, ...]) -> None:
+        """Add the noise of `draw` to `total` `[length]` in place, modulo what its words hold."""
         base = self.layers.base(clients)
         shares = (base, *(self.layers.layer(clients, k + 1) for k in range(len(seeds))))
         for share, seed in zip(shares, (self._seed(b"base"), *seeds), strict=True):
-            for part, noise in share.blocks(CipherUniforms(seed), length):
-                total[part] += noise
-        return total
+            for part, noise in share.blocks(CipherUniforms(seed), len(total)):
+                total[part] += noise.astype(total.dtype)
 
 
 def next_layer(seed: bytes) -> bytes:

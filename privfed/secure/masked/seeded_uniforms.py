@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from privfed.privacy.noise.uniforms import LEADING, REST, Leading
 
 _AES_BLOCK = 16
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 18
 """Bytes of the stream at once: they stay in the processor's cache."""
 
 

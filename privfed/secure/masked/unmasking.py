@@ -99,11 +99,11 @@ class Unmasking:
         return dealt
 
     def _layer_seeds(self, layers: Layers) -> dict[int, Dealt]:
-        """Shares of seeds of layers, by how many layers are kept as their helpers count."""
+        """Shares of seeds of layers, by how many layers are staying as their helpers count."""
         dealt: dict[int, Dealt] = {}
         for helper, answer in self.answers.items():
-            kept = layers.kept(self.members.expected, answer.gone)
-            counted_alike = dealt.setdefault(kept, {who: {} for who in self.senders})
+            staying = layers.staying(self.members.expected, answer.gone)
+            counted_alike = dealt.setdefault(staying, {who: {} for who in self.senders})
             self._collect(counted_alike, helper, answer.layers)
         return dealt
 
@@ -129,25 +129,27 @@ class Unmasking:
         them, these count it as gone: it is the others' count, if they are enough, that holds.
         """
         clients, layers = self.members.expected, self.layers
-        if layers is None or layers.kept(clients, clients - len(self.senders)) == layers.count(
+        if layers is None or layers.staying(clients, clients - len(self.senders)) == layers.count(
             clients
         ):
             return
         shares = self._layer_seeds(layers)
-        kept, most = self._agreed_kept(shares), layers.count(clients)
-        for who in sorted(self.senders) if kept < most else ():
-            seed = self._secret(shares[kept][who])
-            for number in range(kept + 1, most + 1):
+        staying, most = self._agreed_staying(shares), layers.count(clients)
+        for who in sorted(self.senders) if staying < most else ():
+            seed = self._secret(shares[staying][who])
+            for number in range(staying + 1, most + 1):
                 subtract_layer(total, layers, clients, number, seed)
                 last, seed = seed, next_layer(seed)
             if commit(self.members.agreed, last) != self.commitments[who].layer:
                 raise Aborted("wrong layer: shares of a layer's seed do not fit its commitment")
 
-    def _agreed_kept(self, shares: Mapping[int, Dealt]) -> int:
-        """The smallest number of layers kept above which everybody's can be told."""
-        for kept in sorted(shares):
-            if all(len(dealt) >= self.members.graph.threshold for dealt in shares[kept].values()):
-                return kept
+    def _agreed_staying(self, shares: Mapping[int, Dealt]) -> int:
+        """The smallest number of layers staying above which everybody's can be told."""
+        for staying in sorted(shares):
+            if all(
+                len(dealt) >= self.members.graph.threshold for dealt in shares[staying].values()
+            ):
+                return staying
         raise Aborted("too few clients count the same survivors to take layers of noise off")
 
     def _secret(self, shares: Mapping[int, int]) -> bytes:

@@ -149,7 +149,7 @@ def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
         shares = [layers.layer(clients, k + 1) for k in range(layers.count(clients))]
         variances = [share.variance for share in (layers.base(clients), *shares)]
         for gone in range(layers.most_gone(clients) + 1):
-            kept = layers.kept(clients, gone)
+            kept = layers.staying(clients, gone)
             each = sum(variances[: kept + 1])
             assert layers.remaining(clients, gone).variance == pytest.approx(each)
             counted = clients - gone - colluders

@@ -300,6 +300,3 @@ def test_the_budget_gates_whom_it_names():
     assert by["readers"].event.slack >= by["readers"].cost.aborts > 0
     other = by["server"].other
     assert isinstance(other.release, Skellam), "coarse layers: nothing is amplified"
-    assert other.slack >= by["server"].cost.aborts > 0, (
-        "what is not gated is charged for aborts, too"
-    )

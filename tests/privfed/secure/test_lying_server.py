@@ -393,10 +393,10 @@ def without_a_roster(monkeypatch):
 def a_layer_too_many(monkeypatch):
     """Of layers that several numbers of missing clients share, the one above is taken off, too."""
 
-    def kept(layers, clients, gone):
+    def staying(layers, clients, gone):
         return bisect.bisect_right(layers.boundaries(clients), gone) - 1
 
-    monkeypatch.setattr(Layers, "kept", kept)
+    monkeypatch.setattr(Layers, "staying", staying)
 
 
 def halved(monkeypatch):

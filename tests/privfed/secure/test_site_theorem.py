@@ -173,7 +173,7 @@ def test_layers_leave_as_much_as_is_claimed_whoever_stays():
                     gone = n - m
                     parts = [
                         layers.base(n),
-                        *(layers.layer(n, j + 1) for j in range(layers.kept(n, gone))),
+                        *(layers.layer(n, j + 1) for j in range(layers.staying(n, gone))),
                     ]
                     each = sum(part.variance for part in parts)
                     assert each == pytest.approx(layers.remaining(n, gone).variance)
