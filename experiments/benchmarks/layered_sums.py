@@ -106,7 +106,9 @@ def units(length: int) -> dict[str, float]:
         signature = identity.sign(packed)
         verified.cache_clear()
         verified(verifying_key(identity), signature, packed)
-        np.add(words, expander.unpack(expander.pack(row)), out=words)
+        unpacked = expander.unpack(expander.pack(row))
+        if unpacked is not None:
+            np.add(words, unpacked, out=words)
 
     def signed() -> None:
         verified.cache_clear()

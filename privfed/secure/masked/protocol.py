@@ -153,12 +153,12 @@ class MaskedSums(SecureProtocol):
         return graph.degree * (keys + shares) + graph.threshold * Vote.size + per_client * clients
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        degree, own = self._graph(clients).degree, 3 * (SIGNATURE + NUMBER.size) + 2 * KEY
+        degree, fixed = self._graph(clients).degree, 3 * (SIGNATURE + NUMBER.size) + 2 * KEY
         opened = (NUMBER.size + LENGTH) * (2 if layers else 1)
         sealed = NUMBER.size + sealed_size(layers)
         frames = 5 * (KEY + NUMBER.size)
         row = Expander(codec.length, codec.bits).size
-        return row + degree * (sealed + opened) + Advertise.size + Vote.size + own + frames
+        return row + degree * (sealed + opened) + Advertise.size + Vote.size + fixed + frames
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words.

@@ -37,7 +37,7 @@ class CipherUniforms:
         if size > len(self._zeros):
             self._zeros, self._bytes = bytes(size), bytearray(size + _AES_BLOCK - 1)
         self._stream.update_into(memoryview(self._zeros)[:size], self._bytes)
-        return np.frombuffer(self._bytes, np.uint32, count=count)
+        return np.frombuffer(self._bytes, "<u4", count=count)
 
     def rest(self, place: int) -> int:
         begins = (2 * place).to_bytes(_AES_BLOCK, "big")
