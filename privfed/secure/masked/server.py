@@ -155,10 +155,8 @@ class MaskingServer:
     def _masked(self, message: Masked) -> None:
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
-        words = self._masks.unpack(message.words)
-        if words is None:
+        if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
-        self._sum += words
         self._senders.add(message.sender)
 
     def _survivors(self) -> Mapping[int, Survivors]:
