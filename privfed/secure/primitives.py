@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -48,18 +50,36 @@ def wipe(secret: bytearray) -> None:
 
 
 class KeyPair:
-    """An X25519 key pair, parsed once."""
+    """An X25519 key pair, parsed once.
+
+    Two pairs that live in one process, of a simulation, agree once: the second remembers what the
+    first came to, until it asks. Of a party by itself nothing is remembered.
+    """
+
+    _living: ClassVar[WeakValueDictionary[bytes, KeyPair]] = WeakValueDictionary()
 
     def __init__(self, private: bytes | bytearray) -> None:
         self._key = X25519PrivateKey.from_private_bytes(private)
         self.public = self._key.public_key().public_bytes_raw()
+        self._agreed: dict[bytes, bytes] = {}
+        self._living[self.public] = self
 
     def agree(self, public: bytes) -> bytes:
         """The secret shared with the holder of `public`. Raises `LowOrder`."""
+        if secret := self._agreed.pop(public, None):
+            return secret
         try:
-            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
             raise LowOrder("a public key of low order") from error
+        if other := self._living.get(public):
+            other._agreed[self.public] = secret
+        return secret
+
+    @classmethod
+    def agree_apart(cls) -> None:
+        """Forget whose pairs live here: these agree as if each had a process of its own."""
+        cls._living.clear()
 
 
 def derive(secret: bytes | bytearray, context: bytes, purpose: bytes) -> bytes:

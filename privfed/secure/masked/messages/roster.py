@@ -6,7 +6,7 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, BadMessage, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage
@@ -76,13 +76,8 @@ class Advertise(ClientMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Advertise:
-        return cls.of(context, data.fields(_ADVERTISED))
-
-    @classmethod
-    def of(cls, context: bytes, fields: tuple[Any, ...]) -> Advertise:
-        """The message of the `fields` of a body."""
-        *content, signature = fields
-        return cls(context, *content, signature=signature)
+        sender, nonce, channel, mask, signature = data.fields(_ADVERTISED)
+        return cls(context, sender, nonce, channel, mask, signature=signature)
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,10 @@ class Roster(WireMessage):
         pairs = list(data.records(_MEMBER))
         clients, nonces = tuple(who for who, _ in pairs), tuple(nonce for _, nonce in pairs)
         degree, threshold, seed = data.number(), data.number(), data.take(KEY)
-        keys = tuple(Advertise.of(context, fields) for fields in data.records(_ADVERTISED))
+        keys = tuple(
+            Advertise(context, sender, nonce, channel, mask, signature=signature)
+            for sender, nonce, channel, mask, signature in data.records(_ADVERTISED)
+        )
         return cls(context, clients, nonces, degree, threshold, seed, keys)
 
 
