@@ -93,7 +93,7 @@ class PackedRows:
 
     def pack(self, words: Words) -> memoryview:
         """The bytes of `words` `[length]` modulo 2^bits."""
-        data = memoryview(np.empty(self.size, np.uint8))
+        data = np.empty(self.size, np.uint8).data
         packed = self._packed_lanes(data)
         lanes = words[: self._in_lanes].reshape(self._lanes, -1)
         for start in range(0, self._columns, self._stretch):

@@ -23,7 +23,8 @@ from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Vo
 from privfed.secure.masked.messages.wire import FromServer, Message
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Commitments, Members, Unmasking
-from privfed.secure.primitives import Expander, KeyPair, Words, random_key
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair, random_key
 from privfed.secure.summation import Aborted
 
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
