@@ -50,7 +50,7 @@ class TrustedNeighbours(RowRule):
 
 
 def _from(point: Tensor, rows: Tensor) -> Tensor:
-    """Squared distances `[n]` float64 of `rows` `[n, d]` from `point` `[d]`, row by row."""
+    """Distances `[n]` of `rows` `[n, d]` from `point` `[d]`, row by row."""
     away = torch.empty_like(point)
     norms = [torch.linalg.vector_norm(torch.sub(row, point, out=away)) for row in rows]
-    return torch.stack(norms).double().square()
+    return torch.stack(norms)

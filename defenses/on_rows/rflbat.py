@@ -76,8 +76,7 @@ class Rflbat(DrawnWeights):
 
 def _components(geometry: Geometry) -> Tensor:
     """The first two principal components `[n, 2]` of n rows, or the one of a single row."""
-    alike = torch.full((geometry.rows,), 1 / geometry.rows, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(geometry.about_mean(alike.to(geometry.device)))
+    values, vectors = torch.linalg.eigh(geometry.about_mean())
     components: Tensor = vectors[:, -2:] * values[-2:].clamp(min=0.0).sqrt()
     return components
 
