@@ -168,10 +168,14 @@ class SumRule(Rule):
         """The aggregate `[d]` of `rows` `[n, d]`, all in one place: every pass, averaged over n."""
         center = rows.new_zeros(rows.shape[1]) if center is None else center
         for _ in range(self.passes if len(rows) else 0):
-            parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
-            sums = [self.terms(part, center).sum(0) for part in parts]
-            center = self.step(center, torch.stack(sums).sum(0) / len(rows))
+            center = self.step(center, self.average(rows, center))
         return center
+
+    def average(self, rows: Tensor, center: Tensor) -> Tensor:
+        """The average `[d + extra]` of the `terms` of `rows` `[n, d]`, n > 0, about `center`."""
+        parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+        sums = [self.terms(part, center).sum(0) for part in parts]
+        return torch.stack(sums).sum(0) / len(rows)
 
 
 def require_floats(rows: Tensor) -> None:

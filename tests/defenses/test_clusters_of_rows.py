@@ -12,7 +12,7 @@ from sklearn.cluster import HDBSCAN, KMeans
 from defenses.before.nnm import NearestNeighbourMixing
 from defenses.by_sums.mean import Mean
 from defenses.kmeans import clusters, k_means
-from defenses.linkage import first_cluster
+from defenses.linkage import first_majority
 from defenses.on_rows.flame import Flame
 from defenses.on_rows.foolsgold import FoolsGold
 from defenses.on_rows.rflbat import Rflbat
@@ -35,7 +35,7 @@ def cosine_distances(rows):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 11, 20, 31])
-def test_the_first_cluster_of_a_majority_is_hdbscans(n):
+def test_the_first_majority_is_hdbscans_cluster(n):
     for seed in range(10):
         distances = cosine_distances(cloud(n, 4, seed))
         published = HDBSCAN(
@@ -46,7 +46,7 @@ def test_the_first_cluster_of_a_majority_is_hdbscans(n):
             copy=True,
         )
         labels = published.fit_predict(distances.numpy())
-        assert np.array_equal(first_cluster(distances, n // 2 + 1).numpy(), labels == 0)
+        assert np.array_equal(first_majority(distances).numpy(), labels == 0)
 
 
 def by_threshold(distances, least):
@@ -69,7 +69,7 @@ def test_of_tied_distances_all_are_joined_at_once(data):
     places = data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
     line = np.array(places, dtype=float)
     distances = abs(line[:, None] - line[None])
-    chosen = first_cluster(torch.from_numpy(distances), n // 2 + 1).numpy()
+    chosen = first_majority(torch.from_numpy(distances)).numpy()
     assert np.array_equal(chosen, by_threshold(distances, n // 2 + 1))
 
 

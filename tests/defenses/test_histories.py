@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.clusters import upper_group
 from defenses.history import Histories
 from defenses.on_rows.fldetector import FlDetector
 from defenses.on_rows.foolsgold import FoolsGold
 from defenses.quasi_newton import hessian_product
+from defenses.two_groups import upper_group
 from defenses.types import RowRule
 
 RULES = {"foolsgold": FoolsGold(), "fldetector": FlDetector(window=2)}
