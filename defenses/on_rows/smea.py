@@ -45,7 +45,7 @@ class SmallestEigenvalue(WeightRule):
     def robustness(self, n: int, byzantine: int) -> float:
         """The published constant.
 
-        A smaller one holds, too: two sets of n - f share n - 2 f rows, whose mean is no farther from
+        A smaller one holds: two sets of n - f share n - 2 f rows, whose mean is no farther from
         that of either than sqrt(f / (n - 2 f)) of its deviations, which makes 4 f / (n - 2 f).
         """
         if not 0 <= byzantine <= self.most(n):
