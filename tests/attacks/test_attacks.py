@@ -140,6 +140,21 @@ def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
         assert torch.equal(stamped, Backdoor(size=2).alter(x.view(5, 8, 8)).view(5, 64))
 
 
+@pytest.mark.parametrize(
+    "shape, largest",
+    [((2, 28), 2), ((3, 2, 28), 2), ((3, 2, 2), 1), ((1, 1, 4), 1), ((9,), 2), ((10,), 3)],
+    ids=str,
+)
+def test_a_patch_that_lies_in_no_image_or_covers_it_does_not_fit(shape, largest):
+    for size in range(1, largest + 1):
+        attack = Backdoor(size=size)
+        assert attack.unfit(shape, True) is None
+        stamped = attack.alter(torch.zeros(2, *shape))[0]
+        channels = shape[0] if len(shape) == 3 else 1
+        assert int(stamped.sum()) == channels * size**2 < stamped.numel()
+    assert "lower attack.size" in Backdoor(size=largest + 1).unfit(shape, True)
+
+
 def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
     x, y = torch.rand(20, 64), torch.arange(20) % 4
     attack = Backdoor(target=3, share=0.25)
