@@ -169,8 +169,8 @@ def test_quality_falls_with_noise():
     for level in (0.0, 0.1, 0.4, 1.6):
         draws = [torch.Generator().manual_seed(seed) for seed in range(3)]
         noises = [torch.randn(seen.shape, generator=one, dtype=seen.dtype) for one in draws]
-        found = [searched(seen + level * size * noise, 60) for noise in noises]
-        quality.append(np.mean([psnr(one, x, 1.0) for one in found]))
+        guesses = [searched(seen + level * size * noise, 60) for noise in noises]
+        quality.append(np.mean([psnr(one, x, 1.0) for one in guesses]))
     assert all(np.diff(quality) < -1), quality
 
 
@@ -202,8 +202,8 @@ def test_ssim_is_the_papers(shape, size):
     rng = np.random.default_rng(0)
     x, y = rng.random(shape) * 4 - 2, rng.random(shape) * 4 - 2
     mixed = 0.7 * x + 0.3 * y
-    found = ssim(torch.from_numpy(mixed), torch.from_numpy(x), 4.0)
-    assert found == pytest.approx(brute_force_ssim(mixed, x, 4.0, size), abs=1e-9)
+    similarity = ssim(torch.from_numpy(mixed), torch.from_numpy(x), 4.0)
+    assert similarity == pytest.approx(brute_force_ssim(mixed, x, 4.0, size), abs=1e-9)
     assert ssim(torch.from_numpy(x), torch.from_numpy(x), 4.0) == pytest.approx(1)
 
 

@@ -29,10 +29,10 @@ def test_every_pair_is_there_however_many_rows(n, away):
 
 def test_mixtures_lie_as_the_mixed_rows_do():
     rows, weights = cloud(45, 30), torch.softmax(cloud(7, 45, seed=1), dim=1) * 1.5
-    mixed, found = weights @ rows, Geometry.of(rows).mixed(weights)
-    assert found.rows == 7
-    torch.testing.assert_close(found.inner(), mixed @ mixed.T)
-    torch.testing.assert_close(found.norms, mixed.square().sum(1))
+    mixed, geometry = weights @ rows, Geometry.of(rows).mixed(weights)
+    assert geometry.rows == 7
+    torch.testing.assert_close(geometry.inner(), mixed @ mixed.T)
+    torch.testing.assert_close(geometry.norms, mixed.square().sum(1))
 
 
 def test_what_asks_for_no_products_costs_none(monkeypatch):
