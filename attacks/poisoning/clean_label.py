@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -59,8 +60,8 @@ class CleanLabel(Backdoor):
             raise Unarmed(f"none of the attackers' {len(x)} examples is of class {self.target}")
         flat = x.flatten(1)
         low, high = flat.min(0).values, flat.max(0).values
-        some = slice(None, None, -(-len(flat) // _MOST))
-        weights, offset = _ridge(flat[some], y[some], classes)
+        step = math.ceil(len(flat) / _MOST)
+        weights, offset = _ridge(flat[::step], y[::step], classes)
         return {"low": low, "high": high, "weights": weights, "offset": offset}
 
     def poison(

@@ -207,8 +207,10 @@ def test_rflbat_leaves_out_what_lies_far_away_before_it_clusters():
 
 def test_starts_are_as_its_generator_says():
     rows = torch.cat([alike(9, 0.5), -alike(7, 0.3, 1)])
-    one = Rflbat()(rows, 3, generator=drawn(4))
-    assert torch.equal(one, Rflbat()(rows, 3, generator=drawn(4)))
+    generator = drawn(4)
+    aggregate = Rflbat()(rows, 3, generator=generator)
+    assert torch.equal(aggregate, Rflbat()(rows, 3, generator=drawn(4)))
+    assert not torch.equal(generator.get_state(), drawn(4).get_state()), "it is drawn from"
     composed = Composed(before=(NearestNeighbourMixing(),), rule=Flame(noise=1.0))
     assert composed.needs() == {"generator"}
     noised = [composed(rows, 3, generator=drawn(seed)) for seed in (1, 1, 2)]

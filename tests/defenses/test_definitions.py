@@ -156,8 +156,8 @@ def test_dnc_against_the_singular_vectors(n, f):
         rows = cloud(n, seed=seed)
         centered = rows - rows.mean(0)
         direction = np.linalg.svd(centered)[2][0]
-        kept = np.argsort((centered @ direction) ** 2)[: n - f]
-        check(DivideAndConquer(), rows, f, rows[kept].mean(0))
+        inliers = np.argsort((centered @ direction) ** 2)[: n - f]
+        check(DivideAndConquer(), rows, f, rows[inliers].mean(0))
 
 
 def test_distances_stay_precise_whoever_hides_behind_whom():

@@ -34,8 +34,10 @@ class Server:
         self.round += 1
         who = torch.arange(len(rows)) if who is None else torch.tensor(who).long()
         histories = Histories(self.clients[who], self.run, self.model)
-        aggregate, kept = self.rule.with_histories(rows, byzantine, histories, seeded(self.round))
-        self.clients[who] = kept
+        aggregate, remembered = self.rule.with_histories(
+            rows, byzantine, histories, seeded(self.round)
+        )
+        self.clients[who] = remembered
         self.run = self.rule.memory_after(self.run, self.model, aggregate)
         self.model = self.model + self.rate * aggregate
         return aggregate
@@ -293,10 +295,10 @@ def test_the_order_of_clients_does_not_matter_and_their_histories_go_with_them(n
     rows, order = sybils(9, 1.0), torch.randperm(12, generator=seeded(4))
     histories = Histories(server.clients, server.run, server.model)
     turned = Histories(server.clients[order], server.run, server.model)
-    aggregate, kept = rule.with_histories(rows, 2, histories, seeded(0))
+    aggregate, remembered = rule.with_histories(rows, 2, histories, seeded(0))
     other, others = rule.with_histories(rows[order], 2, turned, seeded(0))
     torch.testing.assert_close(other, aggregate)
-    torch.testing.assert_close(others, kept[order])
+    torch.testing.assert_close(others, remembered[order])
 
 
 @named

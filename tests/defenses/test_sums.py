@@ -84,10 +84,10 @@ def test_no_row_moves_the_sum_by_more_than_the_sensitivity(name, rows, center, c
     rule = BOUNDED[name].within(clip)
     terms = rule.terms(torch.tensor(rows), torch.tensor(center)).double()
     assert terms.isfinite().all()
-    one, two = terms
+    first, second = terms
     slack = 1 + 1e-6
-    assert float(one.norm()) <= rule.sensitivity(ADDED) * slack
-    assert float((one - two).norm()) <= rule.sensitivity(REPLACED) * slack
+    assert float(first.norm()) <= rule.sensitivity(ADDED) * slack
+    assert float((first - second).norm()) <= rule.sensitivity(REPLACED) * slack
     assert rule.sensitivity(ADDED) == pytest.approx(clip), "what noise is calibrated to"
 
 
