@@ -94,7 +94,9 @@ class Composed(RowRule):
     """`rule` over what the parts `before` make of the rows, one after the other.
 
     A `WeightRule` is composed with them in n x n, with one final product; for any other rule the
-    mixtures are computed. A rule of sums is carried out over rows, all its passes.
+    mixtures are computed. A rule of sums is carried out over rows, all its passes. A mixture is
+    nobody's: a rule that remembers clients takes each for that of a client it meets for the first
+    time.
     """
 
     before: tuple[PreAggregator, ...]
@@ -103,7 +105,7 @@ class Composed(RowRule):
     def needs(self) -> Needs:
         needs: Needs = self.rule.needs() if isinstance(self.rule, RowRule) else frozenset()
         center: Needs = frozenset({"center"} if self.remembers else ())
-        return needs.union(center, *(part.needs() for part in self.before))
+        return needs.union(center, *(part.needs() for part in self.before)) - {"histories"}
 
     @property
     def remembers(self) -> bool:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from by_definition import foolsgold_weights
+from rules import NNM
 
 from defenses.history import Histories
 from defenses.on_rows.fldetector import FlDetector
@@ -11,6 +12,7 @@ from defenses.on_rows.foolsgold import FoolsGold
 from defenses.quasi_newton import hessian_product
 from defenses.two_groups import upper_group
 from defenses.types import RowRule
+from defenses.weighing import Composed, mixtures
 
 RULES = {"foolsgold": FoolsGold(), "fldetector": FlDetector(window=2)}
 named = pytest.mark.parametrize("name", RULES)
@@ -311,6 +313,14 @@ def test_broken_rows_are_left_out_and_nobody_left_is_nothing(name):
     assert server.play(torch.full((3, 2), torch.nan, dtype=torch.float64)).tolist() == [0.0, 0.0]
     assert server.play(torch.zeros(0, 2, dtype=torch.float64), who=[]).tolist() == [0.0, 0.0]
     assert bool(server.clients.isfinite().all())
+
+
+@named
+def test_mixtures_are_nobodys_and_have_no_history(name):
+    rule, rows = Composed(before=(NNM,), rule=RULES[name]), sybils(0, 1.0)
+    assert "histories" not in rule.needs()
+    expected = RULES[name](mixtures(rows, 2, (NNM,)), 2, generator=seeded())
+    torch.testing.assert_close(rule(rows, 2, generator=seeded()), expected)
 
 
 @named
