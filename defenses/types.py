@@ -69,11 +69,15 @@ class Rule(BaseModel):
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:
-        """The robustness coefficient kappa for n rows, where one is published; else infinite.
+        """The robustness coefficient kappa for n rows; infinite for more than `most` hostile ones.
 
         Whatever `byzantine` rows are, and for every set S of the n - byzantine others with mean m:
         |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et al. 2023, definition 2).
         """
+        return self.kappa(n, byzantine) if 0 <= byzantine <= self.most(n) else math.inf
+
+    def kappa(self, n: int, byzantine: int) -> float:
+        """The `robustness` where that many are tolerated; infinite where none is published."""
         return math.inf
 
 

@@ -42,14 +42,12 @@ class SmallestEigenvalue(WeightRule):
         tolerated = range(super().most(n) + 1)
         return max(f for f in tolerated if math.comb(n, f) <= self.subsets)
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         """The published constant.
 
         A smaller one holds: two sets of n - f share n - 2 f rows, whose mean is no farther from
         that of either than sqrt(f / (n - 2 f)) of its deviations, which makes 4 f / (n - 2 f).
         """
-        if not 0 <= byzantine <= self.most(n):
-            return math.inf
         return 4 * byzantine / (n - byzantine) * (1 + byzantine / (n - 2 * byzantine)) ** 2
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:

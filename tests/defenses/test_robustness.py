@@ -140,4 +140,6 @@ def test_no_rule_is_claimed_to_do_better_than_any_can(n, f):
     least = f / (n - 2 * f)
     for rule in PUBLISHED.values():
         assert rule.robustness(n, f) >= least
+        for beyond in (-1, rule.most(n) + 1, n // 2, n - 1):
+            assert rule.robustness(n, beyond) == float("inf"), "not tolerated"
     assert Mean().robustness(n, f) == float("inf")
