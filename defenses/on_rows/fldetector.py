@@ -114,15 +114,25 @@ class FlDetector(HistoryRule):
             move = histories.model - histories.run["model"]
             moved = hessian_product(histories.run["moves"], histories.run["changes"], move)
             clients.score(predicted, _distances(rows, clients.updates, moved, predicted))
-            judged = predicted & (clients.scored >= self.window)
-            if generator is None:
-                raise ValueError("gap statistics draw samples at random; give a generator")
-            suspects = judged.clone()
-            suspects[judged] = upper_group(clients.scores[judged], self.references, generator)
+            suspects = self._suspects(clients, predicted, generator)
             clients.remove(suspects, byzantine - int(clients.removed.sum()))
         clients.update(good, rows, before + 1)
         left = rows[good & ~clients.highest(clients.removed, byzantine)]
         return Median()(left, min(byzantine, Median().most(len(left)))), clients.numbers
+
+    def _suspects(
+        self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """Which of the `predicted` `[n]`, whose window is full, are of the higher group: `[n]`.
+
+        Raises `ValueError` without a generator.
+        """
+        if generator is None:
+            raise ValueError("gap statistics draw samples at random; give a generator")
+        judged = predicted & (clients.scored >= self.window)
+        suspects = judged.clone()
+        suspects[judged] = upper_group(clients.scores[judged], self.references, generator)
+        return suspects
 
 
 class _Clients:
