@@ -119,7 +119,7 @@ class ClientUpdates:
         if attackers is None:
             return bounded
         if self.algorithm.mechanism.adaptive and attackers.lies.within is not None:
-            liars = self._are_hostile(ids, rows)
+            liars = self.hostile_rows(ids, rows)
             bounded = count_turned(bounded, liars, attackers.lies.within)
         if not attackers.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
             free = bounded.bound == math.inf
@@ -134,8 +134,8 @@ class ClientUpdates:
             return np.zeros(len(ids), dtype=bool)
         return attackers.hostile(self.cohort.round)[ids]
 
-    def _are_hostile(self, ids: Indices, rows: Tensor) -> Tensor:
-        """`hostile`, where `rows` are: `[c]` bool."""
+    def hostile_rows(self, ids: Indices, rows: Tensor) -> Tensor:
+        """Which of clients `ids` `[c]` are hostile, as `hostile` says, on the device of `rows`."""
         return torch.from_numpy(self.hostile(ids)).to(rows.device)
 
     @property
@@ -204,7 +204,7 @@ class ClientUpdates:
         attackers = self.world.attackers
         if attackers is None or attackers.lies.weight == 1.0:
             return chunk
-        liars = self._are_hostile(chunk.ids, chunk.weights)
+        liars = self.hostile_rows(chunk.ids, chunk.weights)
         return replace(chunk, weights=attackers.lies.claimed(chunk.weights, liars))
 
 

@@ -146,7 +146,6 @@ def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_pat
     attack = ("attack.name=sign_flip", "attack.fraction=0.25", "attack.strength=5.0")
 
     def counts(name, *more):
-
         trained(tmp_path / name, *keys, *attack, *more)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line)["simulation_only"].get("byzantine", 0) for line in lines]
