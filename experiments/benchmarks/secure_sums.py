@@ -30,9 +30,9 @@ from privfed.privacy.codec import Codec
 from privfed.secure.dropout import Leaves
 from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.graph import Graph
-from privfed.secure.masked.messages import decode
-from privfed.secure.masked.roster_messages import Roster
-from privfed.secure.masked.row_messages import Inbox
+from privfed.secure.masked.messages.roster import Roster
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.wire import decode
 from privfed.secure.primitives import Expander, verified
 from privfed.secure.summation import Session
 

@@ -16,7 +16,7 @@ from privfed.secure.masked.committed_party import CommittedParty
 from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import decode, encode
+from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.masked.site_policy import SitePolicy
 from privfed.secure.summation import Aborted

@@ -19,15 +19,16 @@ from privfed.secure import signed_message
 from privfed.secure.identities import client_identity, verifying_key
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
-from privfed.secure.masked import derived_keys, unmasking_messages
+from privfed.secure.masked import derived_keys
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.roster_messages import Advertise, Roster
-from privfed.secure.masked.row_messages import Inbox
-from privfed.secure.masked.sealed_shares import read_shares, share_text
+from privfed.secure.masked.messages import unmasking
+from privfed.secure.masked.messages.roster import Advertise, Roster
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.sealed_shares import read_shares, share_text
+from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.masked.unmasking_messages import Survivors, Vote, Votes
 from privfed.secure.primitives import Expander, seal, unseal
 from privfed.secure.summation import Aborted
 from privfed.streams import Keys
@@ -69,7 +70,7 @@ def idealise(monkeypatch):
     """Several times as many sessions: hashes for the slowest of the primitives."""
     monkeypatch.setattr(masking_client, "KeyPair", Ideal)
     monkeypatch.setattr(derived_keys, "derive", lambda *texts: hashed(b"".join(texts)))
-    for module in (signed_message, unmasking_messages):
+    for module in (signed_message, unmasking):
         monkeypatch.setattr(
             module, "verified", lambda who, signature, text: Pen(who).sign(text) == signature
         )

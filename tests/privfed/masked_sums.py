@@ -7,9 +7,9 @@ import numpy as np
 from privfed.privacy.codec import Codec
 from privfed.secure.dropout import SENDS
 from privfed.secure.identities import client_identity
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.graph import Graph
+from privfed.secure.masked.messages import wire
 from privfed.secure.summation import Session
 from privfed.streams import Streams
 

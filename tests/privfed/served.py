@@ -29,7 +29,7 @@ from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.agent import Agent
 from privfed.deploy.site.open_site import serving
 from privfed.secure.frames import Reader
-from privfed.secure.masked.messages import decode
+from privfed.secure.masked.messages.wire import decode
 
 Life = Callable[[], object]
 

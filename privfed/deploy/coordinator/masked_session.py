@@ -15,8 +15,8 @@ from privfed.round.algorithm import Algorithm
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.identities import Directory
 from privfed.secure.masked.expected import Expected, Masking
-from privfed.secure.masked.messages import decode, encode
-from privfed.secure.masked.row_messages import Inbox
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.primitives import random_key
 

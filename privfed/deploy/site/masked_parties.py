@@ -17,8 +17,8 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.committed_party import CommittedParty
 from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import decode
-from privfed.secure.masked.row_messages import Inbox
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.wire import decode
 from privfed.secure.summation import Session
 
 

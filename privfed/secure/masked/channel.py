@@ -19,7 +19,7 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import FromServer, Message, decode, encode
+from privfed.secure.masked.messages.wire import FromServer, Message, decode, encode
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.primitives import random_key
 from privfed.secure.summation import Aborted, Session

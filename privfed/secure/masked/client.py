@@ -19,12 +19,12 @@ from privfed.secure.masked.derived_keys import (
     self_key,
 )
 from privfed.secure.masked.graph import Graph
-from privfed.secure.masked.messages import FromClient, Message
-from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
-from privfed.secure.masked.row_messages import Inbox, Masked, Shares
-from privfed.secure.masked.sealed_shares import between, read_shares, share_text
+from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
+from privfed.secure.masked.messages.sealed_shares import between, read_shares, share_text
+from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.wire import FromClient, Message
 from privfed.secure.masked.shamir import share
-from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
 from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unseal
 
 

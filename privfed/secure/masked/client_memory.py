@@ -24,8 +24,8 @@ from privfed.secure.masked.client_state import (
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.graph import Graph, neighbours
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.roster_messages import Roster
-from privfed.secure.masked.unmasking_messages import Survivors
+from privfed.secure.masked.messages.roster import Roster
+from privfed.secure.masked.messages.unmasking import Survivors
 from privfed.secure.primitives import wipe
 from privfed.secure.summation import Aborted
 

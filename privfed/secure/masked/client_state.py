@@ -19,10 +19,10 @@ from privfed.secure.agreement import agreement
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
 from privfed.secure.limits import Limits
 from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.messages import decode, encode
-from privfed.secure.masked.roster_messages import Roster
+from privfed.secure.masked.messages.roster import Roster
+from privfed.secure.masked.messages.unmasking import Survivors
+from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.masked.shamir import LENGTH, PRIME
-from privfed.secure.masked.unmasking_messages import Survivors
 from privfed.secure.primitives import KEY
 
 ENDED = 5

@@ -31,10 +31,10 @@ from dataclasses import replace
 from privfed.secure.frames import BadMessage
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState, Progress
-from privfed.secure.masked.messages import Message, decode, encode
-from privfed.secure.masked.roster_messages import Invitation, Roster
-from privfed.secure.masked.row_messages import Inbox
-from privfed.secure.masked.unmasking_messages import Survivors, Votes
+from privfed.secure.masked.messages.roster import Invitation, Roster
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.unmasking import Survivors, Votes
+from privfed.secure.masked.messages.wire import Message, decode, encode
 from privfed.secure.primitives import KEY
 
 _ORDER: tuple[type[Message], ...] = (Invitation, Roster, Inbox, Survivors, Votes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from privfed.secure.frames import BadMessage
-from privfed.secure.masked.sealed_shares import between
+from privfed.secure.masked.messages.sealed_shares import between
 from privfed.secure.primitives import KeyPair, LowOrder, derive
 
 

@@ -18,10 +18,10 @@ from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, neighbours, recoverable
-from privfed.secure.masked.roster_messages import Advertise
-from privfed.secure.masked.sealed_shares import sealed_size
+from privfed.secure.masked.messages.roster import Advertise
+from privfed.secure.masked.messages.sealed_shares import sealed_size
+from privfed.secure.masked.messages.unmasking import Vote
 from privfed.secure.masked.site_policy import SitePolicy, least_threshold
-from privfed.secure.masked.unmasking_messages import Vote
 from privfed.secure.primitives import KEY, Expander
 from privfed.secure.summation import Aborted, Session
 

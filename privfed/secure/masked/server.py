@@ -17,12 +17,12 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import neighbours, recoverable
-from privfed.secure.masked.messages import FromServer, Message
-from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
-from privfed.secure.masked.row_messages import Inbox, Masked, Shares
+from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
+from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.wire import FromServer, Message
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Commitments, Members, Unmasking
-from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
 from privfed.secure.primitives import Expander, KeyPair, Words, random_key
 from privfed.secure.summation import Aborted
 

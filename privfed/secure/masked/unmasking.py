@@ -10,8 +10,8 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.masked.derived_keys import agreed_secret, commit, pair_key, self_key
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import layer_noise, next_layer
+from privfed.secure.masked.messages.unmasking import Unmask
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.masked.unmasking_messages import Unmask
 from privfed.secure.primitives import Expander, KeyPair, Words
 from privfed.secure.summation import Aborted
 

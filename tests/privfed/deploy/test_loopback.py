@@ -35,7 +35,7 @@ from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.run.world import Elsewhere, shared_world
 from privfed.secure.frames import Reader, sized
-from privfed.secure.masked.messages import decode, encode
+from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted
 from privfed.vector import Layout

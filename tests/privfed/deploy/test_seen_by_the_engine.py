@@ -15,8 +15,8 @@ from hospitals import data_text, hospitals, stays, write_table
 from scipy import stats
 
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply
-from privfed.secure.masked.messages import decode
-from privfed.secure.masked.row_messages import Inbox
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.wire import decode
 from privfed.secure.summation import Aborted
 
 EMPTY, FULL = 0, 1

@@ -16,8 +16,8 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Keys, Streams

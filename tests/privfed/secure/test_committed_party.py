@@ -11,9 +11,9 @@ from committed_parties import STEPS, Killed, Setting, Site, everybody, played
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage
 from privfed.secure.masked import client as masking_client
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
+from privfed.secure.masked.messages import wire
 from privfed.secure.masked.shamir import share
 from privfed.secure.summation import Aborted
 

@@ -14,9 +14,9 @@ from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.limits import Limits
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.graph import Policy, graph_seed, neighbours
+from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted
 from privfed.streams import Streams

@@ -9,10 +9,10 @@ from masked_sums import Fixed, codec, rows, sent, session, signed, tampering
 from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.derived_keys import channel_key
-from privfed.secure.masked.sealed_shares import between, read_shares
+from privfed.secure.masked.messages import wire
+from privfed.secure.masked.messages.sealed_shares import between, read_shares
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.primitives import unseal
 from privfed.secure.summation import Aborted

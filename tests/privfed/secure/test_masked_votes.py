@@ -7,12 +7,12 @@ from masked_sums import Fixed, codec, played, rows, sent, session
 from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.derived_keys import pair_key, self_key
 from privfed.secure.masked.graph import Policy
-from privfed.secure.masked.sealed_shares import read_shares, share_text
+from privfed.secure.masked.messages import wire
+from privfed.secure.masked.messages.sealed_shares import read_shares, share_text
 from privfed.secure.masked.shamir import PRIME, reconstruct
 from privfed.secure.primitives import Expander, KeyPair
 

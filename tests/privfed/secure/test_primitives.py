@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from privfed.secure.masked.derived_keys import channel_key, pair_key, self_key
 from privfed.secure.masked.graph import neighbours
-from privfed.secure.masked.messages import decode, encode
-from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
-from privfed.secure.masked.row_messages import Inbox, Masked, Shares
-from privfed.secure.masked.sealed_shares import share_text
-from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
+from privfed.secure.masked.messages.sealed_shares import share_text
+from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.primitives import (
     Expander,
     KeyPair,

@@ -15,8 +15,8 @@ from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.homomorphic.protocol import Bfv
 from privfed.secure.limits import Limits
 from privfed.secure.masked import channel as masked_channel
-from privfed.secure.masked import messages as wire
 from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted, Session
 from privfed.streams import Streams

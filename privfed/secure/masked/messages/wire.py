@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from privfed.secure.agreement import PROTOCOL
 from privfed.secure.frames import BadMessage, Reader
-from privfed.secure.masked.roster_messages import Advertise, Invitation, Roster
-from privfed.secure.masked.row_messages import Inbox, Masked, Shares
-from privfed.secure.masked.unmasking_messages import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
+from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.primitives import KEY
 
 FromServer = Invitation | Roster | Inbox | Survivors | Votes

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, Reader, records
+from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.masked.wire_message import ClientMessage, WireMessage, read_sender
 from privfed.secure.primitives import SIGNATURE, verified
 
 OpenShares = tuple[tuple[int, int], ...]

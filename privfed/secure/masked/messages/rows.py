@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, Reader, records
-from privfed.secure.masked.wire_message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, BadMessage, Reader, records
-from privfed.secure.masked.wire_message import ClientMessage, WireMessage
+from privfed.secure.masked.messages.message import ClientMessage, WireMessage
 from privfed.secure.primitives import KEY, SIGNATURE
 
 

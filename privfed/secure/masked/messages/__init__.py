@@ -1,0 +1,1 @@
+"""The messages of masked sums, and the bytes that they are."""
