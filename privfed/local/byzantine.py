@@ -132,7 +132,8 @@ class Attackers:
         sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
         rows = rows.clone()
         rows[bad] = sent
-        return rows, {**others, **{_memory_of(task) + k: v for k, v in remembered.items()}}
+        start = _memory_of(task)
+        return rows, {**others, **{start + name: value for name, value in remembered.items()}}
 
     def lengthened(
         self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool

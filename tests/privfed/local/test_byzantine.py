@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, population
+from helpers import Rounds, attackers, population
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -56,19 +56,11 @@ def attacked(name, *overrides):
     return small(f"attack.name={name}", "attack.fraction=0.25", *overrides)
 
 
-def attackers(attack, fraction=0.25, *, afresh=False, unbounded=False, people=8):
-    identities, streams = np.arange(people), Streams(0, simulated=True)
-    return Attackers(attack, fraction, afresh, unbounded, identities, streams, people)
-
-
 def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
     """Rounds with attackers among eight clients who all take part."""
     changes = {"mechanism": NoPrivacy(), "sampler": EVERYBODY} | changes
-    rounds = Rounds(folder, SIZES, **changes)
     hostile = attackers(attack, fraction, unbounded=unbounded)
-    object.__setattr__(rounds.world, "attackers", hostile)
-    object.__setattr__(rounds.world.executor, "attackers", hostile)
-    return rounds
+    return Rounds(folder, SIZES, **changes).attacked_by(hostile)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import D, Rounds
+from helpers import D, Rounds, attackers
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
 from attacks.types import Knowledge, UpdateAttack
 from attacks.updates.simple import FreeRider, Scaling, SignFlip
 from privfed.errors import Refused
-from privfed.local.byzantine import Attackers
 from privfed.local.exchange import Exchange
 from privfed.local.lies import Lies
 from privfed.local.objectives.fedcurv import FedCurv
@@ -37,7 +36,7 @@ from privfed.run.train import train
 from privfed.sampling.samplers import Full
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
-from privfed.streams import Keys, Streams
+from privfed.streams import Keys
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 OPEN = ("privacy.mechanism=none",)
@@ -66,12 +65,9 @@ def world(folder, attack, lies=None, *, unbounded=False, **changes):
     """Rounds of eight clients who all take part, two of them hostile; `attack` None: nobody."""
     changes = {"mechanism": NoPrivacy(), "sampler": Full().of(8)} | changes
     rounds = Rounds(folder, SIZES, **changes)
-    if attack:
-        people, streams, lies = np.arange(8), Streams(0, simulated=True), lies or Lies()
-        hostile = Attackers(attack, 0.25, False, unbounded, people, streams, 8, lies)
-        object.__setattr__(rounds.world, "attackers", hostile)
-        object.__setattr__(rounds.world.executor, "attackers", hostile)
-    return rounds
+    if attack is None:
+        return rounds
+    return rounds.attacked_by(attackers(attack, unbounded=unbounded, lies=lies or Lies()))
 
 
 def released(folder, attack, lies=None, **changes):

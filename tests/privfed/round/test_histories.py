@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, population
+from helpers import Rounds, attackers, population
 from small import SMALL, same_run, stop_after, trained
 
 from attacks.types import Knowledge, UpdateAttack, usable_honest
@@ -14,13 +14,11 @@ from defenses.on_rows.flame import Flame
 from defenses.on_rows.fldetector import FlDetector
 from defenses.on_rows.foolsgold import FoolsGold
 from privfed.cli.main import main
-from privfed.local.byzantine import Attackers
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round.round import run_round
 from privfed.run.resume import resume
 from privfed.sampling.samplers import Full, Poisson
-from privfed.streams import Streams
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 OPEN = ("privacy.mechanism=none",)
@@ -149,11 +147,7 @@ tried = []
 
 def attacked(folder, rule, **changes):
     changes = {"mechanism": NoPrivacy(), "sampler": Full().of(8)} | changes
-    rounds = Rounds(folder, SIZES, rule=rule, **changes)
-    hostile = Attackers(Tries(), 0.25, False, False, np.arange(8), Streams(0, simulated=True), 8)
-    object.__setattr__(rounds.world, "attackers", hostile)
-    object.__setattr__(rounds.world.executor, "attackers", hostile)
-    return rounds
+    return Rounds(folder, SIZES, rule=rule, **changes).attacked_by(attackers(Tries()))
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -195,8 +189,7 @@ def test_diverged_honest_rows_are_left_out_of_what_an_attacker_tries(tmp_path):
     """As rules leave them out; the histories are those of the rows that are left."""
     tried.clear()
     people = population(SIZES)
-    hostile = Attackers(Tries(), 0.25, False, False, np.arange(8), Streams(0, simulated=True), 8)
-    broken = np.flatnonzero(~hostile.hostile(1))[0]
+    broken = np.flatnonzero(~attackers(Tries()).hostile(1))[0]
     people.examples.x[people.offsets[broken] : people.offsets[broken + 1]] = torch.nan
     rounds = attacked(tmp_path, RULES["foolsgold"], federation=people)
     rounds.run(4)
