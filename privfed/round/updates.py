@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from defenses.finite import usable
-from privfed.local.byzantine import Mask
+from privfed.local.byzantine import Attackers, Mask
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.clipping import clip_rows, count_turned
 from privfed.privacy.mechanism import BoundedRows, PublicState
@@ -170,22 +170,27 @@ class ClientUpdates:
     ) -> Iterator[Chunk]:
         """Answers with those of attackers in their places, who wait for all others' first."""
         attackers = self.world.attackers
-        if attackers and exchange.task == "train":
-            params = exchange.broadcast["params"]
-            self.attack_memory = attackers.watching(params, self.attack_memory)
-            exchange = replace(exchange, remembered=self.attack_memory)
-        chunks = self.world.executor.chunks(exchange, present)
         if attackers is None or exchange.task == "measure":
-            yield from chunks
+            yield from self.world.executor.chunks(exchange, present)
             return
-        claimed = map(self._claimed, chunks)
+        if exchange.task == "train":
+            exchange = self._watched(exchange, attackers)
+        claimed = map(self._claimed, self.world.executor.chunks(exchange, present))
         if not attackers.replace_rows(exchange.task):
             yield from claimed
-            return
-        answers = list(claimed)
-        if not answers:
-            return
-        answer = _joined(answers)
+        elif answers := list(claimed):
+            yield self._replaced(_joined(answers), attackers, exchange, foreseen)
+
+    def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
+        """The exchange with what attackers remember, now that they see the model it broadcasts."""
+        params = exchange.broadcast["params"]
+        self.attack_memory = attackers.watching(params, self.attack_memory)
+        return replace(exchange, remembered=self.attack_memory)
+
+    def _replaced(
+        self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
+    ) -> Chunk:
+        """The answer of a whole cohort with the rows that attackers send in place of theirs."""
         bad = self.hostile(answer.ids)
         part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
@@ -197,7 +202,7 @@ class ClientUpdates:
         sent, self.attack_memory = attackers.corrupt(
             self.cohort.round, ids, shown, self.attack_memory, tried, exchange.task
         )
-        yield replace(answer, rows=part.put(sent, answer.rows))
+        return replace(answer, rows=part.put(sent, answer.rows))
 
     def _claimed(self, chunk: Chunk) -> Chunk:
         """A chunk with the weights that attackers claim."""
