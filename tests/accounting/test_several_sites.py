@@ -100,6 +100,17 @@ def test_its_distribution_is_the_librarys_but_never_below_the_truth(sites, rate,
     assert both == pytest.approx(known, rel=1e-6, abs=1e-10)
 
 
+@pytest.mark.parametrize("rate, z", [(0.02, 1.0), (0.5, 0.4), (1.0, 2.0)])
+def test_at_one_site_it_is_the_librarys_sampled_gaussian(rate, z):
+    ours = _losses(PoissonSampled(rate, Gaussian(z)), 1e-3).self_compose(20)
+    theirs = library.from_gaussian_mechanism(
+        z, sampling_prob=rate, value_discretization_interval=1e-3
+    ).self_compose(20)
+    for delta in (1e-2, 1e-5, 1e-8):
+        expected = theirs.get_epsilon_for_delta(delta)
+        assert ours.get_epsilon_for_delta(delta) == pytest.approx(expected, rel=1e-6)
+
+
 def test_trap_weight_one_at_each_of_two_sites_charged_as_one():
     """7.0 claimed, 16.2 true."""
     assert spent(PoissonSampled(0.1, Gaussian(1.0)), 100) == pytest.approx(7.05, abs=0.01)
