@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from dp_accounting.pld import privacy_loss_distribution as library
 from scipy.stats import binom
 
 from accounting.bounds import random_allocation
@@ -96,8 +97,9 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
 
 
 def _gaussian(z: float, rate: float, grid: float) -> Any:
-    """Coins of one site: dp-accounting's own inverts losses one by one, in eight times the time."""
-    return losses(SeveralSites(rate, 1, Gaussian(z)), grid)
+    return library.from_gaussian_mechanism(
+        standard_deviation=z, sampling_prob=rate, value_discretization_interval=grid
+    )
 
 
 def _grid(counts: Counts) -> float:

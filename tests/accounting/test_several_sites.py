@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from accounting.accountants import epsilon, supports
 from accounting.bounds.pld import _losses
 from accounting.bounds.rdp import _curve
-from accounting.bounds.several_sites import _Pair, at_several_sites, split
+from accounting.bounds.several_sites import _Pair, at_several_sites, losses, split
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart
@@ -102,7 +102,7 @@ def test_its_distribution_is_the_librarys_but_never_below_the_truth(sites, rate,
 
 @pytest.mark.parametrize("rate, z", [(0.02, 1.0), (0.5, 0.4), (1.0, 2.0)])
 def test_at_one_site_it_is_the_librarys_sampled_gaussian(rate, z):
-    ours = _losses(PoissonSampled(rate, Gaussian(z)), 1e-3).self_compose(20)
+    ours = losses(SeveralSites(rate, 1, Gaussian(z)), 1e-3).self_compose(20)
     theirs = library.from_gaussian_mechanism(
         z, sampling_prob=rate, value_discretization_interval=1e-3
     ).self_compose(20)
