@@ -21,11 +21,8 @@ def test_the_run_file_of_every_study_is_read():
 
 def grids():
     """All grid files: whatever is no run file's."""
-    return sorted(
-        f
-        for f in STUDIES.rglob("*.toml")
-        if not f.name.endswith("run.toml") and "cells" not in f.parts
-    )
+    files = [*STUDIES.glob("*/*.toml"), *STUDIES.glob("*/*/*.toml")]
+    return sorted(file for file in files if not file.name.endswith("run.toml"))
 
 
 def test_every_grid_of_a_study_is_read():
