@@ -96,7 +96,7 @@ def units(length: int) -> dict[str, float]:
     identity, other = client_identity(1), KeyPair(random_key()).public
     table = skellam_table(VARIANCE / 20)
     places = tuple(range(1, 21))
-    packed = expander.pack(row)
+    packed = bytes(expander.pack(row))
 
     def drawn() -> None:
         for part, noise in table.blocks(CipherUniforms(key), length):

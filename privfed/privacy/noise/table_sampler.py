@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
@@ -112,6 +111,8 @@ def _guided(table: DistributionTable) -> Guide:
 @functools.lru_cache(maxsize=128)
 def discrete_gaussian_table(deviation: float) -> DistributionTable:
     """P[X = k] ~ exp(-k^2 / (2 deviation^2)). Raises `ValueError` for a deviation beyond 5000."""
+    import mpmath  # whoever draws none of it starts without
+
     most = reach(deviation)
     with mpmath.workprec(_WORK + 64):
         step = mpmath.exp(-1 / (2 * mpmath.mpf(deviation) ** 2))

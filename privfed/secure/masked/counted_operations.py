@@ -15,9 +15,10 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
     one key for each direction of a channel and for each mask, and its own mask's; it deals shares
     of 2 + `layers` secrets to k + 1 holders, by t products each, and expands k + 1 masks, a base
     and `layers` of noise. It signs five messages. *The server* tries both its keys, checks the
-    signatures (in one process clients check no others), puts its seed together again from t shares
-    (with layers two secrets), for t (t - 1) products of weights that all clients share on the
-    complete graph, and takes its mask and the layers off.
+    signatures, puts its seed together again from t shares (with layers two secrets), for t (t - 1)
+    products of weights that all clients share on the complete graph, and takes its mask and the
+    layers off. In one process clients check no other signatures, and of two the first to ask for
+    their secret makes it for both.
     """
     n, k, t = graph.clients, graph.degree, graph.threshold
     secrets, opened = 2 + layers, 2 if layers else 1
@@ -27,7 +28,7 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
         masked=n * (k + 2) * size,
         packed=n * Expander(codec.length, codec.bits).size,
         drawn=n * codec.length * (1 + 2 * layers if layers else 0),
-        agreements=n * (2 * k + 2),
+        agreements=n * (k + 2),
         derived=n * (3 * k + 2),
         sealed=n * 2 * k,
         signatures=n * 10,

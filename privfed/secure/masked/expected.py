@@ -71,7 +71,8 @@ class Expected:
                 "wrong agreement",
                 "the server is configured otherwise than this client; compare on both sides the "
                 f"codec (clip, step, reach, noise), the policy ({_names(type(policy))}), the "
-                f"limits ({_names(Limits)}), the layers of noise ({_names(Layers)}) and the version of privfed",
+                f"limits ({_names(Limits)}), the layers of noise ({_names(Layers)}) "
+                "and the version of privfed",
             )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.masked.seeded_uniforms import CipherUniforms
-from privfed.secure.primitives import KEY, Words
+from privfed.secure.packing import Words
+from privfed.secure.primitives import KEY
 from privfed.streams import Keys
 
 

@@ -62,7 +62,7 @@ def counted(monkeypatch):
 
     count(Expander, "apply", "masked", lambda self, total, *_: total.nbytes)
     count(Expander, "pack", "packed", lambda self, _: self.size)
-    count(KeyPair, "agree", "agreements")
+    count(KeyPair, "agree", "agreements", lambda pair, public: public not in pair._agreed)
     count(derived_keys, "derive", "derived")
     count(client, "seal", "sealed")
     count(client, "unseal", "sealed")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
@@ -58,21 +60,21 @@ def _packed(sealed: SealedShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> SealedShares:
-    size = NUMBER.size + data.count()
-    return tuple((record.number(), record.rest()) for record in data.records(size))
+    return tuple(data.records(struct.Struct(f"<Q{data.count()}s")))
 
 
 @dataclass(frozen=True)
 class Masked(ClientMessage):
     """Client to server: its masked row, packed."""
 
-    words: bytes
+    words: Bytes
+    """Where they lie in what was read, which nobody may change before they are added."""
     kind: ClassVar[int] = 6
 
-    def content(self) -> bytes:
+    def content(self) -> Bytes:
         return self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
         signature, sender = read_sender(data)
-        return cls(context, sender, data.rest(), signature=signature)
+        return cls(context, sender, data.rest_in_place(), signature=signature)
