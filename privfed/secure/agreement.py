@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from pydantic import BaseModel
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of messages and of what they mean; parties of other versions are refused."""
 
 

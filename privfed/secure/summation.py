@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, TypeGuard
 import numpy as np
 
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.secure.culprit import Culprit
 from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
 from privfed.streams import Keys, Streams
@@ -130,7 +131,12 @@ def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
 
 
 class Aborted(Exception):
-    """A sum that cannot be completed. Its round is charged and consumed, never repeated."""
+    """A sum that cannot be completed. Its round is charged and consumed, never repeated.
+
+    `culprits` are who was proved to lie in it.
+    """
+
+    culprits: tuple[Culprit, ...] = ()
 
 
 class Accumulator(Protocol):

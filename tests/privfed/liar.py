@@ -26,7 +26,7 @@ from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import unmasking
 from privfed.secure.masked.messages.roster import Advertise, Roster
 from privfed.secure.masked.messages.rows import Inbox
-from privfed.secure.masked.messages.sealed_shares import read_shares, share_text
+from privfed.secure.masked.messages.sealed_shares import read_shares, share_hashes, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
@@ -114,7 +114,7 @@ class Honest:
     agreed: bytes = b""
     pair: masking_client.KeyPair | None = None
     secrets: tuple[bytes, ...] = ()
-    sealed: dict[int, bytes] = field(default_factory=dict)
+    sealed: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     dealers: dict[int, Honest] = field(default_factory=dict)
     named: tuple[int, ...] = ()
     words: np.ndarray | None = None
@@ -204,7 +204,8 @@ class World:
         keys = tuple(keys for keys in roster.keys if keys.sender != one.me)
         if (shares := self._told(one, replace(roster, keys=keys))) is None:
             return
-        client, one.roster, one.sealed = one.client, roster, dict(shares.sealed)
+        client, one.roster, hashes = one.client, roster, dict(shares.hashes)
+        one.sealed = {who: (text, hashes[who]) for who, text in shares.sealed}
         one.threshold = client._graph.threshold
         one.agreed, one.pair = client._agreed, client._pair
         one.secrets = (bytes(client._seed), private, *client._layers)
@@ -217,7 +218,7 @@ class World:
         _, channel, _ = self.played[who]
         secret, way = channel.agree(one.keys.channel), (one.me, who)
         key = masking_client.channel_key(one.agreed, secret, *way)
-        text = unseal(key, one.sealed[who], masking_client.between(one.agreed, *way))
+        text = unseal(key, one.sealed[who][0], masking_client.between(one.agreed, *way))
         return read_shares(text, *way, len(one.secrets))
 
     def _learn(self, one, which, holder, value):
@@ -226,18 +227,20 @@ class World:
             self._shares.setdefault((one, which), {})[place] = value
 
     def corrupt_text(self, who, one):
-        """Shares of who works with the server, sealed as they should be."""
+        """Shares of who works with the server, sealed as they should be, and their hashes."""
         _, channel, _ = self.played[who]
         values = tuple(int(self.rng.integers(1 << 62)) for _ in one.secrets)
         secret, way = channel.agree(one.keys.channel), (who, one.me)
         key = masking_client.channel_key(one.agreed, secret, *way)
         text = share_text(*way, values)
-        return seal(key, text, masking_client.between(one.agreed, *way))
+        hashes = share_hashes(one.agreed, *way, values)
+        return seal(key, text, masking_client.between(one.agreed, *way)), hashes
 
     def deliver(self, one, sealed, dealers):
         """Shares by the name under which they come; `dealers` says who really dealt them."""
         one.dealers = {**dealers, one.me: one}
-        masked = self._told(one, Inbox(self.context, tuple(sorted(sealed.items()))))
+        texts, hashes = (tuple((who, sealed[who][at]) for who in sorted(sealed)) for at in (0, 1))
+        masked = self._told(one, Inbox(self.context, texts, hashes))
         if masked is not None:
             one.named = tuple(sealed)
             one.words = np.frombuffer(masked.words, "<u2")
@@ -254,8 +257,8 @@ class World:
     def votes_of(self, clients, one):
         return [self.corrupt_vote(who, one) for who in clients]
 
-    def unmask(self, one, votes):
-        if answer := self._told(one, Votes(self.context, tuple(votes))):
+    def unmask(self, one, votes, gone=0):
+        if answer := self._told(one, Votes(self.context, tuple(votes), gone)):
             told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.gone: answer.layers}
             for which, shares in told.items():
                 for who, value in shares:

@@ -128,4 +128,6 @@ class MaskedChannel:
             yield
         except Aborted as aborted:
             first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            raise Aborted(f"{aborted}{first}") from aborted
+            named = Aborted(f"{aborted}{first}")
+            named.culprits = aborted.culprits
+            raise named from aborted

@@ -147,7 +147,11 @@ def dealer(world, one, name):
 def text(world, one, name, dealer):
     if name in world.played:
         return world.corrupt_text(name, one)
-    return dealer.sealed[one.me] if dealer else world.rng.bytes(SEAL + 16 + LENGTH * 2)
+    return (
+        dealer.sealed[one.me]
+        if dealer
+        else tuple(map(world.rng.bytes, (SEAL + 16 + LENGTH * 2, 32)))
+    )
 
 
 def weak(roster, world, former):

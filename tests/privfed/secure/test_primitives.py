@@ -11,7 +11,7 @@ from privfed.secure.masked.derived_keys import channel_key, pair_key, self_key
 from privfed.secure.masked.graph import neighbours
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import share_text
+from privfed.secure.masked.messages.sealed_shares import acknowledged, share_hashes, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.primitives import (
@@ -148,21 +148,23 @@ def test_what_we_derive_and_send_is_frozen():
     invitation = Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32)
     keys = Advertise(context, 5, b"n" * 32, b"a" * 32, b"b" * 32, signature=b"s" * 64)
     sealed, signature = ((3, b"x" * 40), (9, b"y" * 40)), b"s" * 64
-    shares = Shares(context, 5, b"a" * 32, b"b" * 32, sealed, signature=signature)
-    masked, vote = Masked(context, 5, b"w" * 10, signature=signature), Vote(context, 5, signature)
+    hashes = ((3, b"h" * 32), (9, b"i" * 32))
+    shares = Shares(context, 5, b"a" * 32, b"b" * 32, hashes, sealed, signature=signature)
+    masked = Masked(context, 5, b"w" * 10, (3,), signature=signature)
+    vote = Vote(context, 5, signature)
     roster = Roster(context, (3, 5, 9), (b"1" * 32, b"n" * 32, b"2" * 32), 2, 2, seed, (keys,))
     survivors = Survivors(context, (3, 5))
-    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),), 1, ((1, 7),))
+    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),), 1, ((1, 7),), b"h" * 32)
     sent = {
         "invitation": invitation,
         "keys": keys,
         "roster": roster,
         "shares": shares,
-        "inbox": Inbox(context, sealed),
+        "inbox": Inbox(context, sealed, hashes),
         "masked": masked,
         "survivors": survivors,
         "vote": vote,
-        "votes": Votes(context, (vote,)),
+        "votes": Votes(context, (vote,), 1),
         "unmask": unmask,
     }
     assert all(decode(encode(message)) == message for message in sent.values())
@@ -175,6 +177,8 @@ def test_what_we_derive_and_send_is_frozen():
         "survivors, signed": digest(survivors.vote_text(roster.agreed())),
         "unmask, signed": digest(unmask.text),
         "shares, sealed": digest(share_text(5, 9, (1, 2**256))),
+        "shares, hashed": digest(share_hashes(context, 5, 9, (1, 2**256))),
+        "acknowledged": digest(acknowledged(context, 5, hashes)),
         "channel": digest(channel_key(context, b"s" * 32, 9, 4)),
         "self": digest(self_key(context, b"b" * 32)),
         "pair": digest(pair_key(context, b"s" * 32, 9, 4)),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.sealed_shares import LAYERS, MASK_KEY, SEED
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.primitives import SIGNATURE, verified
+from privfed.secure.primitives import KEY, SIGNATURE, verified
 
 OpenShares = tuple[tuple[int, int], ...]
 """The values of shares, each with the client whose secret it is of."""
@@ -58,18 +60,23 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: signatures of those who hold its shares, on the same survivors."""
+    """Server to one client: signatures of those who hold its shares, on the same survivors.
+
+    And how many of the roster the server counts as `gone`, where layers of noise come off.
+    """
 
     context: bytes
     votes: tuple[Vote, ...]
+    gone: int = 0
     kind: ClassVar[int] = 9
 
     def body(self) -> bytes:
-        return records([vote.body() for vote in self.votes])
+        return records([vote.body() for vote in self.votes]) + NUMBER.pack(self.gone)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Votes:
-        return cls(context, tuple(Vote.read(context, record) for record in data.records(Vote.size)))
+        votes = tuple(Vote.read(context, record) for record in data.records(Vote.size))
+        return cls(context, votes, data.number())
 
 
 @dataclass(frozen=True)
@@ -77,24 +84,33 @@ class Unmask(ClientMessage):
     """Client to server: per neighbour one share, of its seed if it survived, else of its key.
 
     And of the seed of each survivor's first layer of noise that is too much, if there is any: of
-    layer `gone` + 1, where so many of the roster are missing by this client's own count.
+    layer `gone` + 1, where no more of the roster are missing by this client's own count.
+    `acknowledged` says which hashes of shares it was handed: what it tells has these.
     """
 
     seeds: OpenShares
     keys: OpenShares
     gone: int = 0
     layers: OpenShares = ()
+    acknowledged: bytes = bytes(KEY)
     kind: ClassVar[int] = 10
+
+    @property
+    def told(self) -> Iterator[tuple[int, int, int]]:
+        """All shares: whose, of which secret, and the value."""
+        for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
+            yield from ((who, which, value) for who, value in shares)
+        yield from ((who, LAYERS + self.gone, value) for who, value in self.layers)
 
     def content(self) -> bytes:
         lists = (self.seeds, self.keys, self.layers)
-        return NUMBER.pack(self.gone) + b"".join(map(_packed, lists))
+        return self.acknowledged + NUMBER.pack(self.gone) + b"".join(map(_packed, lists))
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
-        (signature, sender), gone = read_sender(data), data.number()
+        (signature, sender), hashes, gone = read_sender(data), data.take(KEY), data.number()
         seeds, keys, layers = (_unpacked(data) for _ in range(3))
-        return cls(context, sender, seeds, keys, gone, layers, signature=signature)
+        return cls(context, sender, seeds, keys, gone, layers, hashes, signature=signature)
 
 
 def _packed(shares: OpenShares) -> bytes:
