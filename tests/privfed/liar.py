@@ -21,12 +21,13 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked import derived_keys
 from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.evidence import WrongShare
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import unmasking
 from privfed.secure.masked.messages.roster import Advertise, Roster
 from privfed.secure.masked.messages.rows import Inbox
-from privfed.secure.masked.messages.sealed_shares import read_shares, share_hashes, share_text
+from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
@@ -117,6 +118,8 @@ class Honest:
     sealed: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     dealers: dict[int, Honest] = field(default_factory=dict)
     named: tuple[int, ...] = ()
+    handed: tuple[tuple[int, bytes], ...] = ()
+    framed: bool = False
     words: np.ndarray | None = None
     survivors: tuple[int, ...] = ()
     vote: Vote | None = None
@@ -233,12 +236,22 @@ class World:
         secret, way = channel.agree(one.keys.channel), (who, one.me)
         key = masking_client.channel_key(one.agreed, secret, *way)
         text = share_text(*way, values)
-        hashes = share_hashes(one.agreed, *way, values)
+        hashes = masking_client.share_hashes(one.agreed, *way, values)
+        if values[0] % 8 == 0:  # the server says that it signed others
+            hashes = bytes(len(hashes))
         return seal(key, text, masking_client.between(one.agreed, *way)), hashes
 
     def deliver(self, one, sealed, dealers):
         """Shares by the name under which they come; `dealers` says who really dealt them."""
         one.dealers = {**dealers, one.me: one}
+        mine = one.client._held.get(one.me)
+        own = (
+            {one.me: (b"", masking_client.share_hashes(one.agreed, one.me, one.me, mine))}
+            if mine
+            else {}
+        )
+        every = {**sealed, **own}
+        one.handed = tuple((who, every[who][1]) for who in sorted(every))
         texts, hashes = (tuple((who, sealed[who][at]) for who in sorted(sealed)) for at in (0, 1))
         masked = self._told(one, Inbox(self.context, texts, hashes))
         if masked is not None:
@@ -259,6 +272,9 @@ class World:
 
     def unmask(self, one, votes, gone=0):
         if answer := self._told(one, Votes(self.context, tuple(votes), gone)):
+            proof = WrongShare(answer, one.handed)
+            assert answer.acknowledged == acknowledged(one.agreed, one.me, one.handed)
+            one.framed = proof.holds(one.roster, self._directory)
             told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.gone: answer.layers}
             for which, shares in told.items():
                 for who, value in shares:

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 
+import liar
 import numpy as np
 from masked_sums import Fixed, codec, session
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.identities import client_directory, client_identity
+from privfed.secure.identities import client_directory
 from privfed.secure.limits import Limits
+from privfed.secure.masked import evidence, server, unmasking
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import graph_seed
@@ -17,6 +19,7 @@ from privfed.secure.masked.messages.unmasking import Vote
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.masked.shamir import share
+from privfed.secure.primitives import random_key
 from privfed.secure.summation import Aborted
 
 CODEC = codec(length=3)
@@ -44,6 +47,13 @@ class Liar:
         those, part = list(those), self.rng.choice([0.0, 0.3, 0.6, 1.0])
         chosen = [each for each in those if self.rng.random() < part]
         return set(chosen or those[:1])
+
+
+def idealise(monkeypatch):
+    """`liar.idealise`, for the server and its proofs too."""
+    liar.idealise(monkeypatch)
+    for module in (server, unmasking, evidence):
+        monkeypatch.setattr(module, "KeyPair", liar.Ideal)
 
 
 class LyingClient(MaskingClient):
@@ -103,7 +113,7 @@ class LyingClient(MaskingClient):
         answer, lies = super().handle(message), self.liar.lies
         if isinstance(answer, Masked) and "complaints" in lies:
             named = tuple(sorted(self.liar.some(self._shared)))
-            answer = replace(answer, complaints=named).signed(client_identity(self.me))
+            answer = replace(answer, complaints=named).signed(liar.identity(self.me))
         if isinstance(answer, Vote) and "wrong vote" in lies:
             answer = replace(answer, signature=bytes(64))
         if f"no {type(answer).__name__}" in lies:
@@ -138,13 +148,13 @@ class Outcome:
     why: str = ""
 
 
-def played(trial, excluded=(), kind=MaskingServer):
-    """One session; who is `excluded` takes no part in it."""
+def played(trial):
+    """One session."""
     of, limits, layers = trial.of, trial.limits, trial.layers
-    everybody = [who for who in of.clients.tolist() if who not in excluded]
-    directory, expected = client_directory(of.clients.tolist()), Expected(1, 0, b"h" * 32, CODEC)
-    invitation = expected.invitation(np.random.bytes(32), trial.policy, limits, layers)
-    server = kind(
+    everybody = of.clients.tolist()
+    directory, expected = client_directory(everybody), Expected(1, 0, b"h" * 32, CODEC)
+    invitation = expected.invitation(bytes(random_key()), trial.policy, limits, layers)
+    host = MaskingServer(
         *(invitation, tuple(everybody), directory, trial.policy, graph_seed(of), limits, layers)
     )
     clients, rows, noises = {}, {}, {}
@@ -153,7 +163,7 @@ def played(trial, excluded=(), kind=MaskingServer):
         noises[who] = ClientNoise(layers, of.layer_keys(who)) if layers else None
         made = LyingClient if who in trial.liars else MaskingClient
         clients[who] = made(
-            *(who, client_identity(who), directory, trial.policy, expected, rows[who].copy),
+            *(who, liar.identity(who), directory, trial.policy, expected, rows[who].copy),
             *(limits, noises[who]),
         )
         clients[who].liar = trial.liars.get(who)
@@ -163,29 +173,28 @@ def played(trial, excluded=(), kind=MaskingServer):
             if step >= trial.leave.get(who, 9):
                 continue
             try:
-                server.handle(who, decode(encode(clients[who].handle(decode(encode(message))))))
+                host.handle(who, decode(encode(clients[who].handle(decode(encode(message))))))
             except Aborted:
                 assert who in trial.liars, "an honest client is refused, or refuses"
 
     try:
         ask(dict.fromkeys(everybody, invitation), 0)
         for step in range(1, 5):
-            ask(server.proceed(), step)
-        words, _ = server.total()
+            ask(host.proceed(), step)
+        words, _ = host.total()
     except Aborted as aborted:
-        assert aborted.culprits == server.culprits
-        return Outcome(None, None, server.culprits, server, str(aborted))
-    total = sum(rows[who] + _noise(noises[who], server) for who in server._senders)
+        return Outcome(None, None, aborted.culprits, host, str(aborted))
+    total = sum(rows[who] + _noise(noises[who], host) for who in host._senders)
     found = CODEC.unwrap(words.astype(np.uint64)).tolist()
-    return Outcome(found, total.tolist(), server.culprits, server)
+    return Outcome(found, total.tolist(), host.culprits, host)
 
 
-def _noise(noise, server):
+def _noise(noise, host):
     """What is left of a client's noise."""
     if noise is None:
         return np.zeros(3, np.int64)
-    expected = server._members.expected
-    return noise.draw(expected, noise.seeds(expected)[: server._gone], 3)
+    expected = host._members.expected
+    return noise.draw(expected, noise.seeds(expected)[: host._gone], 3)
 
 
 def drawn(seed):

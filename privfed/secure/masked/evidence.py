@@ -159,7 +159,7 @@ def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
     """Who lied in the session of `invitation`, with the proof; `keys` are those it advertised."""
-    shown = replace(roster, keys=(keys,))
+    shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()
     session = (invitation.round, invitation.exchange)

@@ -13,9 +13,9 @@ Polynomial = list[int]
 def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
     """The secret of `shares`, of which up to (len - threshold) // 2 may be wrong.
 
-    None where more of them are, in whatever way; then more than that many have to be changed until
-    all lie on one polynomial of a degree below `threshold` with a 32-byte secret. Source: Gao 2003,
-    "A new algorithm for decoding Reed-Solomon codes", algorithm 1.
+    None where no polynomial of a degree below `threshold` with a 32-byte secret differs from them
+    in so few (where it differs, the factor is zero, and its degree is at most that half). Source:
+    Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:
@@ -23,10 +23,10 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
     whole, through = _vanishing(places), _interpolated(shares, places)
     remainder, factor = _halved(whole, through, len(places) + threshold)
     quotient, rest = _divided(remainder, factor)
-    wrong = sum(_at(quotient, place) != shares[place] for place in places)
-    fits = not rest and len(quotient) <= threshold and 2 * wrong <= len(places) - threshold
     secret = quotient[0] if quotient else 0
-    return secret.to_bytes(32, "big") if fits and secret < 2**256 else None
+    if rest or len(quotient) > threshold or secret >= 2**256:
+        return None
+    return secret.to_bytes(32, "big")
 
 
 def _vanishing(places: tuple[int, ...]) -> Polynomial:
