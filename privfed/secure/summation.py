@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeGuard
 
@@ -13,6 +14,10 @@ from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
 from privfed.streams import Keys, Streams
 from privfed.vector import Indices
+
+
+def _unheard(culprit: Culprit) -> None:
+    """Names nobody."""
 
 
 def _nobody() -> Indices:
@@ -28,7 +33,8 @@ class Session:
 
     Where sites are the parties, they are the `clients` of the session, and `sites` `[population]`
     holds the site of each client whose row is added, and `identities` `[population]` its own
-    number, by which it rounds whoever else there is.
+    number, by which it rounds whoever else there is. Who is proved to lie in it, `accuse` is told,
+    whether the sum aborts or not.
     """
 
     round: int
@@ -39,6 +45,7 @@ class Session:
     streams: Streams = field(default_factory=lambda: Streams(0))
     sites: Indices | None = None
     identities: Indices | None = None
+    accuse: Callable[[Culprit], None] = _unheard
 
     @property
     def senders(self) -> Indices:

@@ -19,6 +19,7 @@ from privfed.errors import Busy
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm
+from privfed.round.world import Exclusions, NoExclusions
 from privfed.secure.frames import BadMessage, sized
 from privfed.secure.identities import Directory
 from privfed.secure.primitives import KeyPair
@@ -39,7 +40,8 @@ class Coordinator:
     run of the `declaration`, whose `ledger` the sites are shown as it grows: who was away is told
     of the run again. A site has `seconds` for each of its answers, beside the time to train; who
     has not answered by then has dropped out of the sum. What it answers in the wrong form is as
-    good as nothing. A round begins when `least` sites are at hand, for whom it waits `patience`
+    good as nothing. Who is proved to lie in a sum is noted in `exclusions`, and asked in no later
+    round. A round begins when `least` sites are at hand, for whom it waits `patience`
     seconds.
     """
 
@@ -56,6 +58,7 @@ class Coordinator:
     seconds: float = 60.0
     patience: float = 0.0
     names: tuple[str, ...] = ()
+    exclusions: Exclusions = field(default_factory=NoExclusions)
     sleep: Callable[[float], None] = time.sleep
     _heads: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     """The last line of the ledger that each site has seen, of those that are at hand."""
@@ -82,16 +85,22 @@ class Coordinator:
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
         session = begun(self.algorithm_in(round), self.directory, question, *facts)
+        excluded = self.exclusions.before(round)
         head, start = self.ledger.head(), sized(question.encode())
         bodies: Mapping[int, bytes] = {
             site: start + since + sized(self._lines(since)) + session.invitation
             for site, since in self._heads.items()
+            if site not in excluded
         }
         answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
-        while bodies := session.proceed():
-            self._stepped(session, Kind.STEP, bodies)
-        return session.total()
+        try:
+            while bodies := session.proceed():
+                self._stepped(session, Kind.STEP, bodies)
+            return session.total()
+        finally:
+            for culprit in session.culprits:
+                self.exclusions.note(culprit)
 
     def _stepped(
         self, session: SumSession, kind: Kind, bodies: Mapping[int, bytes]

@@ -29,7 +29,7 @@ from privfed.secure.summation import Aborted
 
 Secret = tuple[int, int]
 """Whose secret, and which."""
-_NAMES = {SEED: "the seed", MASK_KEY: "the mask key", LAYERS: "a layer's seed"}
+_NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a layer's seed"}
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,9 @@ class Unmasking:
         """All secrets that are needed. Raises `Aborted`."""
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
-        for (who, which), secret in secrets.items():
+        for (_, which), secret in secrets.items():
             if secret is None:
-                raise Aborted(
-                    f"too few good shares of {_NAMES[min(which, LAYERS)]} of client {who}"
-                )
+                raise Aborted(f"too few good shares of {_NAMES[min(which, LAYERS)]}")
         return {needed: secret for needed, secret in secrets.items() if secret is not None}
 
     def _opened(self) -> dict[Secret, dict[int, int]]:
