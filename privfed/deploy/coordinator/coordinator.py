@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class Coordinator:
         until = time.monotonic() + self.patience
         while True:
             self._declare()
-            if len(self._heads) >= self.least:
+            if len(self._heads.keys() - self._left_out()) >= self.least:
                 return
             if time.monotonic() >= until:
                 raise Busy(
@@ -119,7 +120,9 @@ class Coordinator:
 
     def _declare(self) -> None:
         """Tell those of the run who are not at hand; they answer with what they saw of it."""
-        absent = [site for site in self.directory if site not in self._heads]
+        self._away |= dict.fromkeys(self._left_out(), "it was proved to lie in a secure sum")
+        told = self._heads.keys() | self._left_out()
+        absent = [site for site in self.directory if site not in told]
         if not absent:
             return
         body = self.declaration.encode()
@@ -132,6 +135,10 @@ class Coordinator:
             else:
                 self._away[site] = "it saw lines that this ledger does not have"
                 _log.warning("%s: %s", self._name(site), self._away[site])
+
+    def _left_out(self) -> frozenset[int]:
+        """Who was proved to lie in any round so far."""
+        return self.exclusions.before(sys.maxsize)
 
     def _lines(self, since: bytes) -> bytes:
         """The ledger's lines after the one of hash `since`."""

@@ -19,7 +19,7 @@ from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, neighbours, recoverable
 from privfed.secure.masked.messages.roster import Advertise
-from privfed.secure.masked.messages.sealed_shares import sealed_size
+from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
 from privfed.secure.masked.site_policy import SitePolicy, least_threshold
 from privfed.secure.primitives import KEY, Expander
@@ -147,11 +147,13 @@ class MaskedSums(SecureProtocol):
     def download(self, clients: int) -> float:
         degree = self._degree(clients)
         keys, shares, votes = Advertise.size, sealed_size(0) + 8, Vote.size
-        return degree * (keys + shares + votes * self.threshold) + (2 * 8 + KEY) * clients
+        hashes = 2 * HASH + 8
+        return degree * (keys + shares + hashes + votes * self.threshold) + (2 * 8 + KEY) * clients
 
     def upload(self, codec: Codec, clients: int) -> float:
         degree = self._degree(clients)
         per_neighbour = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
+        per_neighbour += 2 * HASH + 8
         return (
             Expander(codec.length, codec.bits).size
             + degree * per_neighbour

@@ -158,7 +158,7 @@ class MaskingServer:
         if tuple(client for client, _ in message.sealed) != self._members.near[message.sender]:
             raise BadMessage("wrong receivers", "shares for others than the graph's neighbours")
         holders = tuple(holder for holder, _ in message.hashes)
-        layers = self._layers.count(self._members.expected) if self._layers else 0
+        layers = self._members.layers(self._layers)
         sizes = {len(hashes) for _, hashes in message.hashes}
         if holders != self._members.holders(message.sender) or sizes != {(2 + layers) * HASH}:
             raise BadMessage("wrong hashes", "not of all shares of each of its holders")

@@ -51,6 +51,10 @@ class Members:
         """The place of each client among the holders of shares, from 1."""
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
+    def layers(self, noise: Layers | None) -> int:
+        """How many layers each client's `noise` has."""
+        return max(noise.count(self.expected), 0) if noise else 0
+
     def holders(self, client: int) -> tuple[int, ...]:
         """The clients who hold shares of the secrets of `client`."""
         return self.graph.holders(client, self.near[client])
@@ -114,7 +118,7 @@ class Unmasking:
         """The shares of each secret that is needed, by their holders, without wrong ones."""
         opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
         opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
-        if self._layers_left > self.gone:
+        if self.members.layers(self.layers) > self.gone:
             opened |= {(who, LAYERS + self.gone): {} for who in self.senders}
         agreed = self.members.agreed
         for helper, answer in self.answers.items():
@@ -125,11 +129,6 @@ class Unmasking:
                 elif (who, which) in opened:
                     opened[who, which][helper] = value
         return opened
-
-    @property
-    def _layers_left(self) -> int:
-        """How many layers each client's noise has."""
-        return self.layers.count(self.members.expected) if self.layers else 0
 
     def _prove_wrong_share(self, answer: Unmask) -> None:
         hashes = handed(self.dealings, answer.sender)
@@ -167,7 +166,7 @@ class Unmasking:
         """Subtract the layers of one client's noise that fewer survivors would have needed."""
         if self.layers is None:
             return
-        for number in range(self.gone + 1, self._layers_left + 1):
+        for number in range(self.gone + 1, self.members.layers(self.layers) + 1):
             noise = layer_noise(self.layers, self.members.expected, number, seed, len(total))
             total -= noise.astype(total.dtype)
             seed = next_layer(seed)
