@@ -121,8 +121,8 @@ class Coordinator:
     def _declare(self) -> None:
         """Tell those of the run who are not at hand; they answer with what they saw of it."""
         self._away |= dict.fromkeys(self._left_out(), "it was proved to lie in a secure sum")
-        told = self._heads.keys() | self._left_out()
-        absent = [site for site in self.directory if site not in told]
+        informed = self._heads.keys() | self._left_out()
+        absent = [site for site in self.directory if site not in informed]
         if not absent:
             return
         body = self.declaration.encode()

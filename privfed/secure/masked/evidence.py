@@ -79,7 +79,7 @@ class WrongShare:
         handed = dict(self.hashes)
         return any(
             hash_of(handed[dealer], which) != share_hash(agreed, dealer, me, which, value)
-            for dealer, which, value in unmask.told
+            for dealer, which, value in unmask.shares
             if dealer in handed
         )
 
@@ -119,19 +119,19 @@ class WrongDealing:
         if not dealing.signed_by(directory.get(me, b"")):
             return False
         places = {client: place for place, client in enumerate(roster.clients, start=1)}
-        told, hashes = dict(self.shares), dealing.by_holder
-        if not told or len(told) != roster.threshold:  # a share binds the hashes to this roster
+        values, hashes = dict(self.shares), dealing.by_holder
+        if not values or len(values) != roster.threshold:  # a share binds the hashes to this roster
             return False
-        if not told.keys() <= places.keys() & hashes.keys():
+        if not values.keys() <= places.keys() & hashes.keys():
             return False
-        for holder, value in told.items():
+        for holder, value in values.items():
             share = share_hash(agreed, me, holder, self.which, value)
             if value >= PRIME or hash_of(hashes[holder], self.which) != share:
                 return False
         if (mask_key := _advertised(roster, me, directory)) is None:
             return False
         try:
-            shares = {places[holder]: value for holder, value in told.items()}
+            shares = {places[holder]: value for holder, value in values.items()}
             secret = reconstruct(shares, roster.threshold)
         except ValueError:
             return True

@@ -20,8 +20,8 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
     places = tuple(sorted(shares))
     if len(places) < threshold:
         return None
-    whole, through = _vanishing(places), _interpolated(shares, places)
-    remainder, factor = _halved(whole, through, len(places) + threshold)
+    product, through = _vanishing(places), _interpolated(shares, places)
+    remainder, factor = _halved(product, through, len(places) + threshold)
     quotient, rest = _divided(remainder, factor)
     secret = quotient[0] if quotient else 0
     if rest or len(quotient) > threshold or secret >= 2**256:
@@ -67,17 +67,17 @@ def _at(polynomial: Polynomial, place: int) -> int:
     return value
 
 
-def _sum(one: Polynomial, other: Polynomial, sign: int = 1) -> Polynomial:
-    """`one` and `sign` times `other`."""
-    length = max(len(one), len(other))
-    padded = (each + [0] * (length - len(each)) for each in (one, other))
+def _sum(first: Polynomial, second: Polynomial, sign: int = 1) -> Polynomial:
+    """`first` and `sign` times `second`."""
+    length = max(len(first), len(second))
+    padded = (each + [0] * (length - len(each)) for each in (first, second))
     return _trimmed([(a + sign * b) % PRIME for a, b in zip(*padded, strict=True)])
 
 
-def _times(one: Polynomial, other: Polynomial) -> Polynomial:
-    product = [0] * max(len(one) + len(other) - 1, 0)
-    for at, a in enumerate(one):
-        for further, b in enumerate(other, start=at):
+def _times(first: Polynomial, second: Polynomial) -> Polynomial:
+    product = [0] * max(len(first) + len(second) - 1, 0)
+    for at, a in enumerate(first):
+        for further, b in enumerate(second, start=at):
             product[further] += a * b
     return _trimmed([coefficient % PRIME for coefficient in product])
 

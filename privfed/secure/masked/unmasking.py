@@ -122,7 +122,7 @@ class Unmasking:
             opened |= {(who, LAYERS + self.gone): {} for who in self.senders}
         agreed = self.members.agreed
         for helper, answer in self.answers.items():
-            for who, which, value in answer.told:
+            for who, which, value in answer.shares:
                 hashes = self.dealings[who].by_holder[helper]
                 if hash_of(hashes, which) != share_hash(agreed, who, helper, which, value):
                     self._prove_wrong_share(answer)

@@ -65,7 +65,8 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
     asking = Asking(made, Loopback(there), exclusions=Listed())
     with pytest.raises(Busy, match="h2: it was proved to lie in a secure sum"):
         asking.play()
-    assert not asked and not asking.ledger.charges
+    assert not asked
+    assert not asking.ledger.charges
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def framed(outcome, who):
     shares = [
         (helper, value)
         for helper, answer in server._unmasks.items()
-        for dealer, which, value in answer.told
+        for dealer, which, value in answer.shares
         if (dealer, which) == (who, 0)
     ][: roster.threshold]
     wrong = tuple((helper, value ^ 1) for helper, value in shares)

@@ -96,7 +96,7 @@ class Unmask(ClientMessage):
     kind: ClassVar[int] = 10
 
     @property
-    def told(self) -> Iterator[tuple[int, int, int]]:
+    def shares(self) -> Iterator[tuple[int, int, int]]:
         """All shares: whose, of which secret, and the value."""
         for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
             yield from ((who, which, value) for who, value in shares)
