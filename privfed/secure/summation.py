@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.culprit import Culprit
 from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
 from privfed.streams import Keys, Streams
 from privfed.vector import Indices
+
+if TYPE_CHECKING:  # of pydantic's, without which a client of masked sums does
+    from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 
 
 def _unheard(culprit: Culprit) -> None:

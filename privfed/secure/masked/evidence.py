@@ -15,6 +15,7 @@ session: what it signed in two sessions does not go together.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
@@ -39,6 +40,7 @@ from privfed.secure.masked.messages.unmasking import Unmask
 from privfed.secure.masked.shamir import LENGTH, PRIME, reconstruct
 from privfed.secure.primitives import KEY, KeyPair
 
+_SHARE = struct.Struct(f"<Q{LENGTH}s")
 _Kind = TypeVar("_Kind", Invitation, Roster, Unmask, Dealing)
 
 
@@ -146,8 +148,8 @@ class WrongDealing:
     def read(cls, context: bytes, data: Reader) -> WrongDealing:
         """The proof with these bytes. Raises `BadMessage`."""
         dealing, which = _read(Dealing, context, data), data.count()
-        pairs = data.records(NUMBER.size + LENGTH)
-        shares = tuple((each.number(), int.from_bytes(each.rest(), "little")) for each in pairs)
+        pairs = data.records(_SHARE)
+        shares = tuple((holder, int.from_bytes(value, "little")) for holder, value in pairs)
         return cls(dealing, which, shares)
 
 

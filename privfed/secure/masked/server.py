@@ -27,7 +27,8 @@ from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Vo
 from privfed.secure.masked.messages.wire import FromServer, Message
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Members, Unmasking, handed
-from privfed.secure.primitives import Expander, KeyPair, Words, random_key
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair, random_key
 from privfed.secure.summation import Aborted
 
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
@@ -183,14 +184,12 @@ class MaskingServer:
     def _masked(self, message: Masked) -> None:
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
-        words = self._masks.unpack(message.words)
-        if words is None:
-            raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
         near, complaints = self._members.near[message.sender], set(message.complaints)
         if len(complaints) < len(message.complaints) or not complaints <= {*near} & self._sharers:
             raise BadMessage("wrong complaints", "twice, or of others than neighbours who shared")
+        if not self._masks.add(self._sum, message.words):
+            raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
         self._complaints[message.sender] = message.complaints
-        self._sum += words
         self._senders.add(message.sender)
 
     def _survivors(self) -> Mapping[int, Survivors]:

@@ -24,7 +24,8 @@ from privfed.secure.masked.messages.sealed_shares import (
 from privfed.secure.masked.messages.unmasking import Unmask
 from privfed.secure.masked.reed_solomon import corrected
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.primitives import Expander, KeyPair, Words
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair
 from privfed.secure.summation import Aborted
 
 Secret = tuple[int, int]

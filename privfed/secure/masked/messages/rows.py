@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import ClassVar
 from privfed.secure.frames import COUNT, NUMBER, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.masked.messages.sealed_shares import ShareHashes
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
@@ -110,8 +112,7 @@ def _packed(sealed: SealedShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> SealedShares:
-    size = NUMBER.size + data.count()
-    return tuple((record.number(), record.rest()) for record in data.records(size))
+    return tuple(data.records(struct.Struct(f"<Q{data.count()}s")))
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,19 @@ class Masked(ClientMessage):
     These sent it what it cannot open, or values with other hashes than they signed.
     """
 
-    words: bytes
+    words: Bytes
+    """Where they lie in what was read, which nobody may change before they are added."""
     complaints: tuple[int, ...] = ()
     kind: ClassVar[int] = 6
 
+    def parts(self) -> tuple[Bytes, ...]:
+        return records([NUMBER.pack(client) for client in self.complaints]), self.words
+
     def content(self) -> bytes:
-        return records([NUMBER.pack(client) for client in self.complaints]) + self.words
+        return b"".join(self.parts())
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
         signature, sender = read_sender(data)
-        complaints = tuple(record.number() for record in data.records(NUMBER.size))
-        return cls(context, sender, data.rest(), complaints, signature=signature)
+        complaints = tuple(client for (client,) in data.records(NUMBER))
+        return cls(context, sender, data.rest_in_place(), complaints, signature=signature)

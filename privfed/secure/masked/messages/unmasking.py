@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,6 +12,9 @@ from privfed.secure.masked.messages.message import ClientMessage, WireMessage, r
 from privfed.secure.masked.messages.sealed_shares import LAYERS, MASK_KEY, SEED
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import KEY, SIGNATURE, verified
+
+_VOTE = struct.Struct(f"<Q{SIGNATURE}s")
+_SHARE = struct.Struct(f"<Q{LENGTH}s")
 
 OpenShares = tuple[tuple[int, int], ...]
 """The values of shares, each with the client whose secret it is of."""
@@ -33,7 +37,7 @@ class Survivors(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Survivors:
-        return cls(context, tuple(record.number() for record in data.records(NUMBER.size)))
+        return cls(context, tuple(client for (client,) in data.records(NUMBER)))
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Vote(WireMessage):
     sender: int
     signature: bytes
     kind: ClassVar[int] = 8
-    size: ClassVar[int] = NUMBER.size + SIGNATURE
+    size: ClassVar[int] = _VOTE.size
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
         """Whether the holder of `public` signed `text`, which is `Survivors.vote_text`."""
@@ -55,7 +59,7 @@ class Vote(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Vote:
-        return cls(context, data.number(), data.take(SIGNATURE))
+        return cls(context, *data.fields(_VOTE))
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Votes(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Votes:
-        votes = tuple(Vote.read(context, record) for record in data.records(Vote.size))
+        votes = tuple(Vote(context, *fields) for fields in data.records(_VOTE))
         return cls(context, votes, data.number())
 
 
@@ -118,5 +122,5 @@ def _packed(shares: OpenShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> OpenShares:
-    shares = data.records(NUMBER.size + LENGTH)
-    return tuple((share.number(), int.from_bytes(share.rest(), "little")) for share in shares)
+    shares = data.records(_SHARE)
+    return tuple((who, int.from_bytes(value, "little")) for who, value in shares)
