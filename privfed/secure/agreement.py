@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of messages and of what they mean; parties of other versions are refused."""
 
 

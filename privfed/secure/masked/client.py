@@ -21,7 +21,13 @@ from privfed.secure.masked.derived_keys import (
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import between, read_shares, share_text
+from privfed.secure.masked.messages.sealed_shares import (
+    acknowledged,
+    between,
+    read_shares,
+    share_hashes,
+    share_text,
+)
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromClient, Message
 from privfed.secure.masked.shamir import share
@@ -103,7 +109,11 @@ class MaskingClient(ClientMemory):
         sealed = tuple((other, self._seal(other, held[other])) for other in near)
         commitment = commit(self._agreed, bytes(self._seed))
         layer_commitment = commit(self._agreed, self._layers[-1] if self._layers else b"")
-        return Shares(self._context, self.me, commitment, layer_commitment, sealed)
+        hashes = tuple((who, self._hashes(self.me, who, held[who])) for who in holders)
+        return Shares(self._context, self.me, commitment, layer_commitment, hashes, sealed)
+
+    def _hashes(self, dealer: int, holder: int, shares: tuple[int, ...]) -> bytes:
+        return share_hashes(self._agreed, dealer, holder, shares)
 
     def _checked_graph(self, roster: Roster) -> Graph:
         """What this client's own policy makes of the cohort: the server has to offer that graph."""
@@ -156,12 +166,19 @@ class MaskingClient(ClientMemory):
         senders = [client for client, _ in inbox.sealed]
         if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
             raise BadMessage("wrong senders", "shares twice, or of others than neighbours")
-        self._shared = set(senders)
+        if [dealer for dealer, _ in inbox.hashes] != sorted(senders):
+            raise BadMessage("wrong senders", "hashes of others' shares")
+        self._shared, hashes = set(senders), dict(inbox.hashes)
         for sender, sealed in inbox.sealed:
-            if held := self._unseal(sender, sealed):
+            held = self._unseal(sender, sealed)
+            if held and self._hashes(sender, self.me, held) == hashes[sender]:
                 self._held[sender] = held  # who garbles its shares is masked with, and not counted
         self._require_enough(self._places.keys(), "senders of shares")
-        return Masked(self._context, self.me, self._masked_row())
+        mine = {who: self._hashes(who, who, self._held[who]) for who in {self.me} & {*self._held}}
+        every = tuple(sorted({**hashes, **mine}.items()))
+        self._acknowledged = acknowledged(self._agreed, self.me, every)
+        complaints = tuple(sorted(self._shared - self._held.keys()))
+        return Masked(self._context, self.me, self._masked_row(), complaints)
 
     def _counted(self, clients: Collection[int]) -> int:
         """How many `clients` are, without neighbours whose shares this client could not open."""
@@ -231,7 +248,8 @@ class MaskingClient(ClientMemory):
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
+        gone = max(gone, votes.gone)  # by no fewer layers than this client itself counts
         staying = self._noise.layers.staying(self._expected_parties, gone) if self._noise else 0
         too_much = self._near if staying < self._layer_count else set()  # from layer staying + 1 on
         layers = tuple((who, shares[2 + staying]) for who, shares in held if who in too_much)
-        return Unmask(self._context, self.me, seeds, keys, gone, layers)
+        return Unmask(self._context, self.me, seeds, keys, staying, layers, self._acknowledged)

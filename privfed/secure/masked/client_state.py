@@ -29,7 +29,7 @@ from privfed.secure.primitives import KEY
 
 ENDED = 5
 """The step of a client that answers nothing more."""
-_FORMAT = b"PFP1"
+_FORMAT = b"PFP2"
 _SEED = struct.Struct(f"<{KEY}s")
 _Kind = TypeVar("_Kind", Roster, Survivors)
 
@@ -82,8 +82,9 @@ class PartyState:
 
     `secrets` are its nonce, the seed of its own mask, and the private keys of channels and masks
     (steps 1 and 2), `layers` the seeds of its layers of noise (2). `held` are shares of secrets,
-    with whom they are of, and `shared` those who sent any (from 2 on, as `roster`). `survivors` it
-    voted for (4). After the end it holds nothing.
+    with whom they are of, and `shared` those who sent any (from 2 on, as `roster`), `acknowledged`
+    the hash of these shares' hashes (3 and 4). `survivors` it voted for (4). After the end it holds
+    nothing.
     """
 
     me: int
@@ -95,6 +96,7 @@ class PartyState:
     roster: Roster | None = None
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
     shared: tuple[int, ...] = ()
+    acknowledged: bytes = b""
     survivors: Survivors | None = None
 
     def to_bytes(self, terms: PartyTerms) -> bytes:
@@ -110,7 +112,7 @@ class PartyState:
         data += b"".join(self.secrets)
         if self.roster:
             data += sized(encode(self.roster)) + records(list(self.layers)) + _packed(self.held)
-            data += records([NUMBER.pack(client) for client in self.shared])
+            data += records([NUMBER.pack(client) for client in self.shared]) + self.acknowledged
         return data + (sized(encode(self.survivors)) if self.survivors else b"")
 
 
@@ -163,6 +165,8 @@ class StateReader:
             layers = tuple(seed for (seed,) in data.records(_SEED))
             held, senders = _unpacked(data), tuple(sender for (sender,) in data.records(NUMBER))
             state = replace(state, roster=roster, layers=layers, held=held, shared=senders)
+        if step in (3, 4):
+            state = replace(state, acknowledged=data.take(KEY))
         if step == 4:
             state = replace(state, survivors=_message(data, Survivors, context))
         return state

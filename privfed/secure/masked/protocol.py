@@ -21,7 +21,7 @@ from privfed.secure.masked.counted_operations import masked_operations
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import COMPLETE, Graph, Policy, graph_seed, neighbours, recoverable
 from privfed.secure.masked.messages.roster import Advertise
-from privfed.secure.masked.messages.sealed_shares import sealed_size
+from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.masked.site_policy import SitePolicy, least_threshold
@@ -148,14 +148,14 @@ class MaskedSums(SecureProtocol):
 
     def download(self, clients: int, layers: int = 0) -> float:
         graph = self._graph(clients)
-        keys, shares = Advertise.size, sealed_size(layers) + NUMBER.size
+        keys, shares = Advertise.size, sealed_size(layers) + _hashed_size(layers) + NUMBER.size
         per_client = 2 * NUMBER.size + KEY  # in the roster with a nonce, and as a survivor
         return graph.degree * (keys + shares) + graph.threshold * Vote.size + per_client * clients
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
         degree, fixed = self._graph(clients).degree, 3 * (SIGNATURE + NUMBER.size) + 2 * KEY
         opened = (NUMBER.size + LENGTH) * (2 if layers else 1)
-        sealed = NUMBER.size + sealed_size(layers)
+        sealed = NUMBER.size + sealed_size(layers) + _hashed_size(layers)
         frames = 5 * (KEY + NUMBER.size)
         row = Expander(codec.length, codec.bits).size
         return row + degree * (sealed + opened) + Advertise.size + Vote.size + fixed + frames
@@ -251,3 +251,8 @@ class MaskedSums(SecureProtocol):
         stayed = {who for who in clients if gone[who] == Leaves.NEVER}
         if not all(recoverable(graph, near, shared, left) for left in (shared, sent, stayed)):
             raise Aborted("too few clients stayed to take the masks off")
+
+
+def _hashed_size(layers: int) -> int:
+    """Bytes of the hashes of one holder's shares, with whose they are."""
+    return NUMBER.size + (2 + layers) * HASH

@@ -29,6 +29,8 @@ class Broken(AssertionError):
 def judge(world):
     """Every sum that was opened: each exact, of enough rows, and with the noise that is due."""
     setting, opened = world.setting, world.opened()
+    if any(one.framed for one in world.honest):
+        raise Broken("an honest client is proved to lie")
     for each in opened:
         exact = sum(one.noised() for one in each.of)
         assert np.array_equal(each.total, exact.astype(np.uint16)), "the judge has miscounted"
@@ -65,6 +67,8 @@ class Moves:
     """Honest clients for whom the server makes up keys."""
     spoil: str = ""
     """What it changes of a roster."""
+    gone: bool = False
+    """Whether it makes up how many are gone."""
 
 
 PLAIN = Moves()
@@ -130,7 +134,8 @@ def attack(world, rosters, moves=PLAIN):
             votes[stranger.me] = stranger.vote
         strangers = setting.strangers if moves.votes == "strangers" else ()
         cast = [*(votes[who] for who in sorted(votes)), *world.votes_of(strangers, one)]
-        world.unmask(one, cast * (8 if moves.votes == "often" else 1))
+        gone = int(rng.integers(len(one.secrets))) if moves.gone else 0
+        world.unmask(one, cast * (8 if moves.votes == "often" else 1), gone)
     return world
 
 
@@ -151,7 +156,11 @@ def dealer(world, one, name):
 def text(world, one, name, dealer):
     if name in world.played:
         return world.corrupt_text(name, one)
-    return dealer.sealed[one.me] if dealer else world.rng.bytes(SEAL + 16 + LENGTH * 2)
+    return (
+        dealer.sealed[one.me]
+        if dealer
+        else tuple(map(world.rng.bytes, (SEAL + 16 + LENGTH * 2, 32)))
+    )
 
 
 def weak(roster, world, former):
@@ -323,6 +332,7 @@ def session(seed, client=MaskingClient, scripts=()):
     else:
         setting, rosters = drawn(rng)
         moves = Moves(float(rng.choice([0.0, 0.0, 0.0, 0.0, 0.03, 0.15])))
+    moves = replace(moves, gone=bool(setting.layers and seed % 2))
     world = World(setting, rng, client)
     for _ in range(1 + (rng.random() < (0.5 if moves.spoil else 0.1))):
         attack(world, rosters, moves)
@@ -371,6 +381,14 @@ class NamesOfLayers(MaskingClient):
         return super()._unmask(votes)
 
 
+class Believing(MaskingClient):
+    """Takes layers of noise off by what the server says."""
+
+    def _unmask(self, votes):
+        self._counted = lambda clients: self._expected_parties
+        return super()._unmask(votes)
+
+
 class Obedient(MaskingClient):
     """Takes the threshold that the server offers."""
 
@@ -380,7 +398,7 @@ class Obedient(MaskingClient):
 
 def unbound(monkeypatch):
     """Shares are sealed for a receiver, and not for a roster."""
-    for name in ("channel_key", "between"):
+    for name in ("channel_key", "between", "share_hashes"):
         whole = getattr(masking_client, name)
         monkeypatch.setattr(masking_client, name, lambda _, *rest, whole=whole: whole(b"", *rest))
 
@@ -444,11 +462,11 @@ keys differ (all that is derived from them is bound to two names), and the capac
 """
 
 
-def without(check):
+def without(check, by="False"):
     """A client for which it is never false, or a number zero."""
     source, names = inspect.getsource(MaskingClient), dict(vars(masking_client))
     assert source.count(check) == 1
-    exec(source.replace(check, "False"), names)
+    exec(source.replace(check, by), names)
     return names["MaskingClient"]
 
 
@@ -456,6 +474,11 @@ def without(check):
 def test_the_judge_finds_what_a_client_gives_away_without_one_of_its_checks(ideal, script, check):
     with pytest.raises(Broken):
         judged(range(300), without(check), [script])
+
+
+def test_the_judge_finds_who_is_proved_to_lie_as_it_does_not_look_at_hashes(ideal):
+    with pytest.raises(Broken, match="an honest client"):
+        judged(range(300), without("self._hashes(sender, self.me, held) == hashes[sender]", "True"))
 
 
 @pytest.mark.slow
@@ -470,6 +493,7 @@ def test_it_finds_them_among_all_others(ideal, check):
     [
         (Names, None, ()),
         (NamesOfLayers, None, ()),
+        (Believing, None, ()),
         (Obedient, None, ["weak"]),
         (MaskingClient, unbound, ()),
         (MaskingClient, without_a_roster, ()),

@@ -39,11 +39,15 @@ class ClientMessage(WireMessage, SignedMessage):
     def content(self) -> Bytes:
         """What follows the sender."""
 
+    def parts(self) -> tuple[Bytes, ...]:
+        """The content, one part after another."""
+        return (self.content(),)
+
     def covered(self) -> tuple[Bytes, ...]:
-        return self.context, NUMBER.pack(self.sender), self.content()
+        return self.context, NUMBER.pack(self.sender), *self.parts()
 
     def body(self) -> bytes:
-        return b"".join((self.signature, NUMBER.pack(self.sender), self.content()))
+        return b"".join((self.signature, NUMBER.pack(self.sender), *self.parts()))
 
 
 def read_sender(data: Reader) -> tuple[bytes, int]:
