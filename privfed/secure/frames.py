@@ -72,7 +72,11 @@ class Reader:
         for _ in range(count):
             yield Reader(self.take(size))
 
+    def ended(self) -> bool:
+        """Whether no bytes are left."""
+        return self._at == len(self._data)
+
     def end(self) -> None:
         """Raises `BadMessage` where bytes are left."""
-        if self._at != len(self._data):
+        if not self.ended():
             raise BadMessage("wrong length", "the message goes on after its end")

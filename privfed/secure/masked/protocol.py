@@ -17,7 +17,7 @@ from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, neighbours, recoverable
+from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, recoverable
 from privfed.secure.masked.messages.roster import Advertise
 from privfed.secure.masked.messages.sealed_shares import sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
@@ -30,8 +30,8 @@ class MaskedSums(SecureProtocol):
     """Masked sums (SecAgg, SecAgg+): the server sees sums of the survivors, and nothing else.
 
     Clients add masks that cancel in the sum; those of who drops out are taken off with secrets that
-    the others hold in shares. Complete graph up to 200 clients, and always where the server may
-    lie; above, the sparse graph of SecAgg+ for a server that follows the protocol.
+    the others hold in shares. Complete graph up to 200 clients; above, the sparse graph of SecAgg+
+    for a server that follows the protocol, and a random one for a server that may lie.
 
     *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
     cohort that it can put together (proved in `privfed.secure.masked`). Computational: as safe as
@@ -57,7 +57,7 @@ class MaskedSums(SecureProtocol):
     threat: Literal["curious", "lying"] = "curious"
     """Whether the server follows the protocol ("curious"), or may lie."""
 
-    def policy(self, size: int, admitted: int = 0) -> Policy:
+    def policy(self, size: int, admitted: int = 0, layered: bool = False) -> Policy:
         """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""
         return Policy(
             self.threshold,
@@ -66,12 +66,13 @@ class MaskedSums(SecureProtocol):
             self.neighbours,
             size,
             self.admitted or admitted,
+            layered,
         )
 
     def within(self, limits: Limits) -> Insists:
         """What clients, or sites, insist on for sums within `limits`."""
         if not limits.sites:
-            return self.policy(limits.size, limits.admitted)
+            return self.policy(limits.size, limits.admitted, limits.layered)
         threshold = self.least_sites(limits.sites)
         return SitePolicy(limits.sites, limits.minimum, threshold, limits.colluders, self.threat)
 
@@ -127,9 +128,11 @@ class MaskedSums(SecureProtocol):
             graph = policy.graph(clients)
         except Aborted:
             return 1.0
-        few = binomial_at_most(max(graph.threshold, graph.survivors) - 1, clients, 1 - dropout)
+        needed = max(graph.threshold, graph.survivors, graph.votes(limits.least(clients)))
+        few = binomial_at_most(needed - 1, clients, 1 - dropout)
         if not graph.complete:  # of somebody's neighbours, by the union bound
-            few += clients * binomial_at_most(graph.threshold - 1, graph.degree, 1 - dropout)
+            others, rate = graph.trials
+            few += clients * binomial_at_most(graph.threshold - 1, others, rate * (1 - dropout))
         return min(1.0, missing + few)
 
     def _degree(self, clients: int) -> int:
@@ -169,7 +172,8 @@ class MaskedSums(SecureProtocol):
         if limits.sites:
             return self._promise_to_sites(limits)
         graph = policy.graph(clients)
-        neighbours_needed = f"{graph.threshold} of each one's {graph.degree} neighbours"
+        about = "about " if graph.independent else ""
+        neighbours_needed = f"{graph.threshold} of each one's {about}{graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
         lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
         return (
@@ -190,7 +194,7 @@ class MaskedSums(SecureProtocol):
         """Whether a server that lies in every message still opens sums of enough clients alone.
 
         It chooses who is told of which cohort: so it has to hold for every cohort of which clients
-        take a roster and unmask a sum, and beyond 200 clients a graph may be sparse.
+        take a roster and unmask a sum, and beyond 200 clients a graph may be a circle.
         """
         policy = self.within(limits)
         if limits.sites:
@@ -243,10 +247,13 @@ class MaskedSums(SecureProtocol):
         if not len(session.leaves):
             return
         seed = graph_seed(session)
-        near = {who: neighbours(seed, clients, graph.degree, who) for who in clients}
+        coins = graph.coins(seed, agreed=seed)
+        near = {who: graph.neighbours(coins, clients, who) for who in clients}
         gone = dict(zip(clients, session.leaves.tolist(), strict=True))
         shared = {who for who in clients if gone[who] != Leaves.BEFORE_SHARING}
         sent = {who for who in clients if gone[who] in SENDS}
         stayed = {who for who in clients if gone[who] == Leaves.NEVER}
-        if not all(recoverable(graph, near, shared, left) for left in (shared, sent, stayed)):
+        enough = len(stayed) >= graph.votes(limits.least(len(clients)))
+        steps = (shared, sent, stayed)
+        if not enough or not all(recoverable(graph, near, shared, left) for left in steps):
             raise Aborted("too few clients stayed to take the masks off")

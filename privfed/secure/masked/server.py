@@ -16,7 +16,8 @@ from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
 from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graph import neighbours, recoverable
+from privfed.secure.masked.graph import recoverable
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
@@ -59,6 +60,7 @@ class MaskingServer:
         self._taken: set[bytes] = set()
         self._shares: dict[int, Shares] = {}
         self._senders: set[int] = set()
+        self._attested: dict[int, Attestation] = {}
         self._votes: dict[int, Vote] = {}
         self._unmasks: dict[int, Unmask] = {}
 
@@ -120,10 +122,11 @@ class MaskingServer:
     def _roster(self) -> Mapping[int, Roster]:
         clients, seed = tuple(sorted(self._keys)), self._graph_seed
         graph = self._policy.graph(len(clients))
-        near = {client: neighbours(seed, clients, graph.degree, client) for client in clients}
         nonces = tuple(self._keys[client].nonce for client in clients)
         shape = (graph.degree, graph.threshold, seed)
         common = Roster(self._context, clients, nonces, *shape, keys=())
+        coins = graph.coins(seed, common.agreed())
+        near = {client: graph.neighbours(coins, clients, client) for client in clients}
         masks = {client: keys.mask for client, keys in self._keys.items()}
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
@@ -158,8 +161,20 @@ class MaskingServer:
         words = self._masks.unpack(message.words)
         if words is None:
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
+        if self._members.graph.independent:
+            self._attested[message.sender] = self._attestation(message)
         self._sum += words
         self._senders.add(message.sender)
+
+    def _attestation(self, message: Masked) -> Attestation:
+        """What the sender attests: masks with all whose shares it was sent. Or `BadMessage`."""
+        one, near = message.attestation, self._members.near[message.sender]
+        left_out = tuple(who for who in near if who not in self._sharers)
+        if one is None or (one.sender, one.left_out) != (message.sender, left_out):
+            raise BadMessage("not attested", "masks with others than who shared their keys")
+        if not one.given_by(self._directory.get(one.sender, b""), self._members.agreed):
+            raise BadMessage("not attested", "masks that the client did not sign for")
+        return one
 
     def _survivors(self) -> Mapping[int, Survivors]:
         self._require(self._senders, "sent their row")
@@ -167,17 +182,25 @@ class MaskingServer:
             raise Aborted("too few clients sent their row")
         survivors = Survivors(self._context, tuple(sorted(self._senders)))
         self._vote_text = survivors.vote_text(self._members.agreed)
-        return dict.fromkeys(survivors.clients, survivors)
+        return {who: self._to(who, survivors) for who in survivors.clients}
+
+    def _to(self, client: int, survivors: Survivors) -> Survivors:
+        """The survivors, and what of them the client's neighbours attested."""
+        near = (who for who in self._members.near[client] if who in self._attested)
+        return replace(survivors, attested=tuple(self._attested[who] for who in near))
 
     def _voted(self, message: Vote) -> None:
         self._votes[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Votes]:
         self._require(set(self._votes), "agreed on the survivors")
-        sent: dict[int, Votes] = {}
+        graph, sent = self._members.graph, dict[int, Votes]()
+        needed = graph.votes(self._limits.least(self._members.expected))
+        if len(self._votes) < needed:
+            raise Aborted("too few clients agreed on the survivors")
         for me in sorted(self._votes):
-            voters = [who for who in self._members.holders(me) if who in self._votes]
-            enough = voters[: self._members.graph.threshold]
+            voters = graph.voters(self._members.holders(me), self._votes) & self._votes.keys()
+            enough = sorted(voters)[:needed]
             sent[me] = Votes(self._context, tuple(self._votes[who] for who in enough))
         return sent
 

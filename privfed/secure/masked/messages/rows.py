@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privfed.secure.frames import COUNT, NUMBER, Reader, records
+from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.primitives import KEY
 
@@ -64,15 +65,18 @@ def _unpacked(data: Reader) -> SealedShares:
 
 @dataclass(frozen=True)
 class Masked(ClientMessage):
-    """Client to server: its masked row, packed."""
+    """Client to server: its masked row, packed, and on a random graph whom it masked with."""
 
     words: bytes
+    attestation: Attestation | None = None
     kind: ClassVar[int] = 6
 
     def content(self) -> bytes:
-        return self.words
+        return sized(self.attestation.body() if self.attestation else b"") + self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
-        signature, sender = read_sender(data)
-        return cls(context, sender, data.rest(), signature=signature)
+        (signature, sender), attested = read_sender(data), Reader(data.sized())
+        attestation = None if attested.ended() else Attestation.read(attested)
+        attested.end()
+        return cls(context, sender, data.rest(), attestation, signature=signature)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privfed.secure.frames import NUMBER, Reader, records
+from privfed.secure.frames import COUNT, NUMBER, Reader, records
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import SIGNATURE, verified
@@ -16,10 +17,14 @@ OpenShares = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Survivors(WireMessage):
-    """Server to all who sent: whose rows are in the sum, in order."""
+    """Server to all who sent: whose rows are in the sum, in order.
+
+    On a random graph each is sent with it what its own neighbours of them attested.
+    """
 
     context: bytes
     clients: tuple[int, ...]
+    attested: tuple[Attestation, ...] = ()
     kind: ClassVar[int] = 7
 
     def vote_text(self, agreed: bytes) -> bytes:
@@ -27,11 +32,15 @@ class Survivors(WireMessage):
         return b"privfed survivors" + agreed + b"".join(map(NUMBER.pack, self.clients))
 
     def body(self) -> bytes:
-        return records([NUMBER.pack(client) for client in self.clients])
+        clients = records([NUMBER.pack(client) for client in self.clients])
+        attested = b"".join(attestation.body() for attestation in self.attested)
+        return clients + COUNT.pack(len(self.attested)) + attested
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Survivors:
-        return cls(context, tuple(record.number() for record in data.records(NUMBER.size)))
+        clients = tuple(record.number() for record in data.records(NUMBER.size))
+        attested = tuple(Attestation.read(data) for _ in range(data.count()))
+        return cls(context, clients, attested)
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: signatures of those who hold its shares, on the same survivors."""
+    """Server to one client: signatures of those whose votes it counts, on the same survivors."""
 
     context: bytes
     votes: tuple[Vote, ...]
