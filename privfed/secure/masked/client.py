@@ -94,6 +94,8 @@ class MaskingClient(ClientMemory):
         self._check_keys(roster)
         self._agree_channels()
         holders = self._graph.holders(self.me, near)
+        if len(holders) < self._graph.threshold:
+            raise BadMessage("too few", "fewer neighbours drawn than give a secret back")
         places, threshold = tuple(map(self._places.__getitem__, holders)), self._graph.threshold
         self._layers = self._noise.seeds(self._expected_parties) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
