@@ -231,11 +231,12 @@ class MaskingClient(ClientMemory):
 
     def _require_attested(self, attested: tuple[Attestation, ...], near: set[int]) -> None:
         """Raises `BadMessage` unless all of `near` signed that they masked with this client."""
-        if [one.sender for one in attested] != sorted(near):
+        if [attestation.sender for attestation in attested] != sorted(near):
             raise BadMessage("not attested", "masks of others than the surviving neighbours")
-        for one in attested:
-            public = self._directory.get(one.sender, b"")
-            if self.me in one.left_out or not one.given_by(public, self._agreed):
+        for attestation in attested:
+            public = self._directory.get(attestation.sender, b"")
+            given = attestation.given_by(public, self._agreed)
+            if self.me in attestation.left_out or not given:
                 raise BadMessage("not attested", "a neighbour that did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:

@@ -104,7 +104,7 @@ class RandomGraph(Graph):
         return random_graph.coins_of(agreed)
 
     def neighbours(self, coins: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
-        return random_graph.neighbours(coins, clients, self.degree, me)
+        return random_graph.partners(coins, clients, self.degree, me)
 
     def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
         return set(survivors)
@@ -187,7 +187,7 @@ def _graph(policy: Policy, clients: int) -> Graph:
     if sparse and (graph := sparsest(clients, corrupt, lost, policy.neighbours)):
         return graph
     drawn = policy.threat == "lying" and not policy.layered and clients > COMPLETE
-    if drawn and (shape := random_graph.sparsest(clients, corrupt, lost)):
+    if drawn and (shape := random_graph.sparsest_shape(clients, corrupt, lost)):
         votes, apart = shape.votes, shape.isolated
         return RandomGraph(clients, shape.degree, shape.threshold, votes, isolated=apart)
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)

@@ -63,8 +63,8 @@ class Shape:
 
 
 @functools.lru_cache(maxsize=4096)
-def sparsest(clients: int, corrupt: int, lost: int) -> Shape | None:
-    """The sparsest shape with which `corrupt` may collude and `lost` drop out.
+def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
+    """The sparsest_shape shape with which `corrupt` may collude and `lost` drop out.
 
     None where more than half of the edges of the complete graph are needed, or more votes than
     there are clients: the complete graph then asks for less.
@@ -74,8 +74,8 @@ def sparsest(clients: int, corrupt: int, lost: int) -> Shape | None:
         return None
     while least < most:
         middle = (least + most) // 2
-        if kept := _keeps(clients, corrupt, lost, middle):
-            most, shape = middle, kept
+        if thinner := _keeps(clients, corrupt, lost, middle):
+            most, shape = middle, thinner
         else:
             least = middle + 1
     return shape
@@ -181,7 +181,7 @@ def coins_of(agreed: bytes) -> bytes:
     return hashlib.sha256(b"privfed graph" + agreed).digest()
 
 
-def neighbours(coins: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
+def partners(coins: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
     """The neighbours of `me`, in order: whose coins, keyed by `coins`, say so for both alike.
 
     The coin of two clients is the first word of AES-256 of the block of both, the smaller first.

@@ -168,13 +168,15 @@ class MaskingServer:
 
     def _attestation(self, message: Masked) -> Attestation:
         """What the sender attests: masks with all whose shares it was sent. Or `BadMessage`."""
-        one, near = message.attestation, self._members.near[message.sender]
+        attestation, near = message.attestation, self._members.near[message.sender]
         left_out = tuple(who for who in near if who not in self._sharers)
-        if one is None or (one.sender, one.left_out) != (message.sender, left_out):
+        claimed = attestation and (attestation.sender, attestation.left_out)
+        if not attestation or claimed != (message.sender, left_out):
             raise BadMessage("not attested", "masks with others than who shared their keys")
-        if not one.given_by(self._directory.get(one.sender, b""), self._members.agreed):
+        public = self._directory.get(message.sender, b"")
+        if not attestation.given_by(public, self._members.agreed):
             raise BadMessage("not attested", "masks that the client did not sign for")
-        return one
+        return attestation
 
     def _survivors(self) -> Mapping[int, Survivors]:
         self._require(self._senders, "sent their row")

@@ -186,7 +186,7 @@ def test_what_we_derive_and_send_is_frozen():
         "self": digest(self_key(context, b"b" * 32)),
         "pair": digest(pair_key(context, b"s" * 32, 9, 4)),
         "random graph": digest(
-            repr([random_graph.neighbours(seed, everybody, 6, me) for me in everybody]).encode()
+            repr([random_graph.partners(seed, everybody, 6, me) for me in everybody]).encode()
         ),
         "graph": digest(repr([neighbours(seed, everybody, 6, me) for me in everybody]).encode()),
     }

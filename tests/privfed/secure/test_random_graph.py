@@ -17,8 +17,8 @@ from privfed.secure.masked.random_graph import (
     log_isolated,
     log_split,
     log_surrounded,
-    neighbours,
-    sparsest,
+    partners,
+    sparsest_shape,
 )
 
 CASES = [
@@ -31,7 +31,7 @@ CASES = [
 @pytest.mark.parametrize("clients, corrupt, lost", CASES)
 def test_a_shape_keeps_its_promises_by_exact_binomials(clients, corrupt, lost):
     """What Chernoff's inequality bounds, SciPy computes; and one neighbour less does not do."""
-    shape = sparsest(clients, corrupt, lost)
+    shape = sparsest_shape(clients, corrupt, lost)
     p, t, v = shape.degree / (clients - 1), shape.threshold, shape.votes - corrupt
     assert 2 * shape.votes > clients + corrupt
     assert shape.votes - shape.isolated >= clients - lost
@@ -49,7 +49,7 @@ def test_a_shape_keeps_its_promises_by_exact_binomials(clients, corrupt, lost):
 
 @pytest.mark.parametrize("clients, corrupt, lost", [(30, 3, 9), (400, 150, 160), (300, 0, 299)])
 def test_there_is_no_shape_where_the_complete_graph_asks_for_less(clients, corrupt, lost):
-    assert sparsest(clients, corrupt, lost) is None
+    assert sparsest_shape(clients, corrupt, lost) is None
 
 
 def test_chernoff_bounds_a_binomial_from_above():
@@ -103,30 +103,30 @@ def test_bounds_hold_of_all_graphs_of_a_few_clients(clients, corrupt, votes):
 def test_edges_are_of_both_ends_by_the_roster_and_as_many_as_they_should_be():
     clients = tuple(range(3, 3 + 7 * 400, 7))
     coins, degree = coins_of(b"a" * 32), 60
-    near = {who: neighbours(coins, clients, degree, who) for who in clients}
+    near = {who: partners(coins, clients, degree, who) for who in clients}
     assert all(
         who not in others and who in near[other] for who, others in near.items() for other in others
     )
     found = sum(map(len, near.values())) / 2
     edges = stats.binom(400 * 399 // 2, degree / 399)
     assert edges.cdf(found) > 1e-6 < edges.sf(found)
-    other = {who: neighbours(coins_of(b"b" * 32), clients, degree, who) for who in clients}
+    other = {who: partners(coins_of(b"b" * 32), clients, degree, who) for who in clients}
     alike = sum(len(set(near[who]) & set(other[who])) for who in clients) / 2
     assert stats.binom(int(found), degree / 399).sf(alike) > 1e-6
 
 
 def test_everybody_keeps_enough_neighbours_when_as_many_drop_out_as_may():
-    shape, rng = sparsest(600, 60, 240), np.random.default_rng(5)
+    shape, rng = sparsest_shape(600, 60, 240), np.random.default_rng(5)
     for draw in range(8):
         coins = coins_of(bytes([draw]) * 32)
         left = set(rng.permutation(600)[:360].tolist())
-        near = (neighbours(coins, tuple(range(600)), shape.degree, who) for who in range(600))
+        near = (partners(coins, tuple(range(600)), shape.degree, who) for who in range(600))
         assert min(len(left & set(others)) for others in near) >= shape.threshold
 
 
 def test_a_policy_takes_it_above_200_clients_against_lies_and_without_layers():
     graph = Policy(0.75, 0.1, "lying").graph(1000)
-    shape = sparsest(1000, 100, 250)
+    shape = sparsest_shape(1000, 100, 250)
     assert graph == RandomGraph(1000, shape.degree, shape.threshold, shape.votes, shape.isolated)
     assert graph.withstands_lies(100)
     assert not graph.complete
@@ -139,7 +139,7 @@ def test_a_policy_takes_it_above_200_clients_against_lies_and_without_layers():
 
 def test_on_a_circle_an_arc_is_a_sum_of_its_own_though_everybody_keeps_enough_neighbours():
     """With the same threshold and degree, and a hundred of a thousand gone: the ends of the arc."""
-    shape = sparsest(1000, 100, 400)
+    shape = sparsest_shape(1000, 100, 400)
     clients, degree = tuple(range(1000)), shape.degree // 2 * 2
     near = {me: graphs.neighbours(bytes(32), clients, degree, me) for me in clients}
     circle, _ = graphs._circle(bytes(32), clients)
