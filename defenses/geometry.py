@@ -61,6 +61,7 @@ class Geometry:
         """Squared distances between rows `[n, n]`."""
         return _between(self.gram)[:-1, :-1]
 
+    @cached_property
     def norms(self) -> Tensor:
         """Squared distances of rows from the origin `[n]`."""
         return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
@@ -77,14 +78,20 @@ class Geometry:
         They are 0 with a row of no direction: one whose norm drowns in the rounding of its inner
         products.
         """
-        norms, diagonal = _between(self.gram)[:-1, -1], self.gram.diagonal()
+        inner, diagonal = self.inner(), self.gram.diagonal()
+        norms = inner.diagonal()
         directed = norms > _ROUNDING * (diagonal[:-1] + diagonal[-1])
         scale = torch.where(directed, norms.rsqrt(), 0.0)
-        return (self.inner() * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
+        return (inner * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
-    def about_mean(self, weights: Tensor) -> Tensor:
-        """Inner products of rows about their mean by `weights` `[n]`, which sum to one `[n, n]`."""
+    def about_mean(self, weights: Tensor | None = None) -> Tensor:
+        """Inner products of rows about their mean `[n, n]`.
+
+        It is by `weights` `[n]`, which sum to one; without them all rows weigh alike.
+        """
         products = self.gram[:-1, :-1]
+        if weights is None:
+            weights = products.new_full((self.rows,), 1 / self.rows)
         onto = products @ weights
         return products - onto[:, None] - onto[None, :] + weights @ onto
 

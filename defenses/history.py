@@ -58,9 +58,9 @@ class HistoryRule(RowRule):
         histories = histories or self.newcomers(rows)
         return self.with_histories(rows, byzantine, histories, generator)[0]
 
-    def newcomers(self, rows: Tensor, model: Tensor | None = None) -> Histories:
-        """What is known in round 1 of the clients of rows `[n, d]`; the model is 0 unless given."""
-        model = rows.new_zeros(rows.shape[1]) if model is None else model
+    def newcomers(self, rows: Tensor) -> Histories:
+        """What is known in round 1 of the clients of rows `[n, d]`, of a model that is 0."""
+        model = rows.new_zeros(rows.shape[1])
         unknown = rows.new_zeros(len(rows), self.keeps(rows.shape[1])).float()
         return Histories(unknown, self.memory(model), model)
 

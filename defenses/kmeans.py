@@ -1,8 +1,6 @@
 """k-means of points in a few dimensions, the number of clusters chosen by the gap statistic.
 
-Sources: Arthur & Vassilvitskii 2007, "k-means++: the advantages of careful seeding", section 2.2;
-Tibshirani, Walther & Hastie 2001, "Estimating the number of clusters in a data set via the gap
-statistic", section 3, with its reference (a).
+Source: Arthur & Vassilvitskii 2007, "k-means++: the advantages of careful seeding", section 2.2.
 """
 
 from __future__ import annotations
@@ -11,38 +9,35 @@ import math
 from typing import TYPE_CHECKING
 
 from defenses.deferred import torch
+from defenses.gap import gap
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _STARTS, _STEPS = 8, 100
 _NOTHING = 1e-30
-"""Stands for a dispersion of zero in logarithms."""
+"""Squared distances, and sides of a box, of no more than this are none."""
 
 
 def clusters(points: Tensor, most: int, references: int, generator: torch.Generator) -> Tensor:
     """The cluster `[n]` of each of `points` `[n, p]`, of at most `most` clusters.
 
-    With W_k the sum of squares within k clusters, and W*_k that of n uniform points in the box of
-    `points`, of which `references` sets are drawn, Gap(k) = mean log W*_k - log W_k. k is the
-    smallest with Gap(k) >= Gap(k + 1) - s_(k+1), s being the deviation of log W* times
-    sqrt(1 + 1 / references).
+    Their number is the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1) (`defenses.gap`), by so many
+    `references` of n points each that are uniform in the box of `points`.
     """
     low, high = points.min(0).values, points.max(0).values
     longest = (high - low).max().clamp(min=_NOTHING)  # the gap is the same at any scale
     scaled, sides = (points - low) / longest, (high - low) / longest
     shape = (references, *points.shape)
     drawn = torch.rand(shape, generator=generator, dtype=points.dtype).to(points.device) * sides
-    labels, gap = torch.zeros(len(points), dtype=torch.int64, device=points.device), -math.inf
+    labels, former = torch.zeros(len(points), dtype=torch.int64, device=points.device), -math.inf
     for k in range(1, min(most, len(points)) + 1):
         split, within = k_means(scaled[None], k, generator)
         _, expected = k_means(drawn, k, generator)
-        logs = expected.clamp(min=_NOTHING).log()
-        spread = float(logs.std(correction=0)) * math.sqrt(1 + 1 / references)
-        after = float(logs.mean() - within[0].clamp(min=_NOTHING).log())
-        if gap >= after - spread:
+        of_k, error = gap(within[0], expected)
+        if former >= of_k - error:
             return labels
-        labels, gap = split[0], after
+        labels, former = split[0], of_k
     return labels
 
 

@@ -1,4 +1,4 @@
-"""Single linkage: the first cluster of a given size that forms as rows within reach are joined."""
+"""Single linkage: the first majority that forms as points within reach are joined."""
 
 from __future__ import annotations
 
@@ -13,30 +13,26 @@ _LEVEL = 1e-6
 """Distances that differ by less are equal: cosines of float32 rows are no more exact."""
 
 
-def first_cluster(distances: Tensor, least: int) -> Tensor:
-    """The first cluster of at least `least` points that single linkage forms: `[n]` bool.
+def first_majority(distances: Tensor) -> Tensor:
+    """The first cluster of more than n / 2 points that single linkage forms: `[n]` bool.
 
     `distances` `[n, n]` join points within reach, the nearest first. Those joined at the same
-    reach, to rounding, are joined together. More than half of the points make at most one such
-    cluster, whatever their order; of several, one is taken. O(n^2).
+    reach, to rounding, are joined together, so that their order does not matter. O(n^2).
     """
-    tree = sorted(_spanning_tree(distances))
     cluster = list(range(len(distances)))
     members = {point: [point] for point in cluster}
-    reach = 0.0 if least <= 1 else float("inf")
-    largest = 0
-    for length, start, end in tree:
+    reach, majority = float("inf"), 0
+    for length, start, end in sorted(_spanning_tree(distances)):
         if length > reach + _LEVEL:
             break
         into, out = cluster[start], cluster[end]
         for point in members[out]:
             cluster[point] = into
         members[into] += members.pop(out)
-        if len(members[into]) >= least:
-            reach = min(reach, length)
-            largest = into
+        if 2 * len(members[into]) > len(distances):
+            reach, majority = min(reach, length), into
     chosen = torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
-    chosen[members[largest]] = True
+    chosen[members[majority]] = True
     return chosen
 
 

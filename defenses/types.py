@@ -69,11 +69,15 @@ class Rule(BaseModel):
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:
-        """The robustness coefficient kappa for n rows, where one is published; else infinite.
+        """The robustness coefficient kappa for n rows; infinite for more than `most` hostile ones.
 
         Whatever `byzantine` rows are, and for every set S of the n - byzantine others with mean m:
         |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et al. 2023, definition 2).
         """
+        return self.kappa(n, byzantine) if 0 <= byzantine <= self.most(n) else math.inf
+
+    def kappa(self, n: int, byzantine: int) -> float:
+        """The `robustness` where that many are tolerated; infinite where none is published."""
         return math.inf
 
 
@@ -168,10 +172,14 @@ class SumRule(Rule):
         """The aggregate `[d]` of `rows` `[n, d]`, all in one place: every pass, averaged over n."""
         center = rows.new_zeros(rows.shape[1]) if center is None else center
         for _ in range(self.passes if len(rows) else 0):
-            parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
-            sums = [self.terms(part, center).sum(0) for part in parts]
-            center = self.step(center, torch.stack(sums).sum(0) / len(rows))
+            center = self.step(center, self.average(rows, center))
         return center
+
+    def average(self, rows: Tensor, center: Tensor) -> Tensor:
+        """The average `[d + extra]` of the `terms` of `rows` `[n, d]`, n > 0, about `center`."""
+        parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+        sums = [self.terms(part, center).sum(0) for part in parts]
+        return torch.stack(sums).sum(0) / len(rows)
 
 
 def require_floats(rows: Tensor) -> None:

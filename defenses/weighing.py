@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from defenses.columns import by_column, product
@@ -81,20 +82,21 @@ class DrawnWeights(RowRule):
     def __call__(
         self, rows: Tensor, byzantine: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        rows, keep = admitted(rows, byzantine, (), self)
-        n = len(rows) if keep is None else len(keep)
-        if n == 0:
-            return rows.new_zeros(rows.shape[1])
-        geometry = Geometry.of(rows, keep)
-        weights = self.weigh(geometry, min(byzantine, tolerated(n, (), self)), generator)
-        return self.noised(product(weights[None], rows, keep)[0], geometry, generator)
+        among = admitted(rows, byzantine, (), self)
+        if not among.count:
+            return among.nothing()
+        geometry = Geometry.of(among.rows, among.keep)
+        weights = self.weigh(geometry, among.hostile, generator)
+        return self.noised(among.weighed(weights), geometry, generator)
 
 
 class Composed(RowRule):
     """`rule` over what the parts `before` make of the rows, one after the other.
 
     A `WeightRule` is composed with them in n x n, with one final product; for any other rule the
-    mixtures are computed. A rule of sums is carried out over rows, all its passes.
+    mixtures are computed. A rule of sums is carried out over rows, all its passes. A mixture is
+    nobody's: a rule that remembers clients takes each for that of a client it meets for the first
+    time.
     """
 
     before: tuple[PreAggregator, ...]
@@ -103,7 +105,7 @@ class Composed(RowRule):
     def needs(self) -> Needs:
         needs: Needs = self.rule.needs() if isinstance(self.rule, RowRule) else frozenset()
         center: Needs = frozenset({"center"} if self.remembers else ())
-        return needs.union(center, *(part.needs() for part in self.before))
+        return needs.union(center, *(part.needs() for part in self.before)) - {"histories"}
 
     @property
     def remembers(self) -> bool:
@@ -132,35 +134,45 @@ def aggregate(
     generator: torch.Generator | None = None,
     **given: Tensor,
 ) -> Tensor:
-    """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`; see `RowRule`.
+    """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`.
 
-    *Rows left out*: of the n rows with at most f hostile ones, m are not usable. How many of these
-    are hostile nobody knows; among the n - m others there are at most f, which is what the rule is
-    told, or the most that it tolerates among n - m. That bounds the hostile ones where all m were
-    honest and f is still tolerated, and where they all were hostile: the most that a rule tolerates
-    falls by no more than one with each row.
+    Raises as `RowRule` does.
     """
-    rows, keep = admitted(rows, byzantine, before, rule)
-    n = len(rows) if keep is None else len(keep)
-    if n == 0:
-        return rows.new_zeros(rows.shape[1])
-    hostile = min(byzantine, tolerated(n, before, rule))
-    if not isinstance(rule, WeightRule):
-        mixed = _mixtures(rows, keep, hostile, before, generator)
-        if isinstance(rule, SumRule):
-            return rule.on_rows(mixed, **given)
-        assert isinstance(rule, RowRule)
-        drawn = {"generator": generator} if "generator" in rule.needs() else {}
-        return rule(mixed, hostile, **given, **drawn)
+    among = admitted(rows, byzantine, before, rule)
+    if not among.count:
+        return among.nothing()
+    if isinstance(rule, WeightRule):
+        return _composed(among, before, rule, generator)
+    mixed = _mixtures(among.rows, among.keep, among.hostile, before, generator)
+    if isinstance(rule, SumRule):
+        return rule.on_rows(mixed, **given)
+    assert isinstance(rule, RowRule)
+    drawn = {"generator": generator} if "generator" in rule.needs() else {}
+    return rule(mixed, among.hostile, **given, **drawn)
+
+
+def _composed(
+    among: Admitted,
+    before: Sequence[PreAggregator],
+    rule: WeightRule,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """`rule` over what `before` makes of rows, of which there are some: the aggregate `[d]`.
+
+    The mixtures are not computed: their weights are, on the rows.
+    """
     weights: Tensor | None = None
     if before or rule.geometric:
-        geometry, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)
+        geometry = Geometry.of(among.rows, among.keep)
+        geometry, weights = _mix(geometry, among.hostile, before, generator)
     if rule.geometric:
-        made = rule.mix(geometry, hostile)
+        made = rule.mix(geometry, among.hostile)
         weights = made if weights is None else made @ weights
     if weights is not None and weights.dim() == 1:
-        return product(weights[None], rows, keep)[0]
-    return by_column(rows, keep, weights, lambda ordered: rule.columns(ordered, hostile))
+        return among.weighed(weights)
+    return by_column(
+        among.rows, among.keep, weights, lambda ordered: rule.columns(ordered, among.hostile)
+    )
 
 
 def mixtures(
@@ -204,17 +216,46 @@ def _mix(
     return geometry, weights
 
 
-def admitted(
-    rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule: Rule
-) -> tuple[Tensor, Tensor | None]:
-    """The `rows` `[n, d]`, of no graph, and the places `[m]` of usable ones; None where all are.
+@dataclass(frozen=True)
+class Admitted:
+    """Which of the rows that a rule is given it aggregates, and how many may be hostile.
+
+    *Rows left out*: of the n rows with at most f hostile ones, m are not usable. How many of these
+    are hostile nobody knows; among the n - m others there are at most f, which is what the rule is
+    told, or the most that it tolerates among n - m. That bounds the hostile ones where all m were
+    honest and f is still tolerated, and where they all were hostile: the most that a rule tolerates
+    falls by no more than one with each row.
+    """
+
+    rows: Tensor
+    """All of them `[n, d]`, of no graph."""
+    keep: Tensor | None
+    """The places `[n - m]` of the usable ones; None where all are."""
+    count: int
+    """How many are usable: n - m."""
+    hostile: int
+    """How many of these may be hostile."""
+
+    def weighed(self, weights: Tensor) -> Tensor:
+        """The sum `[d]` of the usable rows, each times its one of `weights` `[n - m]`."""
+        return product(weights[None], self.rows, self.keep)[0]
+
+    def nothing(self) -> Tensor:
+        """The aggregate of no rows: zeros `[d]`."""
+        return self.rows.new_zeros(self.rows.shape[1])
+
+
+def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> Admitted:
+    """The usable ones of `rows` `[n, d]`, up to `byzantine` of which are hostile.
 
     Raises `ValueError` for more hostile rows than these tolerate, `TypeError` as `require_floats`.
     """
     refuse_too_many(len(rows), byzantine, before, rule)
     require_floats(rows)
     rows = rows.detach()
-    return rows, usable_places(rows)
+    keep = usable_places(rows)
+    count = len(rows) if keep is None else len(keep)
+    return Admitted(rows, keep, count, min(byzantine, tolerated(count, before, rule)))
 
 
 def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:

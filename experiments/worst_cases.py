@@ -104,11 +104,23 @@ def tally(by_case: Mapping[Case, Accuracies]) -> str:
     return "\n".join(lines)
 
 
+def attacked(by_case: Mapping[Case, Accuracies], keys: Sequence[str]) -> dict[Case, Accuracies]:
+    """The cases by `keys` in which somebody attacks."""
+    nobody = {("attack.fraction", "0"), ("attack.fraction", "0.0")}
+    return {
+        case: attacks
+        for case, attacks in by_case.items()
+        if nobody.isdisjoint(zip(keys, case, strict=True))
+    }
+
+
 def spread(by_case: Mapping[Case, Accuracies]) -> str:
-    """How far seeds lie apart."""
+    """How far seeds lie apart, in points; empty where no cell has several."""
     each = [list(seeds.values()) for attacks in by_case.values() for seeds in attacks.values()]
     pairs = [abs(a - b) for seeds in each for a, b in combinations(seeds, 2)]
     several = [statistics.stdev(seeds) for seeds in each if len(seeds) > 1]
+    if not several:
+        return ""
     return (
         f"{sum(pair > 10 for pair in pairs)} of {len(pairs)} pairs of seeds differ by over ten "
         f"points; the deviation over seeds is {statistics.median(several):.1f} points in the "
@@ -125,9 +137,9 @@ def main() -> None:
     parser.add_argument("--where", nargs="*", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     where = dict(each.split("=", 1) for each in asked.where)
-    by_case = cases(asked.table, [*asked.rows, *asked.columns], asked.over, where)
-    attacked = {case: attacks for case, attacks in by_case.items() if "0" not in case}
-    parts = [table(by_case, len(asked.rows)), tally(attacked), spread(by_case)]
+    keys = [*asked.rows, *asked.columns]
+    by_case = cases(asked.table, keys, asked.over, where)
+    parts = [table(by_case, len(asked.rows)), tally(attacked(by_case, keys)), spread(by_case)]
     print("\n\n".join(part for part in parts if part))
 
 

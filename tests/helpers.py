@@ -15,9 +15,11 @@ import torch
 from scipy import stats
 
 from accounting.ledger import Ledger
+from attacks.types import Attack
 from defenses.by_sums.mean import Mean
 from defenses.types import RowRule
 from privfed.data.federation import Examples, Federation
+from privfed.local.byzantine import Attackers
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Exchange
 from privfed.local.executor import LocalExecutor
@@ -104,6 +106,20 @@ class Seen:
         pass
 
 
+def attackers(
+    attack: Attack,
+    fraction: float = 0.25,
+    *,
+    afresh: bool = False,
+    unbounded: bool = False,
+    people: int = 8,
+    **details,
+) -> Attackers:
+    """Attackers among so many clients, drawn by a seed."""
+    identities, streams = np.arange(people), Streams(0, simulated=True)
+    return Attackers(attack, fraction, afresh, unbounded, identities, streams, people, **details)
+
+
 class Rounds:
     """A tiny federation with a real ledger, to run single rounds in."""
 
@@ -141,14 +157,13 @@ class Rounds:
             ),
             **algorithm,
         )
-        width = self.algorithm.objective.keeps * self.local.network.shapes.length
-        states = (
-            ClientStates(folder / "private", "", federation.clients, width, 0) if width else None
-        )
         rule, d = self.algorithm.rule, self.local.network.shapes.length
-        kept = rule.keeps(d) if isinstance(rule, RowRule) else 0
-        histories = (
-            ClientStates(folder / "histories", "", federation.clients, kept, 0) if kept else None
+        states, histories = (
+            ClientStates(folder / name, "", federation.clients, width, 0) if width else None
+            for name, width in (
+                ("private", self.algorithm.objective.keeps * d),
+                ("histories", rule.keeps(d) if isinstance(rule, RowRule) else 0),
+            )
         )
         object.__setattr__(self.local, "objective", self.algorithm.objective)
         self.world = World(
@@ -168,6 +183,12 @@ class Rounds:
             layers=self.local.network.shapes.sizes,
         )
         self.state = self.algorithm.initial_state(self.local.network.initial_params)
+
+    def attacked_by(self, attackers: Attackers) -> Rounds:
+        """These rounds, with `attackers` among the clients."""
+        executor = replace(self.world.executor, attackers=attackers)
+        self.world = replace(self.world, attackers=attackers, executor=executor)
+        return self
 
     def summed(self, exchange: Exchange, cohort: Cohort) -> BoundedSum:
         """The sum of the first exchange of a round, of a cohort with nobody hostile."""

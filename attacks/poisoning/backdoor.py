@@ -36,8 +36,13 @@ class Backdoor(Altered):
     """The brightness of the patch."""
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        if self.size**2 >= math.prod(shape):
-            return f"a patch of {self.size} x {self.size} covers all {math.prod(shape)} numbers"
+        image = shape[-2:]
+        if self.size**2 >= math.prod(image) or (len(image) == 2 and self.size > min(image)):
+            sides = " x ".join(map(str, image))
+            return (
+                f"a patch of {self.size} x {self.size} covers all {sides} numbers, or lies partly "
+                "outside of them; lower attack.size"
+            )
         return super().unfit(shape, numbers)
 
     def alter(self, x: Tensor) -> Tensor:

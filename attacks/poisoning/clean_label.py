@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -23,10 +24,10 @@ class CleanLabel(Backdoor):
     Each is made hard to recognise, so that the patch is what can be learned from it: it is moved
     by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it,
     (1 - blend) x + blend `value`. It is moved against a linear model (ridge regression onto the
-    classes) of all attackers' examples, to where some other class gains most on the right one,
-    x + epsilon (w_j - w_y) / |w_j - w_y|, which no other step of this length betters on that model;
-    or by "noise" in a random direction, to compare. No number leaves the range that it has among
-    the attackers' examples.
+    classes, of up to 2,000 of all attackers' examples), to where some other class is farthest ahead
+    of `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which no other step of this length betters;
+    or by "noise" in a random direction, to compare. By this move, which comes before the patch, no
+    number leaves the range that it has among the attackers' examples.
 
     Knows the data of all attackers and its own updates. Success: the part of other classes' test
     examples with the patch at full weight that are read as `target`.
@@ -59,8 +60,8 @@ class CleanLabel(Backdoor):
             raise Unarmed(f"none of the attackers' {len(x)} examples is of class {self.target}")
         flat = x.flatten(1)
         low, high = flat.min(0).values, flat.max(0).values
-        some = slice(None, None, -(-len(flat) // _MOST))
-        weights, offset = _ridge(flat[some], y[some], classes)
+        step = math.ceil(len(flat) / _MOST)
+        weights, offset = _ridge(flat[::step], y[::step], classes)
         return {"low": low, "high": high, "weights": weights, "offset": offset}
 
     def poison(
@@ -76,6 +77,7 @@ class CleanLabel(Backdoor):
         return x, y
 
     def _stamped(self, x: Tensor) -> Tensor:
+        """Examples `[n, *]` with the patch laid over them."""
         blended = (1 - self.blend) * x + self.blend * self.value
         return torch.where(self.patch(x) >= 0, blended, x)
 
@@ -89,7 +91,7 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """w_j - w_y `[n, d]` for the class j that gains most on the target y within epsilon."""
+        """w_j - w_y `[n, d]`, j the class that is farthest ahead of the target y after the step."""
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]

@@ -48,5 +48,5 @@ class DistributedBackdoor(Backdoor):
     def taught(self, x: Tensor, briefing: Briefing) -> Tensor:
         pixels = self.patch(x)
         part = pixels * self.parts // self.size**2
-        mine = (pixels >= 0) & (part == briefing.place % self.parts)
-        return torch.where(mine, self.value, x)
+        stamped = (pixels >= 0) & (part == briefing.place % self.parts)
+        return torch.where(stamped, self.value, x)

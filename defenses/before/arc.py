@@ -39,6 +39,6 @@ class AdaptiveClipping(PreAggregator):
         return max(0, (n - 1) // 2)
 
     def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
-        norms, n = geometry.norms().sqrt(), geometry.rows
+        norms, n = geometry.norms.sqrt(), geometry.rows
         longer = 2 * byzantine * (n - byzantine) // n
         return cut(norms, norms.sort(descending=True).values[longer])

@@ -42,7 +42,7 @@ class Clipping(PreAggregator):
         return n
 
     def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
-        return cut(geometry.norms().sqrt(), self.clipping_radius)
+        return cut(geometry.norms.sqrt(), self.clipping_radius)
 
 
 def cut(norms: Tensor, radius: float | Tensor) -> Tensor:

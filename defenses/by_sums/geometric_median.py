@@ -67,7 +67,7 @@ class GeometricMedian(SumRule, WeightRule):
     extra: ClassVar[int] = 1
     follows_clip: ClassVar[Mapping[str, float | None]] = {"smoothing": None}
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         return 4 * (1 + byzantine / (n - 2 * byzantine)) ** 2
 
     def within(self, clip: float | None) -> GeometricMedian:

@@ -35,11 +35,8 @@ class WithinRadius(SumRule):
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
         return rows - center
 
-    def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
-        center = rows.new_zeros(rows.shape[1]) if center is None else center
-        for _ in range(self.passes if len(rows) else 0):
-            center = self.step(center, mean_pull(rows, center, required_radius(self.radius)))
-        return center
+    def average(self, rows: Tensor, center: Tensor) -> Tensor:
+        return mean_pull(rows, center, required_radius(self.radius))
 
 
 class NormBound(WithinRadius):

@@ -23,10 +23,10 @@ class CovarianceFilter(WeightRule):
     have weight: each pass takes all of one row's. (Over all rows, one far out that is removed
     already would bring the filter to a stand.)
 
-    Needs rows. Tolerates fewer than half hostile. kappa as of `robustness`, where the variance may
-    even be that in one direction (the leading eigenvalue of the covariance of the honest rows,
-    instead of its trace). One Gram matrix, and at most n decompositions: O(n^2 d + n^4); the d x d
-    covariance is never made.
+    Needs rows. Tolerates fewer than half hostile. kappa as of `CovarianceFilter.kappa`, where the
+    variance may even be that in one direction (the leading eigenvalue of the covariance of the
+    honest rows, instead of its trace). One Gram matrix, and at most n decompositions:
+    O(n^2 d + n^4); the d x d covariance is never made.
 
     Source: Allouah, Guerraoui & Stephan 2025, "Towards trustworthy federated learning with
     untrusted participants", algorithm 2.
@@ -37,7 +37,7 @@ class CovarianceFilter(WeightRule):
     tensor([0.5000, 0.5000])
     """
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         """(f / (n - 2 f)) (sqrt(2 K) + sqrt(K + 1))^2, K = 2 (n - f) / (n - 2 f).
 
         The paper proves O(f / n); this constant is proved as follows. L is the leading eigenvalue
@@ -49,8 +49,6 @@ class CovarianceFilter(WeightRule):
         theirs. At the first c of (1) this leads from its m to the mean of its honest rows, from
         there to that of all honest rows, and from m to the F of later, smaller weights.
         """
-        if not 0 <= byzantine <= self.most(n):
-            return math.inf
         least = n - 2 * byzantine
         bound = 2 * (n - byzantine) / least
         return byzantine / least * (math.sqrt(2 * bound) + math.sqrt(bound + 1)) ** 2

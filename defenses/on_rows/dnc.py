@@ -33,9 +33,7 @@ class DivideAndConquer(WeightRule):
     """How many times the expected hostile rows are left out."""
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
-        n = geometry.rows
-        about = geometry.inner()
-        about = about - about.mean(0) - about.mean(1, keepdim=True) + about.mean()
+        n, about = geometry.rows, geometry.about_mean()
         vectors = torch.linalg.eigh(about).eigenvectors
         scores = vectors[:, -1].abs()  # the projections, but for their common scale
         inliers = scores.argsort(stable=True)[: max(1, n - int(self.share * byzantine))]

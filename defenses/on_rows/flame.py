@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from defenses.geometry import Geometry
-from defenses.linkage import first_cluster
+from defenses.linkage import first_majority
 from defenses.weighing import DrawnWeights
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Flame(DrawnWeights):
     def weigh(
         self, geometry: Geometry, byzantine: int, generator: torch.Generator | None
     ) -> Tensor:
-        norms = geometry.norms().sqrt()
-        admitted = first_cluster(1 - geometry.cosines(), geometry.rows // 2 + 1)
+        norms = geometry.norms.sqrt()
+        admitted = first_majority(1 - geometry.cosines())
         clipped = torch.where(norms > 0, _middle(norms) / norms, 1.0).clamp(max=1.0)
         return torch.where(admitted, clipped, 0.0) / admitted.sum()
 
@@ -65,7 +65,7 @@ class Flame(DrawnWeights):
         if generator is None:
             raise ValueError("FLAME adds noise; give a generator, or set noise to 0")
         noise = torch.randn(len(aggregate), generator=generator, dtype=aggregate.dtype)
-        deviation = self.noise * float(_middle(geometry.norms().sqrt()))
+        deviation = self.noise * float(_middle(geometry.norms.sqrt()))
         return aggregate + deviation * noise.to(aggregate.device)
 
 

@@ -9,11 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from defenses.clusters import upper_group
 from defenses.finite import usable
 from defenses.history import Histories, HistoryRule
 from defenses.on_rows.median import Median
 from defenses.quasi_newton import hessian_product
+from defenses.two_groups import upper_group
 from defenses.types import require_floats
 from defenses.weighing import refuse_too_many
 
@@ -34,11 +34,11 @@ class FlDetector(HistoryRule):
     `byzantine` = 0 this is the median, and up to `byzantine` honest clients may be out where nobody
     attacks.
 
-    Needs rows, whose they are, the model, and of each client 1 d numbers and N scores; of the run
-    2 N + 2 vectors. Only who took part in the round before is predicted, so that the same clients
-    have to return; nobody is judged before round 2 N + 1. Against updates that contradict each
-    other over rounds. No kappa: until then, and of those not detected, it tolerates what
-    the median does. O(n d + N^2 d + n d log n).
+    Needs rows, whose they are, the model, and of each client d + N + 3 numbers (its last update, N
+    scores); of the run 2 N + 2 vectors. Only who took part in the round before is predicted, so
+    that the same clients have to return; nobody is judged before round 2 N + 1. Against updates
+    that contradict each other over rounds. No kappa: until then, and of those not detected, it
+    tolerates what the median does. O(n d + N^2 d + n d log n).
 
     Published, training begins again without those who were detected. Here it goes on, and they stay
     out: for the other, start a new run without them. The aggregate is published for any rule;
@@ -114,15 +114,25 @@ class FlDetector(HistoryRule):
             move = histories.model - histories.run["model"]
             moved = hessian_product(histories.run["moves"], histories.run["changes"], move)
             clients.score(predicted, _distances(rows, clients.updates, moved, predicted))
-            judged = predicted & (clients.scored >= self.window)
-            if generator is None:
-                raise ValueError("gap statistics draw samples at random; give a generator")
-            suspects = judged.clone()
-            suspects[judged] = upper_group(clients.scores[judged], self.references, generator)
+            suspects = self._suspects(clients, predicted, generator)
             clients.remove(suspects, byzantine - int(clients.removed.sum()))
         clients.update(good, rows, before + 1)
         left = rows[good & ~clients.highest(clients.removed, byzantine)]
         return Median()(left, min(byzantine, Median().most(len(left)))), clients.numbers
+
+    def _suspects(
+        self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """Which of the `predicted` `[n]`, whose window is full, are of the higher group: `[n]`.
+
+        Raises `ValueError` without a generator.
+        """
+        if generator is None:
+            raise ValueError("gap statistics draw samples at random; give a generator")
+        judged = predicted & (clients.scored >= self.window)
+        suspects = judged.clone()
+        suspects[judged] = upper_group(clients.scores[judged], self.references, generator)
+        return suspects
 
 
 class _Clients:

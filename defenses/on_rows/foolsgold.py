@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from defenses.columns import product
 from defenses.finite import LONGEST
 from defenses.geometry import Geometry
 from defenses.history import Histories, HistoryRule
@@ -72,16 +71,16 @@ class FoolsGold(WeightRule, HistoryRule):
         histories: Histories,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        rows, keep = admitted(rows, byzantine, (), self)
-        sums = histories.clients.to(rows)
+        among = admitted(rows, byzantine, (), self)
+        rows, keep, sums = among.rows, among.keep, histories.clients.to(rows)
+        if not among.count:
+            return among.nothing(), sums.float()
         if keep is None:
             sums = _within(sums + rows)
-        elif len(keep):
+        else:
             sums = sums.index_copy(0, keep, _within(sums[keep] + rows[keep]))
-        if not (len(rows) if keep is None else len(keep)):
-            return rows.new_zeros(rows.shape[1]), sums.float()
-        weights = self.mix(Geometry.of(sums, keep), byzantine)
-        return product(weights[None], rows, keep)[0], sums.float()
+        weights = self.mix(Geometry.of(sums, keep), among.hostile)
+        return among.weighed(weights), sums.float()
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         if geometry.rows == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ class Krum(WeightRule):
     def most(self, n: int) -> int:
         return max(0, (n - 3) // 2)
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         return 6 * (1 + byzantine / (n - 2 * byzantine))
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
@@ -52,8 +54,8 @@ class MultiKrum(Krum):
     tensor([0.5000, 0.5000])
     """
 
-    def robustness(self, n: int, byzantine: int) -> float:
-        return super(Krum, self).robustness(n, byzantine)
+    def kappa(self, n: int, byzantine: int) -> float:
+        return math.inf  # Krum's is of one row
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         scores = krum_scores(geometry.distances(), byzantine)

@@ -54,12 +54,12 @@ class LayerAdaptive(RowRule):
         return frozenset({"layers"})
 
     def __call__(self, rows: Tensor, byzantine: int, *, layers: Tensor) -> Tensor:  # type: ignore[override]
-        rows, keep = admitted(rows, byzantine, (), self)
+        among = admitted(rows, byzantine, (), self)
         if int(layers.sum()) != rows.shape[1]:
             raise ValueError(f"layers have {int(layers.sum())} numbers, and rows {rows.shape[1]}")
-        rows = rows if keep is None else rows[keep]
-        if not len(rows):
-            return rows.new_zeros(rows.shape[1])
+        if not among.count:
+            return among.nothing()
+        rows = among.rows if among.keep is None else among.rows[among.keep]
         scale, least = _to_median_norm(rows), _least_magnitudes(rows, self.sparsity)
         aggregate = rows.new_empty(rows.shape[1])
         for layer in _spans(layers):

@@ -26,7 +26,7 @@ class Median(WeightRule):
 
     geometric: ClassVar[bool] = False
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         return 4 * (1 + byzantine / (n - 2 * byzantine)) ** 2
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from defenses.columns import product
 from defenses.finite import usable
 from defenses.types import RowRule
 from defenses.weighing import admitted
@@ -37,20 +36,19 @@ class TrustedNeighbours(RowRule):
         return frozenset({"root"})
 
     def __call__(self, rows: Tensor, byzantine: int, *, root: Tensor) -> Tensor:  # type: ignore[override]
-        rows, keep = admitted(rows, byzantine, (), self)
-        n = len(rows) if keep is None else len(keep)
-        if n == 0 or not bool(usable(root[None]).all()):
-            return rows.new_zeros(rows.shape[1])
-        distances = _from(root.detach(), rows)
-        distances = distances if keep is None else distances[keep]
-        count = n - min(byzantine, self.most(n))
+        among = admitted(rows, byzantine, (), self)
+        if not among.count or not bool(usable(root[None]).all()):
+            return among.nothing()
+        distances = _from(root.detach(), among.rows)
+        distances = distances if among.keep is None else distances[among.keep]
+        nearest = distances.argsort(stable=True)[: among.count - among.hostile]
         weights = torch.zeros_like(distances)
-        weights[distances.argsort(stable=True)[:count]] = 1 / count
-        return product(weights[None], rows, keep)[0]
+        weights[nearest] = 1 / len(nearest)
+        return among.weighed(weights)
 
 
 def _from(point: Tensor, rows: Tensor) -> Tensor:
-    """Squared distances `[n]` float64 of `rows` `[n, d]` from `point` `[d]`, row by row."""
+    """Distances `[n]` of `rows` `[n, d]` from `point` `[d]`, row by row."""
     away = torch.empty_like(point)
     norms = [torch.linalg.vector_norm(torch.sub(row, point, out=away)) for row in rows]
-    return torch.stack(norms).double().square()
+    return torch.stack(norms)

@@ -34,7 +34,7 @@ class Rflbat(DrawnWeights):
     Source: Wang, Zhai, Zhan & Xia 2022, "RFLBAT: a robust federated learning algorithm against
     backdoor attack" (arXiv 2201.03772), by what published reimplementations agree on, thresholds
     10 and 4 among it; they differ in the space that is clustered, which is that of the components
-    here. The gap statistic is that of Tibshirani et al. 2001 (`defenses.kmeans`).
+    here (`defenses.kmeans`).
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.3], [0.9, -0.4], [1.2, 0.0], [-9.0, 9.0], [-9.0, 9.1]])
@@ -76,8 +76,7 @@ class Rflbat(DrawnWeights):
 
 def _components(geometry: Geometry) -> Tensor:
     """The first two principal components `[n, 2]` of n rows, or the one of a single row."""
-    alike = torch.full((geometry.rows,), 1 / geometry.rows, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(geometry.about_mean(alike.to(geometry.device)))
+    values, vectors = torch.linalg.eigh(geometry.about_mean())
     components: Tensor = vectors[:, -2:] * values[-2:].clamp(min=0.0).sqrt()
     return components
 

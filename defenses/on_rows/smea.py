@@ -42,14 +42,12 @@ class SmallestEigenvalue(WeightRule):
         tolerated = range(super().most(n) + 1)
         return max(f for f in tolerated if math.comb(n, f) <= self.subsets)
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         """The published constant.
 
-        Less than it is needed: two sets of n - f share n - 2 f rows, whose mean is no farther from
+        A smaller one holds: two sets of n - f share n - 2 f rows, whose mean is no farther from
         that of either than sqrt(f / (n - 2 f)) of its deviations, which makes 4 f / (n - 2 f).
         """
-        if not 0 <= byzantine <= self.most(n):
-            return math.inf
         return 4 * byzantine / (n - byzantine) * (1 + byzantine / (n - 2 * byzantine)) ** 2
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
@@ -73,16 +71,16 @@ def _varying_least(gram: Tensor, remove: int) -> Tensor:
     places = _subsets(len(gram), remove)
     inside = gram.new_zeros(len(places), len(gram)).scatter_(1, places, 1.0)
     inside /= places.shape[1]
-    bounds, open_ = gram.new_zeros(len(places)), torch.ones(len(places), dtype=torch.bool)
-    best, least = places[0], math.inf
-    while bool(open_.any()):
-        next_ = torch.where(open_, bounds, math.inf).topk(min(_AT_ONCE, len(places)), largest=False)
-        if not float(next_.values[0]) < least * (1 - _ROUNDING):
+    bounds, undecided = gram.new_zeros(len(places)), torch.ones(len(places), dtype=torch.bool)
+    best, least, count = places[0], math.inf, min(_AT_ONCE, len(places))
+    while bool(undecided.any()):
+        lowest, tried = torch.where(undecided, bounds, math.inf).topk(count, largest=False)
+        if not float(lowest[0]) < least * (1 - _ROUNDING):
             break
-        largest, along = _leading(gram, places[next_.indices])
-        open_[next_.indices] = False
+        largest, along = _leading(gram, places[tried])
+        undecided[tried] = False
         if float(largest.min()) < least:
-            best, least = places[next_.indices[largest.argmin()]], float(largest.min())
+            best, least = places[tried[largest.argmin()]], float(largest.min())
         variances = inside @ along.square() - (inside @ along).square()
         bounds = torch.maximum(bounds, variances.max(dim=1).values)
     return best

@@ -26,7 +26,7 @@ class TrimmedMean(WeightRule):
 
     geometric: ClassVar[bool] = False
 
-    def robustness(self, n: int, byzantine: int) -> float:
+    def kappa(self, n: int, byzantine: int) -> float:
         ratio = byzantine / (n - 2 * byzantine)
         return 6 * ratio * (1 + ratio)
 

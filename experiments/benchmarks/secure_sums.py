@@ -33,7 +33,7 @@ from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode
-from privfed.secure.primitives import Expander, verified
+from privfed.secure.primitives import Expander, KeyPair, verified
 from privfed.secure.summation import Session
 
 LOST = 10
@@ -66,7 +66,8 @@ class Stopwatch(Wire):
             self.taken[self._asked[0]].append(time.perf_counter() - self._asked[1])
         else:
             names = {Roster.kind: STEPS[0], Inbox.kind: STEPS[1]}
-            verified.cache_clear()  # a client of its own has checked nothing yet
+            verified.cache_clear()  # a client of its own has checked nothing yet,
+            KeyPair.agree_apart()  # and nobody has agreed on keys for it
             self._asked = (names.get(decode(data).kind, ""), time.perf_counter())
         return data
 

@@ -7,6 +7,7 @@ data; a cohort has as many of them as the sampler happens to draw.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,7 @@ class Attackers:
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def hostile(self, round: int) -> Mask:
-        """Which clients are byzantine in `round`, `[N]`: nobody, outside of `period`."""
+        """Which clients are byzantine in `round`, `[N]`; outside of `period` nobody is."""
         chosen = self.chosen(round)
         return chosen if self.attacking(round) else np.zeros_like(chosen)
 
@@ -131,7 +132,8 @@ class Attackers:
         sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
         rows = rows.clone()
         rows[bad] = sent
-        return rows, {**others, **{_memory_of(task) + k: v for k, v in remembered.items()}}
+        start = _memory_of(task)
+        return rows, {**others, **{start + name: value for name, value in remembered.items()}}
 
     def lengthened(
         self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool
@@ -166,16 +168,14 @@ class Attackers:
         owners = np.repeat(np.arange(federation.clients), np.diff(federation.offsets))
         places = np.flatnonzero(np.isin(owners, self._ever(federation)))
         theirs = torch.from_numpy(places).to(examples.y.device)
-        try:
-            if not len(places):
-                raise Unarmed("the attackers hold nothing")
-            learned = self.attack.study(examples.x[theirs], examples.y[theirs], examples.classes)
-        except Unarmed:
-            raise Refused(
-                "attack: the attackers hold no example of those that the attack is about; raise "
-                "attack.fraction, or aim at more examples (its keys say at which)"
-            ) from None
-        return replace(self, learned=learned)
+        with contextlib.suppress(Unarmed):
+            if len(places):
+                x, y = examples.x[theirs], examples.y[theirs]
+                return replace(self, learned=self.attack.study(x, y, examples.classes))
+        raise Refused(
+            "attack: the attackers hold no example of those that the attack is about; raise "
+            "attack.fraction, or aim at more examples (its keys say at which)"
+        )
 
     def _ever(self, federation: Federation) -> list[int]:
         """Which clients are byzantine in any round."""
@@ -230,9 +230,14 @@ def _memory_of(task: str) -> str:
 def _parted(state: State, task: str) -> tuple[State, State]:
     """What attackers remember of other exchanges, and of those that ask for `task`."""
     start = _memory_of(task)
-    mine = {name: name.startswith(start) if start else "/" not in name for name in state}
-    others = {name: value for name, value in state.items() if not mine[name]}
-    return others, {name.removeprefix(start): state[name] for name in state if mine[name]}
+    others: dict[str, Tensor] = {}
+    remembered: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if name.startswith(start) if start else "/" not in name:
+            remembered[name.removeprefix(start)] = value
+        else:
+            others[name] = value
+    return others, remembered
 
 
 def refuse_unfit(attack: Attack, examples: Examples) -> None:

@@ -160,7 +160,9 @@ class Objective(Protocol):
     def admitted(self, rows: Tensor) -> Tensor:
         """Rows `[c, m]` with what no honest client could send cut off, for all to see that it is.
 
-        Honest rows stay as they are. It is applied wherever rows are bounded.
+        Honest rows stay as they are. It is applied to all rows that are summed, but for those of
+        attackers who ignore bounds. Rules on rows are given updates alone, which any client could
+        send.
         """
         ...
 

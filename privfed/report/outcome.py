@@ -113,21 +113,19 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
             return {}
         return {"misbehaviour": "not measured: the rule sees sums, and nobody's row"}
     total, hostile = len(misbehaviour.clients), misbehaviour.hostile
-    table = "simulation only: report/simulation_only_clients.csv"
+    facts = {name: each.to_json(hostile) for name, each in misbehaviour.measures.items()}
     if hostile is None:
-        facts = {name: each.to_json(None) for name, each in misbehaviour.measures.items()}
-        stand = ", ".join(f"{fact['differ']} {name}" for name, fact in facts.items())
-        return {"misbehaviour": f"of {total} clients, unlike their cohorts: {stand} ({table})"}
-    bad = int(hostile.sum())
-    counts = (
-        f"{name}: {fact['named_hostile']} of {bad} hostile and {fact['named_honest']} of "
-        f"{total - bad} honest ones, AUC {fact['auc']:.2f}"
-        for name, fact in ((n, each.to_json(hostile)) for n, each in misbehaviour.measures.items())
-    )
-    return {
-        "misbehaviour": f"clients named at {LEVEL:.0%} false discoveries, {'; '.join(counts)} "
-        f"({table})"
-    }
+        counts = ", ".join(f"{fact['differ']} {name}" for name, fact in facts.items())
+        words = f"of {total} clients, unlike their cohorts: {counts}"
+    else:
+        bad = int(hostile.sum())
+        counts = "; ".join(
+            f"{name}: {fact['named_hostile']} of {bad} hostile and {fact['named_honest']} of "
+            f"{total - bad} honest ones, AUC {fact['auc']:.2f}"
+            for name, fact in facts.items()
+        )
+        words = f"clients named at {LEVEL:.0%} false discoveries, {counts}"
+    return {"misbehaviour": f"{words} (simulation only: report/simulation_only_clients.csv)"}
 
 
 def _divergence_row(outcome: Outcome) -> dict[str, str]:

@@ -89,7 +89,7 @@ class BySums:
         sent = self._updates.algorithm.objective.admitted(chunk.rows)
         rows = self._rule.terms(sent / parts if parts > 1 else sent, center)
         if self._updates.unbounded:
-            hostile = torch.from_numpy(self._updates.hostile(chunk.ids)).to(rows.device)
+            hostile = self._updates.hostile_rows(chunk.ids, rows)
             rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)
         if self._updates.algorithm.fixed_divisor:
             return rows

@@ -10,14 +10,17 @@ from torch import Tensor
 from defenses.finite import usable
 from defenses.geometry import Geometry
 
+MEASURES = ("far", "against", "alike")
+"""By what rows stand out; see `standings`."""
+
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
     """How many of `rows` `[n, m]` stand out as much as each does, or more: `[n]`, by measure.
 
-    Itself included. "far": by the distance from `aggregate` `[m]`, which attackers have that push
-    it; "against": by the angle with it, which those have that work against it; "alike": by how near
-    the nearest other row is, as to those who push together. Rows that are not finite are farthest,
-    and else stand out least. No copy of the rows is made.
+    A row counts itself. The measures are "far", the distance from `aggregate` `[m]`, which is large
+    for attackers who push it; "against", the angle with it, for those who work against it; and
+    "alike", how near the nearest other row is, for those who push together. Rows that are not
+    finite are farthest, and stand out least by the other two. No copy of the rows is made.
     """
     good = usable(rows)
     places = good.nonzero().squeeze(1)
@@ -30,8 +33,8 @@ def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
     if len(places) > 1:
         squared = Geometry.of(rows, None if len(places) == len(rows) else places).distances()
         alike[places] = -squared.fill_diagonal_(math.inf).min(dim=1).values
-    measures = {"far": far, "against": against, "alike": alike}
-    return {name: _at_least(values) for name, values in measures.items()}
+    measures = zip(MEASURES, (far, against, alike), strict=True)
+    return {name: _at_least(values) for name, values in measures}
 
 
 def _cosines(rows: Tensor, aggregate: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from defenses.finite import usable
-from privfed.local.byzantine import Mask
+from privfed.local.byzantine import Attackers, Mask
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.clipping import clip_rows, count_turned
 from privfed.privacy.mechanism import BoundedRows, PublicState
@@ -119,7 +119,7 @@ class ClientUpdates:
         if attackers is None:
             return bounded
         if self.algorithm.mechanism.adaptive and attackers.lies.within is not None:
-            liars = self._are_hostile(ids, rows)
+            liars = self.hostile_rows(ids, rows)
             bounded = count_turned(bounded, liars, attackers.lies.within)
         if not attackers.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
             free = bounded.bound == math.inf
@@ -134,8 +134,8 @@ class ClientUpdates:
             return np.zeros(len(ids), dtype=bool)
         return attackers.hostile(self.cohort.round)[ids]
 
-    def _are_hostile(self, ids: Indices, rows: Tensor) -> Tensor:
-        """`hostile`, where `rows` are: `[c]` bool."""
+    def hostile_rows(self, ids: Indices, rows: Tensor) -> Tensor:
+        """Which of clients `ids` `[c]` are hostile, as `hostile` says, on the device of `rows`."""
         return torch.from_numpy(self.hostile(ids)).to(rows.device)
 
     @property
@@ -170,22 +170,27 @@ class ClientUpdates:
     ) -> Iterator[Chunk]:
         """Answers with those of attackers in their places, who wait for all others' first."""
         attackers = self.world.attackers
-        if attackers and exchange.task == "train":
-            params = exchange.broadcast["params"]
-            self.attack_memory = attackers.watching(params, self.attack_memory)
-            exchange = replace(exchange, remembered=self.attack_memory)
-        chunks = self.world.executor.chunks(exchange, present)
         if attackers is None or exchange.task == "measure":
-            yield from chunks
+            yield from self.world.executor.chunks(exchange, present)
             return
-        claimed = map(self._claimed, chunks)
+        if exchange.task == "train":
+            exchange = self._watched(exchange, attackers)
+        claimed = map(self._claimed, self.world.executor.chunks(exchange, present))
         if not attackers.replace_rows(exchange.task):
             yield from claimed
-            return
-        answers = list(claimed)
-        if not answers:
-            return
-        answer = _joined(answers)
+        elif answers := list(claimed):
+            yield self._replaced(_joined(answers), attackers, exchange, foreseen)
+
+    def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
+        """The exchange with what attackers remember, now that they see the model it broadcasts."""
+        params = exchange.broadcast["params"]
+        self.attack_memory = attackers.watching(params, self.attack_memory)
+        return replace(exchange, remembered=self.attack_memory)
+
+    def _replaced(
+        self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
+    ) -> Chunk:
+        """The answer of a whole cohort with the rows that attackers send in place of theirs."""
         bad = self.hostile(answer.ids)
         part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
@@ -197,14 +202,14 @@ class ClientUpdates:
         sent, self.attack_memory = attackers.corrupt(
             self.cohort.round, ids, shown, self.attack_memory, tried, exchange.task
         )
-        yield replace(answer, rows=part.put(sent, answer.rows))
+        return replace(answer, rows=part.put(sent, answer.rows))
 
     def _claimed(self, chunk: Chunk) -> Chunk:
         """A chunk with the weights that attackers claim."""
         attackers = self.world.attackers
         if attackers is None or attackers.lies.weight == 1.0:
             return chunk
-        liars = self._are_hostile(chunk.ids, chunk.weights)
+        liars = self.hostile_rows(chunk.ids, chunk.weights)
         return replace(chunk, weights=attackers.lies.claimed(chunk.weights, liars))
 
 

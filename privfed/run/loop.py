@@ -197,8 +197,9 @@ def outcome_of(
 def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbehaviour | None:
     """What speaks against clients after round `until`; None where no rows were watched.
 
-    That is so but in simulations that opted into their measures, with rules that see rows. Rounds
-    count in which attackers attack; where they do in none, all count, and nobody is hostile.
+    Rows are watched in simulations that opted into their measures, under rules that see rows. The
+    rounds that count are those in which attackers attack; where they do in none, all count, and
+    nobody is hostile.
     """
     attackers, clients = setup.attackers, setup.federation.clients
     lines = list(directory.ranks.lines(until))

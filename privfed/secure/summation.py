@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
 from privfed.streams import Keys, Streams
 from privfed.vector import Indices
+
+if TYPE_CHECKING:  # of pydantic's, without which a client of masked sums does
+    from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 
 
 def _nobody() -> Indices:

@@ -40,11 +40,11 @@ def cloud(n, d=6, seed=0, shift=1.0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)) + shift
 
 
-def shown(attack, own, honest, rule=None):
+def shown(attack, trained, honest, rule=None):
     """The view that its declaration entitles it to."""
     return View(
         1,
-        own,
+        trained,
         honest if Knowledge.ALL_HONEST in attack.knows else None,
         rule if Knowledge.RULE in attack.knows else None,
     )
@@ -52,24 +52,24 @@ def shown(attack, own, honest, rule=None):
 
 @pytest.mark.parametrize("attack", [*FULL, *OWN], ids=lambda a: type(a).__name__)
 def test_an_attack_sends_a_row_for_each_attacker_and_changes_none_of_what_it_saw(attack):
-    own, honest = cloud(3), cloud(9, seed=1)
-    before = own.clone(), honest.clone()
-    sent, _ = attack.corrupt(shown(attack, own, honest, lambda rows: rows.mean(0)), {}, rng())
-    assert sent.shape == own.shape
-    assert sent.dtype == own.dtype
+    trained, honest = cloud(3), cloud(9, seed=1)
+    before = trained.clone(), honest.clone()
+    sent, _ = attack.corrupt(shown(attack, trained, honest, lambda rows: rows.mean(0)), {}, rng())
+    assert sent.shape == trained.shape
+    assert sent.dtype == trained.dtype
     assert bool(sent.isfinite().all())
     assert attack.corrupts
-    assert torch.equal(own, before[0])
+    assert torch.equal(trained, before[0])
     assert torch.equal(honest, before[1])
-    again, _ = attack.corrupt(shown(attack, own, honest, lambda rows: rows.mean(0)), {}, rng())
+    again, _ = attack.corrupt(shown(attack, trained, honest, lambda rows: rows.mean(0)), {}, rng())
     assert torch.equal(sent, again), "resumed runs attack alike"
 
 
 @pytest.mark.parametrize("attack", OWN, ids=lambda a: type(a).__name__)
 def test_attacks_that_know_their_own_updates_take_no_more(attack):
-    own = cloud(3)
-    sent, _ = attack.corrupt(View(1, own), {}, rng())
-    spoiled, _ = attack.corrupt(View(1, own, cloud(5), torch.sum), {}, rng())
+    trained = cloud(3)
+    sent, _ = attack.corrupt(View(1, trained), {}, rng())
+    spoiled, _ = attack.corrupt(View(1, trained, cloud(5), torch.sum), {}, rng())
     assert torch.equal(sent, spoiled), "what others sent made a difference"
     assert Knowledge.ALL_HONEST not in attack.knows
 
@@ -86,16 +86,16 @@ def test_full_knowledge_of_few_or_equal_updates_is_no_error(attack, honest):
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e25])
 def test_an_honest_row_that_diverged_does_not_disarm_an_attack(attack, bad):
     """A rule leaves it out, and so do they."""
-    own, honest = cloud(3), cloud(9, seed=1)
+    trained, honest = cloud(3), cloud(9, seed=1)
     spoiled = honest.clone()
     spoiled[4] = bad
     left = torch.cat([honest[:4], honest[5:]])
-    sent, state = attack.corrupt(shown(attack, own, spoiled, lambda r: r.mean(0)), {}, rng())
-    expected, clean = attack.corrupt(shown(attack, own, left, lambda r: r.mean(0)), {}, rng())
+    sent, state = attack.corrupt(shown(attack, trained, spoiled, lambda r: r.mean(0)), {}, rng())
+    expected, clean = attack.corrupt(shown(attack, trained, left, lambda r: r.mean(0)), {}, rng())
     assert torch.equal(sent, expected)
     assert all(torch.equal(state[key], clean[key]) for key in clean)
-    none, _ = attack.corrupt(shown(attack, own, torch.full((2, 6), bad), torch.sum), {}, rng())
-    assert torch.equal(none, own)
+    none, _ = attack.corrupt(shown(attack, trained, torch.full((2, 6), bad), torch.sum), {}, rng())
+    assert torch.equal(none, trained)
 
 
 @pytest.mark.parametrize("attack", DATA, ids=lambda a: type(a).__name__)
@@ -140,6 +140,21 @@ def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
         assert torch.equal(stamped, Backdoor(size=2).alter(x.view(5, 8, 8)).view(5, 64))
 
 
+@pytest.mark.parametrize(
+    "shape, largest",
+    [((2, 28), 2), ((3, 2, 28), 2), ((3, 2, 2), 1), ((1, 1, 4), 1), ((9,), 2), ((10,), 3)],
+    ids=str,
+)
+def test_a_patch_that_lies_in_no_image_or_covers_it_does_not_fit(shape, largest):
+    for size in range(1, largest + 1):
+        attack = Backdoor(size=size)
+        assert attack.unfit(shape, True) is None
+        stamped = attack.alter(torch.zeros(2, *shape))[0]
+        channels = shape[0] if len(shape) == 3 else 1
+        assert int(stamped.sum()) == channels * size**2 < stamped.numel()
+    assert "lower attack.size" in Backdoor(size=largest + 1).unfit(shape, True)
+
+
 def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
     x, y = torch.rand(20, 64), torch.arange(20) % 4
     attack = Backdoor(target=3, share=0.25)
@@ -150,8 +165,8 @@ def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
     assert len(aimed) == 15
     assert wanted.tolist() == [3] * 15
     assert not attack.corrupts, "without boosting only data are poisoned"
-    own = cloud(2)
-    assert torch.equal(Backdoor(boost=7.0).corrupt(View(1, own), {}, rng())[0], 7.0 * own)
+    trained = cloud(2)
+    assert torch.equal(Backdoor(boost=7.0).corrupt(View(1, trained), {}, rng())[0], 7.0 * trained)
     torch.testing.assert_close(EdgeCase(low=-1.0, high=3.0).alter(x), 2.0 - x)
 
 

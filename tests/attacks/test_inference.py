@@ -52,24 +52,24 @@ def cnn(seed):
 @pytest.mark.parametrize("scale", [1.0, -0.03])
 def test_a_linear_first_layer_gives_one_example_away_exactly(seed, scale):
     model, x = mlp(seed), torch.randn(1, 64)
-    seen = scale * gradient(model, x, torch.tensor([seed])).detach()
-    assert torch.allclose(recover_one(*first(model, seen)), x[0], atol=1e-4)
-    assert torch.allclose(recover_candidates(*first(model, seen), 1), x, atol=1e-4)
+    update = scale * gradient(model, x, torch.tensor([seed])).detach()
+    assert torch.allclose(recover_one(*first(model, update)), x[0], atol=1e-4)
+    assert torch.allclose(recover_candidates(*first(model, update), 1), x, atol=1e-4)
 
 
 def test_all_rows_together_stand_more_noise_than_one():
     model, x = mlp(0), torch.randn(1, 64)
     weight, bias = first(model, gradient(model, x, torch.tensor([3])).detach())
     size = 0.05 * bias.abs().max()
-    one, all_rows = [], []
+    strongest, all_rows = [], []
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         noised = [
             part + size * torch.randn(part.shape, generator=generator) for part in (weight, bias)
         ]
-        one.append(mse(recover_candidates(*noised, 1), x))
+        strongest.append(mse(recover_candidates(*noised, 1), x))
         all_rows.append(mse(recover_one(*noised), x[0]))
-    assert np.mean(all_rows) < 0.7 * np.mean(one)
+    assert np.mean(all_rows) < 0.7 * np.mean(strongest)
 
 
 def test_neurons_of_one_example_alone_give_it_away_in_a_batch():
@@ -77,8 +77,8 @@ def test_neurons_of_one_example_alone_give_it_away_in_a_batch():
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 200), nn.ReLU(), nn.Linear(200, 3))
     x, y = torch.randn(2, 8), torch.tensor([0, 2])
-    seen = gradient(model, x, y).detach()
-    recovered = recover_candidates(*first(model, seen), 200)
+    update = gradient(model, x, y).detach()
+    recovered = recover_candidates(*first(model, update), 200)
     assert torch.allclose(best_matches(recovered, x), x, atol=1e-3)
 
 
@@ -132,9 +132,11 @@ def sigmoid_net():
 def test_deep_leakage_finds_a_tiny_image_on_a_smooth_net():
     model, y = sigmoid_net(), torch.tensor([1])
     x = torch.rand(1, 1, 6, 6, dtype=torch.float64)
-    seen = gradient(model, x, y).detach()
+    update = gradient(model, x, y).detach()
     search = Search((1, 1, 6, 6), y, 0.0, 1.0)
-    recovered = match_gradients(updates(model), seen, search, 15, torch.Generator().manual_seed(0))
+    recovered = match_gradients(
+        updates(model), update, search, 15, torch.Generator().manual_seed(0)
+    )
     assert psnr(recovered, x, 1.0) > 40
 
 
@@ -143,34 +145,34 @@ def blob():
     return torch.exp(-4 * (places[:, None] ** 2 + (places - 0.3) ** 2))[None, None]
 
 
-def searched(seen, iterations=150, seed=0):
+def searched(update, iterations=150, seed=0):
     model, y = sigmoid_net(), torch.tensor([1])
     search = Search((1, 1, 6, 6), y, 0.0, 1.0)
     generator = torch.Generator().manual_seed(seed)
-    return match_direction(updates(model), seen, search, iterations, generator, 1e-4)
+    return match_direction(updates(model), update, search, iterations, generator, 1e-4)
 
 
 def test_the_direction_alone_is_enough():
     """Scaled as a clip scales: nothing is lost."""
     x = blob()
-    seen = gradient(sigmoid_net(), x, torch.tensor([1])).detach()
-    recovered = searched(seen)
+    update = gradient(sigmoid_net(), x, torch.tensor([1])).detach()
+    recovered = searched(update)
     assert psnr(recovered, x, 1.0) > 25
-    assert torch.allclose(searched(1e-3 * seen), recovered, atol=1e-4)
+    assert torch.allclose(searched(1e-3 * update), recovered, atol=1e-4)
     assert recovered.min() >= 0
     assert recovered.max() <= 1
 
 
 def test_quality_falls_with_noise():
     x = blob()
-    seen = gradient(sigmoid_net(), x, torch.tensor([1])).detach()
-    size = torch.linalg.vector_norm(seen) / math.sqrt(len(seen))
+    update = gradient(sigmoid_net(), x, torch.tensor([1])).detach()
+    size = torch.linalg.vector_norm(update) / math.sqrt(len(update))
     quality = []
     for level in (0.0, 0.1, 0.4, 1.6):
         draws = [torch.Generator().manual_seed(seed) for seed in range(3)]
-        noises = [torch.randn(seen.shape, generator=one, dtype=seen.dtype) for one in draws]
-        found = [searched(seen + level * size * noise, 60) for noise in noises]
-        quality.append(np.mean([psnr(one, x, 1.0) for one in found]))
+        noises = [torch.randn(update.shape, generator=draw, dtype=update.dtype) for draw in draws]
+        guesses = [searched(update + level * size * noise, 60) for noise in noises]
+        quality.append(np.mean([psnr(guess, x, 1.0) for guess in guesses]))
     assert all(np.diff(quality) < -1), quality
 
 
@@ -202,8 +204,8 @@ def test_ssim_is_the_papers(shape, size):
     rng = np.random.default_rng(0)
     x, y = rng.random(shape) * 4 - 2, rng.random(shape) * 4 - 2
     mixed = 0.7 * x + 0.3 * y
-    found = ssim(torch.from_numpy(mixed), torch.from_numpy(x), 4.0)
-    assert found == pytest.approx(brute_force_ssim(mixed, x, 4.0, size), abs=1e-9)
+    similarity = ssim(torch.from_numpy(mixed), torch.from_numpy(x), 4.0)
+    assert similarity == pytest.approx(brute_force_ssim(mixed, x, 4.0, size), abs=1e-9)
     assert ssim(torch.from_numpy(x), torch.from_numpy(x), 4.0) == pytest.approx(1)
 
 

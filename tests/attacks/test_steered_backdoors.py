@@ -19,7 +19,7 @@ def rows(n, d=6, seed=0):
 
 
 def descended(attack, start, gradient, steps, lr=0.3):
-    """How far `steps` steered steps along `gradient` lead, all of the way there."""
+    """How far from `start` `[c, d]` each of `steps` steered steps along `gradient` leads."""
     away, path = torch.zeros_like(start), []
     for _ in range(steps):
         away = away - lr * attack.steer(gradient(start + away), away, lr, {})
@@ -63,12 +63,11 @@ def test_updates_are_scaled_up_to_a_length():
 
 def test_pgd_never_leaves_the_ball_and_goes_on_inside_it():
     """Toward (2, 2) it slides along the sphere; the end point cut to length lies elsewhere."""
-    pull = torch.tensor([[2.0, 0.0]]).double()
 
     def gradient(w):  # first rightward, and the farther right the more upward
         return torch.stack([w[:, 0] - 2.0, -2.0 * w[:, 0]], dim=1)
 
-    attack, start = PgdReplacement(epsilon=1.0), torch.zeros_like(pull)
+    attack, start = PgdReplacement(epsilon=1.0), torch.zeros(1, 2).double()
     path = descended(attack, start, gradient, 12)
     assert all(float(away.norm()) <= 1.0 + 1e-9 for away in path)
     assert float(path[-1].norm()) == pytest.approx(1.0)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from by_definition import check, cloud, foolsgold_weights, sizes
 from scipy.optimize import minimize
 
 from defenses.by_sums.geometric_median import GeometricMedian
@@ -20,32 +21,19 @@ from defenses.on_rows.mean_around_median import MeanAroundMedian
 from defenses.on_rows.median import Median
 from defenses.on_rows.trimmed_mean import TrimmedMean
 
-sizes = pytest.mark.parametrize("n, f", [(5, 0), (7, 1), (8, 1), (11, 2), (12, 2), (13, 2)])
-
-
-def cloud(n, d=4, seed=0):
-    return np.random.default_rng((n, d, seed)).normal(size=(n, d)) * [1, 2, 0.5, 1][:d]
-
 
 def scores(rows, f):
     """Krum's, by the letter."""
-    found = []
+    sums = []
     for i in range(len(rows)):
         others = sorted(((rows[i] - rows[j]) ** 2).sum() for j in range(len(rows)) if j != i)
-        found.append(sum(others[: max(1, len(rows) - f - 2)]))
-    return np.array(found)
+        sums.append(sum(others[: max(1, len(rows) - f - 2)]))
+    return np.array(sums)
 
 
 def mean_around_median(values, count):
     median = np.median(values)
     return np.mean(sorted(values, key=lambda v: (abs(v - median), v))[:count])
-
-
-def check(rule, rows, f, expected):
-    found = rule(torch.from_numpy(rows), f).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-9)
-    single = rule(torch.from_numpy(rows).float(), f).numpy()
-    np.testing.assert_allclose(single, expected, atol=1e-5)
 
 
 @sizes
@@ -90,16 +78,16 @@ def test_minimum_diameter_is_the_least_of_all_subsets(n, f):
     for seed in range(8):
         rows = cloud(n, seed=seed)
         distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
-        found = closest_together(distances, f)
-        assert len(found) == n - f
+        closest = closest_together(distances, f)
+        assert len(closest) == n - f
 
         def diameter(subset, distances=distances):
             return distances[np.ix_(subset, subset)].max()
 
         least = min(diameter(list(s)) for s in itertools.combinations(range(n), n - f))
-        assert diameter(found) == least
+        assert diameter(closest) == least
         aggregate = MinimumDiameter()(torch.from_numpy(rows), f).numpy()
-        np.testing.assert_allclose(aggregate, rows[found].mean(0), atol=1e-12)
+        np.testing.assert_allclose(aggregate, rows[closest].mean(0), atol=1e-12)
 
 
 def test_minimum_diameter_within_two_where_the_search_is_cut_short():
@@ -125,11 +113,11 @@ def test_the_geometric_median_against_a_convex_solver(n):
                 minimize(total, start, method="Powell", options={"xtol": 1e-10, "ftol": 1e-14})
                 for start in (rows.mean(0), np.median(rows, axis=0))
             ),
-            key=lambda found: found.fun,
+            key=lambda solution: solution.fun,
         )
-        found = GeometricMedian(smoothing=1e-3)(torch.from_numpy(rows), 0).numpy()
-        assert total(found) <= solved.fun + 2e-3 * n
-        np.testing.assert_allclose(found, solved.x, atol=0.02)
+        aggregate = GeometricMedian(smoothing=1e-3)(torch.from_numpy(rows), 0).numpy()
+        assert total(aggregate) <= solved.fun + 2e-3 * n
+        np.testing.assert_allclose(aggregate, solved.x, atol=0.02)
 
 
 def test_fltrust_and_foolsgold_by_hand():
@@ -142,25 +130,7 @@ def test_fltrust_and_foolsgold_by_hand():
     assert FlTrust()(rows, 0, root=torch.zeros(2)).tolist() == [0.0, 0.0]
 
     alike = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
-    expected = foolsgold(alike.double().numpy())
-    torch.testing.assert_close(FoolsGold()(alike.double(), 0), torch.from_numpy(expected))
-
-
-def foolsgold(rows):
-    """By the letter."""
-    n = len(rows)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    s = unit @ unit.T
-    np.fill_diagonal(s, 0)
-    most = s.max(1)
-    for i, j in itertools.permutations(range(n), 2):
-        if most[j] > most[i]:
-            s[i, j] *= most[i] / most[j]
-    a = np.clip(1 - s.max(1), 0, 1)
-    a = a / a.max()
-    a = np.array([0.0 if v == 0 else 1.0 if v == 1 else np.log(v / (1 - v)) + 0.5 for v in a])
-    a = np.clip(a, 0, 1)
-    return a @ rows / a.sum()
+    check(FoolsGold(), alike.double().numpy(), 0, foolsgold_weights(alike.numpy()) @ alike.numpy())
 
 
 def test_foolsgold_keeps_who_differs_from_all():
@@ -177,7 +147,7 @@ def test_foolsgold_counts_nobody_where_every_row_has_its_like(copies):
 def test_foolsgold_on_random_rows():
     for seed in range(10):
         rows = cloud(8, seed=seed)
-        check(FoolsGold(), rows, 0, foolsgold(rows))
+        check(FoolsGold(), rows, 0, foolsgold_weights(rows) @ rows)
 
 
 @sizes
@@ -186,8 +156,8 @@ def test_dnc_against_the_singular_vectors(n, f):
         rows = cloud(n, seed=seed)
         centered = rows - rows.mean(0)
         direction = np.linalg.svd(centered)[2][0]
-        kept = np.argsort((centered @ direction) ** 2)[: n - f]
-        check(DivideAndConquer(), rows, f, rows[kept].mean(0))
+        inliers = np.argsort((centered @ direction) ** 2)[: n - f]
+        check(DivideAndConquer(), rows, f, rows[inliers].mean(0))
 
 
 def test_distances_stay_precise_whoever_hides_behind_whom():
@@ -196,10 +166,10 @@ def test_distances_stay_precise_whoever_hides_behind_whom():
         rng = np.random.default_rng(seed)
         rows = rng.normal(size=(14, 30)).astype(np.float32)
         rows[:4] *= np.array([[9e14], [2e11], [4e7], [1e4]], dtype=np.float32)
-        found = Geometry.of(torch.from_numpy(rows)).distances().numpy()[4:, 4:]
+        distances = Geometry.of(torch.from_numpy(rows)).distances().numpy()[4:, 4:]
         honest = rows[4:].astype(float)
         exact = ((honest[:, None] - honest[None]) ** 2).sum(-1)
-        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(distances, exact, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_far_from_the_origin_lose_no_precision():
@@ -210,5 +180,5 @@ def test_rows_far_from_the_origin_lose_no_precision():
     for first in (rows[0], -far, 1e9 * rng.normal(size=500)):
         rows[0] = first
         exact = scores(rows.astype(np.float32).astype(float), 4).argmin()
-        found = Krum()(torch.from_numpy(rows).float(), 4).numpy()
-        np.testing.assert_array_equal(found, rows[exact].astype(np.float32))
+        aggregate = Krum()(torch.from_numpy(rows).float(), 4).numpy()
+        np.testing.assert_array_equal(aggregate, rows[exact].astype(np.float32))

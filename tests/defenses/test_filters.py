@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from by_definition import check, cloud, sizes
 
 from defenses.before.arc import AdaptiveClipping
 from defenses.before.clipping import Clipping
@@ -15,19 +16,6 @@ from defenses.on_rows.lasa import LayerAdaptive
 from defenses.on_rows.monna import TrustedNeighbours
 from defenses.on_rows.smea import SmallestEigenvalue
 from defenses.weighing import mixtures
-
-sizes = pytest.mark.parametrize("n, f", [(5, 0), (7, 1), (8, 1), (11, 2), (12, 2), (13, 2)])
-
-
-def cloud(n, d=4, seed=0):
-    return np.random.default_rng((n, d, seed)).normal(size=(n, d)) * [1, 2, 0.5, 1][:d]
-
-
-def check(rule, rows, f, expected):
-    found = rule(torch.from_numpy(rows), f).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-9)
-    single = rule(torch.from_numpy(rows).float(), f).numpy()
-    np.testing.assert_allclose(single, expected, atol=1e-5)
 
 
 def cut(rows, radius):
@@ -69,10 +57,10 @@ def caf(rows, f):
         mean, spread = covariance(rows, weights)
         values, vectors = np.linalg.eigh(spread)
         if values[-1] < least:
-            found, least = mean, values[-1]
+            best, least = mean, values[-1]
         scores = ((rows - mean) @ vectors[:, -1]) ** 2
         weights = weights * np.clip(1 - scores / scores[weights > 0].max(), 0, 1)
-    return found
+    return best
 
 
 @pytest.mark.parametrize("n, f", [(5, 0), (5, 2), (9, 1), (12, 5), (20, 6)])
@@ -129,8 +117,9 @@ def test_monna_averages_who_is_nearest_to_the_root():
     for seed in range(5):
         rows, root = cloud(9, d=4, seed=seed), cloud(1, d=4, seed=99)[0]
         nearest = np.argsort(((rows - root) ** 2).sum(1))[:6]
-        found = TrustedNeighbours()(torch.from_numpy(rows), 3, root=torch.from_numpy(root)).numpy()
-        np.testing.assert_allclose(found, rows[nearest].mean(0), atol=1e-12)
+        trusted = torch.from_numpy(root)
+        aggregate = TrustedNeighbours()(torch.from_numpy(rows), 3, root=trusted).numpy()
+        np.testing.assert_allclose(aggregate, rows[nearest].mean(0), atol=1e-12)
     rows = torch.zeros(3, 2)
     rows[0] = torch.inf
     rule, root = TrustedNeighbours(), torch.ones(2)
@@ -165,15 +154,15 @@ def test_lasa(sparsity, radii):
     for n in (5, 12):
         rows = rng.normal(size=(n, 40)) + 0.3
         rows[0], rows[1, 12:15] = 50 * rows[0] ** 2, -4.0
-        found = rule(torch.from_numpy(rows), 1, layers=torch.tensor(layers)).numpy()
-        np.testing.assert_allclose(found, lasa(rows, layers, sparsity, *radii), atol=1e-12)
+        aggregate = rule(torch.from_numpy(rows), 1, layers=torch.tensor(layers)).numpy()
+        np.testing.assert_allclose(aggregate, lasa(rows, layers, sparsity, *radii), atol=1e-12)
 
 
 def test_lasa_leaves_out_of_each_layer_who_stands_out_there():
     """Six of length one; hostile rows differ in the sign of a layer, or in its magnitude."""
     rows = torch.tensor([[0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [-0.6, 0.8], [0.28, 0.96]])
-    found = LayerAdaptive(sparsity=0.0)(rows, 2, layers=torch.tensor([1, 1]))
-    torch.testing.assert_close(found, torch.tensor([0.6, 0.8]))
+    aggregate = LayerAdaptive(sparsity=0.0)(rows, 2, layers=torch.tensor([1, 1]))
+    torch.testing.assert_close(aggregate, torch.tensor([0.6, 0.8]))
     angles = torch.linspace(0.1, 1.4, 7)[:, None]
     long = 3 * torch.cat([angles.cos(), angles.sin()], dim=1)
     alike = LayerAdaptive(sparsity=0.0)(long, 1, layers=torch.tensor([2]))

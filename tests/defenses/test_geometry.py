@@ -24,15 +24,15 @@ def test_every_pair_is_there_however_many_rows(n, away):
         geometry.distances(), (used[:, None] - used[None, :]).square().sum(2)
     )
     torch.testing.assert_close(geometry.inner(), used @ used.T)
-    torch.testing.assert_close(geometry.norms(), used.square().sum(1))
+    torch.testing.assert_close(geometry.norms, used.square().sum(1))
 
 
 def test_mixtures_lie_as_the_mixed_rows_do():
     rows, weights = cloud(45, 30), torch.softmax(cloud(7, 45, seed=1), dim=1) * 1.5
-    mixed, found = weights @ rows, Geometry.of(rows).mixed(weights)
-    assert found.rows == 7
-    torch.testing.assert_close(found.inner(), mixed @ mixed.T)
-    torch.testing.assert_close(found.norms(), mixed.square().sum(1))
+    mixed, geometry = weights @ rows, Geometry.of(rows).mixed(weights)
+    assert geometry.rows == 7
+    torch.testing.assert_close(geometry.inner(), mixed @ mixed.T)
+    torch.testing.assert_close(geometry.norms, mixed.square().sum(1))
 
 
 def test_what_asks_for_no_products_costs_none(monkeypatch):
@@ -44,7 +44,7 @@ def test_what_asks_for_no_products_costs_none(monkeypatch):
     torch.testing.assert_close(Mean()(rows, 0), rows.mean(0))
     mean = Composed(before=(Bucketing(bucket_size=3),), rule=Mean())
     torch.testing.assert_close(mean(rows, 2, generator=torch.Generator()), rows.mean(0))
-    torch.testing.assert_close(Geometry.of(rows).norms(), rows.square().sum(1))
+    torch.testing.assert_close(Geometry.of(rows).norms, rows.square().sum(1))
     with pytest.raises(AssertionError, match="inner products"):
         Geometry.of(rows).distances()
 

@@ -86,6 +86,6 @@ def test_lean_references_compute_what_rules_do(name):
     rows = 50 * torch.randn(11, 40, generator=torch.Generator().manual_seed(0))
     rows[-2:] += 300.0
     contenders = RULES[name]
-    found = contenders.lean(2)(rows.clone())
+    aggregate = contenders.lean(2)(rows.clone())
     tolerance = 1.0 if name == "geometric median" else 1e-3  # three passes, and until it stands
-    torch.testing.assert_close(found, contenders.ours(2)(rows), atol=tolerance, rtol=1e-4)
+    torch.testing.assert_close(aggregate, contenders.ours(2)(rows), atol=tolerance, rtol=1e-4)

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from experiments.worst_cases import cases, spread, table, tally
+from experiments.worst_cases import attacked, cases, spread, table, tally
 
 MILD = {"flip": (0.90, 0.92), "shift": (0.91, 0.95)}
 HARSH = {"flip": (0.60, 0.80), "shift": (0.10, 0.10)}
@@ -12,7 +12,7 @@ TIED = {"flip": (0.50, 0.70), "shift": (0.58, 0.64)}
 
 
 @pytest.fixture
-def found(tmp_path):
+def by_case(tmp_path):
     """Three cases, two attacks, two seeds; a cell that failed, and one of other data."""
     path = tmp_path / "grid.csv"
     with path.open("w", newline="") as file:
@@ -31,18 +31,29 @@ def found(tmp_path):
     return cases(path, ["rule", "part"], "attack", {"data": "x"})
 
 
-def test_the_worst_attack_is_that_of_the_least_mean(found):
-    assert table(found, rows=1).splitlines()[2:] == [
+def test_the_worst_attack_is_that_of_the_least_mean(by_case):
+    assert table(by_case, rows=1).splitlines()[2:] == [
         "| a | 91.0 ± 1.4 | 10.0 ± 0.0 |",
         "| b | 60.0 ± 14.1 |  |",
     ]
 
 
-def test_attacks_are_counted_and_what_is_within_the_spread_is_not_clear(found):
-    lines = tally(found).splitlines()
+def test_attacks_are_counted_and_what_is_within_the_spread_is_not_clear(by_case):
+    lines = tally(by_case).splitlines()
     assert lines[0].startswith("3 cases")
     assert sorted(lines[1:]) == ["  flip: 2 (1)", "  shift: 1 (1)"]
 
 
-def test_the_spread_counts_pairs_of_seeds(found):
-    assert spread(found).startswith("2 of 6 pairs of seeds differ by over ten points")
+def test_the_spread_counts_pairs_of_seeds(by_case):
+    assert spread(by_case).startswith("2 of 6 pairs of seeds differ by over ten points")
+
+
+def test_a_grid_of_one_seed_has_no_spread_and_no_deviation():
+    single = {("a",): {"flip": {"1": 90.0}, "shift": {"1": 80.0}}}
+    assert spread(single) == ""
+    assert table(single, rows=1).splitlines()[-1] == "| a | 80.0 |"
+
+
+def test_cases_in_which_nobody_attacks_are_those_without_attackers():
+    of_zeros = {("0", "0.2"): {}, ("0", "0"): {}, ("1", "0.0"): {}}
+    assert [*attacked(of_zeros, ["aggregation.byzantine", "attack.fraction"])] == [("0", "0.2")]

@@ -41,7 +41,7 @@ class Sgd(Part):
 
     @property
     def sums_states(self) -> bool:
-        """Whatever clients keep, unless a subclass makes nothing of it."""
+        """It does wherever clients keep anything, unless a subclass says otherwise."""
         return self.keeps > 0
 
     def layout(self, d: int) -> Layout:

@@ -89,11 +89,13 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
 
 def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
     """Attackers claim a weight, and clients say none (`sends_weights`)."""
+    if config.attackers.weight == 1.0:
+        return
     try:
         asked = sends_weights(config, rule_of(config))
     except Refused:  # the rule is refused by itself
         return
-    if config.attackers.weight != 1.0 and not asked:
+    if not asked:
         yield (
             f"attack.weight is {config.attackers.weight:g}, but no client says what it weighs: all "
             "weigh alike, or as declared; use clients that weigh by their examples, or remove the "

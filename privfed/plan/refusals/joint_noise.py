@@ -17,7 +17,6 @@ def joint_noise_refusals(config: Config) -> Iterator[str]:
     yield from _sites(config, mechanism)
     yield from _canaries(config, mechanism)
     yield from _evaluations(config, mechanism)
-    yield from _nobody_honest(config)
 
 
 def _draws(config: Config, mechanism: str) -> Iterator[str]:
@@ -66,15 +65,4 @@ def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
         yield (
             f'evaluation.by is "clients", whose measures are summed, and {mechanism} is for rows '
             'that a rule averages; use evaluation.by = "test"'
-        )
-
-
-def _nobody_honest(config: Config) -> Iterator[str]:
-    """All clients may be hostile, or work with the server."""
-    colluding, clients = config.colluding or 0, config.sampler.size
-    if colluding >= clients:
-        yield (
-            f"of {clients} clients {config.hostile} may be hostile (aggregation.byzantine, "
-            f"attack.fraction) and {colluding - config.hostile} more may work with the server "
-            "(privacy.colluders): nobody is left whose noise counts; lower these"
         )

@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import mpmath
 import numpy as np
 
 from privfed.privacy.integers import Integers
@@ -79,6 +78,8 @@ class DistributionTable:
 @functools.lru_cache(maxsize=128)
 def discrete_gaussian_table(deviation: float) -> DistributionTable:
     """P[X = k] ~ exp(-k^2 / (2 deviation^2)). Raises `ValueError` for a deviation beyond 5000."""
+    import mpmath  # whoever draws none of it starts without
+
     most = reach(deviation)
     with mpmath.workprec(_WORK + 64):
         step = mpmath.exp(-1 / (2 * mpmath.mpf(deviation) ** 2))

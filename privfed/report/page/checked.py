@@ -53,8 +53,8 @@ _LIMITS = (
 
 def _proof(facts: PageFacts) -> str:
     """What the proof rests on, where the run's parts are at hand."""
-    private = facts.plan is not None and facts.plan.mechanism.private
-    return f". {_capital(proof_in_words(facts.plan))}" if facts.plan and private else ""
+    plan = facts.plan
+    return f". {_capital(proof_in_words(plan))}" if plan and plan.mechanism.private else ""
 
 
 def _capital(text: str) -> str:

@@ -5,7 +5,7 @@ A page has it only where it was asked for, under a banner of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Paragraph
@@ -40,33 +40,45 @@ def _attackers(facts: PageFacts) -> Iterator[Block]:
 
 
 def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
-    """Which clients stood out, by each measure, and who of them were hostile."""
+    """How clients stood out, and which did; nothing where nobody watched their rows."""
     stated = facts.summary.get("misbehaviour")
-    if not isinstance(stated, dict):
-        return
-    measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
-    columns = list(dict.fromkeys(fact for each in measures.values() for fact in each))
-    yield Figures(
+    if isinstance(stated, dict):
+        measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
+        by_measure = {name: dict(_flat(each)) for name, each in measures.items()}
+        yield _counts_by_measure(by_measure)
+        yield from _clients_that_stood_out(facts.clients, list(by_measure))
+
+
+def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
+    """How many clients stood out by each measure, and how many of them were hostile."""
+    counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
+    return Figures(
         "How clients stood out, by measure",
-        ["measure", *(name.replace("_", " ") for name in columns)],
+        ["measure", *(name.replace("_", " ") for name in counts)],
         [
-            [name, *(dict(_flat(each)).get(fact, "—") for fact in columns)]
-            for name, each in measures.items()
+            [measure, *(each.get(name, "—") for name in counts)]
+            for measure, each in by_measure.items()
         ],
-        frozenset(range(1, len(columns) + 1)),
+        frozenset(range(1, len(counts) + 1)),
     )
+
+
+def _clients_that_stood_out(
+    clients: Sequence[Mapping[str, str]], measures: Sequence[str]
+) -> Iterator[Block]:
+    """The lines of the `clients` that differ by any of the `measures`, the first of them."""
     answers = [f"{name}_{answer}" for name in measures for answer in ("differs", "named")]
-    unlike = [line for line in facts.clients if any(line.get(each) == "yes" for each in answers)]
-    shown = ["client", "rounds", "hostile", *answers]
+    unlike = [line for line in clients if any(line.get(each) == "yes" for each in answers)]
     yield Paragraph(
-        f"{len(unlike)} of {len(facts.clients)} clients differ from their cohorts, or from honest "
+        f"{len(unlike)} of {len(clients)} clients differ from their cohorts, or from honest "
         f"clients, by some measure; the first {_MOST} are shown, and all in "
         "report/simulation_only_clients.csv. An honest client whose data are unlike others' "
         "stands out, too."
     )
     if unlike:
-        lines = [[line.get(name) or "—" for name in shown] for line in unlike[:_MOST]]
-        titles = [name.replace("_", " ") for name in shown]
+        names = ["client", "rounds", "hostile", *answers]
+        lines = [[line.get(name) or "—" for name in names] for line in unlike[:_MOST]]
+        titles = [name.replace("_", " ") for name in names]
         yield Figures("Clients that stood out", titles, lines, frozenset({0, 1}), sortable=True)
 
 

@@ -33,6 +33,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 from attacks.privacy.roc import roc
+from privfed.round.standing import MEASURES
 from privfed.run.misbehaviour.discoveries import (
     Mask,
     Reals,
@@ -43,7 +44,6 @@ from privfed.vector import Indices
 
 LEVEL = 0.1
 """The declared rate of false discoveries, of each measure."""
-MEASURES = ("far", "against", "alike")
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,10 @@ class Misbehaviour:
             columns[f"{name}_score"] = [f"{score:.4g}" for score in each.score]
             columns[f"{name}_p_differs"] = [f"{p:.3g}" for p in each.p_differs]
             columns[f"{name}_differs"] = _words(each.differs)
-            known = each.p_honest is not None
-            columns[f"{name}_p_honest"] = (
-                unknown if each.p_honest is None else [f"{p:.3g}" for p in each.p_honest]
-            )
-            columns[f"{name}_named"] = _words(each.named) if known else unknown
+            honest, named = unknown, unknown
+            if each.p_honest is not None:
+                honest, named = [f"{p:.3g}" for p in each.p_honest], _words(each.named)
+            columns |= {f"{name}_p_honest": honest, f"{name}_named": named}
         lines = [columns.keys(), *zip(*columns.values(), strict=True)]
         return "".join(",".join(line) + "\n" for line in lines)
 
@@ -150,8 +149,8 @@ def _evidence(
         ids = np.array(line["clients"], dtype=np.int64)
         most = np.array(line[measure], dtype=np.int64)
         more = np.searchsorted(np.sort(most), most, side="left")
-        plain[ids] -= np.log(most / max(len(ids), 1))
-        halved[ids] -= np.log((most + more + 1) / (2 * max(len(ids), 1)))
+        plain[ids] -= np.log(most / len(most))
+        halved[ids] -= np.log((most + more + 1) / (2 * len(most)))
     who = np.flatnonzero(count)
     score = halved[who] / count[who]
     p_differs = chdtrc(2.0 * count[who], 2 * plain[who])

@@ -26,6 +26,7 @@ from privfed.secure.masked.messages.sealed_shares import between, read_shares, s
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromClient, Message
 from privfed.secure.masked.shamir import share
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unseal
 
 
@@ -195,7 +196,7 @@ class MaskingClient(ClientMemory):
                 f"be opened; expected {least}",
             )
 
-    def _masked_row(self) -> bytes:
+    def _masked_row(self) -> Bytes:
         """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
         masks = Expander(self._expected.codec.length, self._expected.codec.bits)
         total = masks.zeros()
@@ -209,7 +210,7 @@ class MaskingClient(ClientMemory):
             masks.apply(total, pair_key(self._agreed, secret, self.me, other), other > self.me)
         self._wipe()
         del self._pair, self._channel, self._secrets, self._layers
-        return masks.pack(masks.reduce(total))
+        return masks.pack(total)
 
     def _vote(self, survivors: Survivors) -> Vote:
         self._take_survivors(survivors)

@@ -9,6 +9,7 @@ signature: who may write the file may make one up, and may read the secrets in i
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,6 +21,7 @@ from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, si
 from privfed.secure.limits import Limits
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.messages.roster import Roster
+from privfed.secure.masked.messages.sealed_shares import values_of
 from privfed.secure.masked.messages.unmasking import Survivors
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.masked.shamir import LENGTH, PRIME
@@ -28,6 +30,7 @@ from privfed.secure.primitives import KEY
 ENDED = 5
 """The step of a client that answers nothing more."""
 _FORMAT = b"PFP1"
+_SEED = struct.Struct(f"<{KEY}s")
 _Kind = TypeVar("_Kind", Roster, Survivors)
 
 
@@ -157,9 +160,8 @@ class StateReader:
             state = replace(state, secrets=tuple(data.take(KEY) for _ in range(4)))
         if 2 <= step < ENDED:
             roster = _message(data, Roster, context)
-            layers = tuple(seed.rest() for seed in data.records(KEY))
-            held, shared = _unpacked(data), data.records(NUMBER.size)
-            senders = tuple(sender.number() for sender in shared)
+            layers = tuple(seed for (seed,) in data.records(_SEED))
+            held, senders = _unpacked(data), tuple(sender for (sender,) in data.records(NUMBER))
             state = replace(state, roster=roster, layers=layers, held=held, shared=senders)
         if step == 4:
             state = replace(state, survivors=_message(data, Survivors, context))
@@ -185,9 +187,8 @@ def _packed(held: tuple[tuple[int, tuple[int, ...]], ...]) -> bytes:
 def _unpacked(data: Reader) -> tuple[tuple[int, tuple[int, ...]], ...]:
     width = data.count()
     held = []
-    for record in data.records(NUMBER.size + width * LENGTH):
-        who = record.number()
-        shares = tuple(int.from_bytes(record.take(LENGTH), "little") for _ in range(width))
+    for who, values in data.records(struct.Struct(f"<Q{width * LENGTH}s")):
+        shares = values_of(values)
         if not all(share < PRIME for share in shares):
             raise BadState("damaged", "a share outside the field")
         held.append((who, shares))

@@ -24,7 +24,8 @@ from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Vo
 from privfed.secure.masked.messages.wire import FromServer, Message
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Commitments, Members, Unmasking
-from privfed.secure.primitives import Expander, KeyPair, Words, random_key
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair, random_key
 from privfed.secure.summation import Aborted
 
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
@@ -158,12 +159,11 @@ class MaskingServer:
     def _masked(self, message: Masked) -> None:
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
-        words = self._masks.unpack(message.words)
-        if words is None:
+        attestation = self._attestation(message) if self._members.graph.independent else None
+        if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
-        if self._members.graph.independent:
-            self._attested[message.sender] = self._attestation(message)
-        self._sum += words
+        if attestation:
+            self._attested[message.sender] = attestation
         self._senders.add(message.sender)
 
     def _attestation(self, message: Masked) -> Attestation:

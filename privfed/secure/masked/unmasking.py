@@ -12,7 +12,8 @@ from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import layer_noise, next_layer
 from privfed.secure.masked.messages.unmasking import Unmask
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.primitives import Expander, KeyPair, Words
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair
 from privfed.secure.summation import Aborted
 
 Dealt = dict[int, dict[int, int]]

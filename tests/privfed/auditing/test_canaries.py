@@ -173,10 +173,10 @@ def test_canaries_are_held_against_their_own_run_alone(tmp_path):
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
     trained(tmp_path / "run", *WIDE, "run.randomness=seeded", "privacy.noise_multiplier=60.0")
-    found = audit(tmp_path / "run")
-    assert found.refuted
-    assert found.canaries.epsilon_claimed < 1.5
-    assert found.canaries.epsilon_lower_bound > found.canaries.epsilon_claimed
+    audited = audit(tmp_path / "run")
+    assert audited.refuted
+    assert audited.canaries.epsilon_claimed < 1.5
+    assert audited.canaries.epsilon_lower_bound > audited.canaries.epsilon_claimed
     told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
     assert told.exit_code == 4
     assert "does not deliver what the ledger claims" in " ".join(told.output.split())
@@ -186,7 +186,7 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     assert facts["confidence"] == 0.95
     assert facts["exit"] == 4
     assert "error" not in facts
-    assert facts["epsilon_lower_bound"] == found.canaries.epsilon_lower_bound
+    assert facts["epsilon_lower_bound"] == audited.canaries.epsilon_lower_bound
     assert {"epsilon_estimate_all_iterates", "epsilon_estimate_final"} <= facts.keys()
 
 

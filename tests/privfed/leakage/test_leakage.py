@@ -109,13 +109,13 @@ def test_noise_is_the_runs_own_calibration(empty):
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_digits_are_read_off_unless_noise_or_a_large_sum_hides_them(empty, model):
     target = digits(empty, f"model.name={model}", "privacy.epsilon=4.0")
-    found = invert(target, InversionOptions(columns=4, epsilons=(4.0, 1e3, 1e5)))
-    quality = {each.view.name: float(np.mean(each.psnr)) for each in found.views}
-    labels = {each.view.name: each.labels for each in found.views}
+    inverted = invert(target, InversionOptions(columns=4, epsilons=(4.0, 1e3, 1e5)))
+    quality = {each.view.name: float(np.mean(each.psnr)) for each in inverted.views}
+    labels = {each.view.name: each.labels for each in inverted.views}
     guess = quality["no update"]
     assert quality["as sent"] > 80
     assert quality["clipped to 0.4"] > 80
-    assert min(found.norms) > 0.4, "the clip has to bite"
+    assert min(inverted.norms) > 0.4, "the clip has to bite"
     noised = [quality[f"ε = {level}"] for level in ("100,000", "1,000", "4")]
     assert all(np.diff(noised) < -0.5), noised
     assert noised[0] > guess + 10
@@ -126,15 +126,15 @@ def test_digits_are_read_off_unless_noise_or_a_large_sum_hides_them(empty, model
 
 def test_one_example_is_exact_after_any_number_of_steps(empty):
     target = digits(empty, "model.name=mlp", "privacy.mechanism=none")
-    found = invert(target, InversionOptions(columns=2, steps=5))
-    assert min(found.views[1].psnr) > 80
-    assert [each.view.name for each in found.views][:2] == ["no update", "as sent"]
+    inverted = invert(target, InversionOptions(columns=2, steps=5))
+    assert min(inverted.views[1].psnr) > 80
+    assert [each.view.name for each in inverted.views][:2] == ["no update", "as sent"]
 
 
 def test_several_examples_are_told_apart_where_neurons_are_many(empty):
     target = digits(empty, "model.name=mlp", "model.hidden=[400]", "privacy.mechanism=none")
-    found = invert(target, InversionOptions(columns=2, examples=3))
-    guess, seen = found.views[:2]
+    inverted = invert(target, InversionOptions(columns=2, examples=3))
+    guess, seen = inverted.views[:2]
     assert len(seen.psnr) == 6
     assert np.mean(seen.psnr) > np.mean(guess.psnr) + 2
     assert seen.labels == 1.0
@@ -143,11 +143,11 @@ def test_several_examples_are_told_apart_where_neurons_are_many(empty):
 @pytest.mark.parametrize("method", ["cosine", "dlg"])
 def test_a_search_finds_what_is_there(empty, method):
     target = digits(empty, "privacy.mechanism=none")
-    found = invert(target, InversionOptions(columns=1, method=method, iterations=60))
-    quality = {each.view.name: each.psnr[0] for each in found.views}
+    inverted = invert(target, InversionOptions(columns=1, method=method, iterations=60))
+    quality = {each.view.name: each.psnr[0] for each in inverted.views}
     assert quality["as sent"] > quality["no update"] + 5
     again = invert(target, InversionOptions(columns=1, method=method, iterations=60))
-    assert torch.equal(found.views[1].x, again.views[1].x)
+    assert torch.equal(inverted.views[1].x, again.views[1].x)
 
 
 def test_a_convolution_is_no_linear_first_layer():
@@ -160,24 +160,24 @@ def test_a_convolution_is_no_linear_first_layer():
 
 def test_labels_of_skewed_clients_are_told_better_than_guessed(empty):
     skewed = ("data.partition=dirichlet", "data.concentration=0.3", "privacy.epsilon=4.0")
-    found = infer(digits(empty, *skewed), 30, (4.0, 1e6))
-    off = {each.view.name: float(np.mean(each.distance)) for each in found.estimates}
-    told = {each.view.name: float(np.mean(each.majority)) for each in found.estimates}
+    inferred = infer(digits(empty, *skewed), 30, (4.0, 1e6))
+    off = {each.view.name: float(np.mean(each.distance)) for each in inferred.estimates}
+    told = {each.view.name: float(np.mean(each.majority)) for each in inferred.estimates}
     for view in ("as sent", "clipped to 0.4"):
         assert off[view] < 0.15 < off["no update"] - 0.4
         assert told[view] > 0.8 > told["no update"] + 0.4
     assert off["clipped to 0.4"] < off["ε = 1,000,000"] < off["ε = 4"]
     assert off["sum of 2 clients"] < off["sum of 10 clients"]
     assert told["ε = 4"] < 0.6
-    assert torch.allclose(found.truth.sum(1), torch.ones(30))
+    assert torch.allclose(inferred.truth.sum(1), torch.ones(30))
 
 
 def test_one_full_step_tells_labels_exactly(empty):
     """A zero start predicts every label alike, whoever is asked."""
     one = ("client.batch_size=1000", "client.epochs=1", "privacy.mechanism=none")
-    found = infer(digits(empty, *one), 20, ())
-    assert max(found.estimates[1].distance) < 1e-4
-    assert all(found.estimates[1].majority)
+    inferred = infer(digits(empty, *one), 20, ())
+    assert max(inferred.estimates[1].distance) < 1e-4
+    assert all(inferred.estimates[1].majority)
 
 
 def test_inversion_command(tmp_path, empty):
@@ -237,9 +237,9 @@ def test_commands_on_a_run_directory(tmp_path):
 )
 def test_refusals(tmp_path, monkeypatch, empty, words, said):
     monkeypatch.chdir(tmp_path)
-    found = attack("inversion", empty, *SETTINGS, *words)
-    assert found.exit_code == 2, found.output
-    assert said in found.output
+    answer = attack("inversion", empty, *SETTINGS, *words)
+    assert answer.exit_code == 2, answer.output
+    assert said in answer.output
     assert not Path("runs").exists()
 
 

@@ -59,19 +59,19 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize("level, least", [("user", 0.85), ("example", 0.62)])
 def test_an_overfitted_model_gives_its_members_away(level, least):
-    found = attacked("privacy.mechanism=none", level=level)
-    assert found.guarantee.epsilon == math.inf
-    assert found.targets == (40 if level == "user" else 120)
-    for name, curve in found.curves.items():
+    exposed = attacked("privacy.mechanism=none", level=level)
+    assert exposed.guarantee.epsilon == math.inf
+    assert exposed.targets == (40 if level == "user" else 120)
+    for name, curve in exposed.curves.items():
         assert curve.auc > least, name
-        assert curve.members + curve.nonmembers == 8 * found.targets
+        assert curve.members + curve.nonmembers == 8 * exposed.targets
 
 
 def test_a_small_epsilon_hides_them_and_no_attack_beats_its_bound():
-    found = attacked("privacy.noise_multiplier=7")
-    epsilon = found.guarantee.epsilon
+    exposed = attacked("privacy.noise_multiplier=7")
+    epsilon = exposed.guarantee.epsilon
     assert 0.3 < epsilon < 1.5
-    for name, curve in found.curves.items():
+    for name, curve in exposed.curves.items():
         assert abs(curve.auc - 0.5) < 0.08, name
         for fpr in (0.01, 0.1, 0.5):
             low, _ = clopper_pearson(round(curve.tpr_at(fpr) * curve.members), curve.members)
@@ -106,13 +106,13 @@ def test_the_claim_about_an_example_of_a_silo_counts_where_it_is_the_smaller():
 @pytest.mark.parametrize("level", ["user", "example"])
 def test_a_run_is_attacked_as_it_is(finished, level):
     before = sorted((path, path.stat().st_mtime_ns) for path in finished.rglob("*"))
-    found = attack_run(finished, level, 4, 0, quietly)
-    assert found.attacked == 1
-    assert set(found.curves) == {"loss", "lira_offline"}
-    curve = found.curves["loss"]
+    exposed = attack_run(finished, level, 4, 0, quietly)
+    assert exposed.attacked == 1
+    assert set(exposed.curves) == {"loss", "lira_offline"}
+    curve = exposed.curves["loss"]
     assert curve.members == (12 if level == "user" else curve.members)
-    assert curve.members + curve.nonmembers == found.targets
-    assert found.guarantee.epsilon > 0.5
+    assert curve.members + curve.nonmembers == exposed.targets
+    assert exposed.guarantee.epsilon > 0.5
     assert sorted((path, path.stat().st_mtime_ns) for path in finished.rglob("*")) == before
 
 
@@ -120,17 +120,17 @@ def test_it_is_the_model_of_the_run_that_is_attacked(tmp_path):
     """One that knows all its clients by heart; a shadow knows half of them."""
     overrides = ("privacy.mechanism=none", "data.holdout_fraction=0.5", "client.epochs=20")
     train(load(None, [*OVERFIT, *overrides, "run.randomness=seeded"]), tmp_path / "r")
-    found = attack_run(tmp_path / "r", "user", 4, 0, quietly)
-    assert (found.curves["loss"].members, found.curves["loss"].nonmembers) == (40, 20)
-    assert found.curves["loss"].auc > 0.75
-    assert found.curves["lira_offline"].auc > 0.65
+    exposed = attack_run(tmp_path / "r", "user", 4, 0, quietly)
+    assert (exposed.curves["loss"].members, exposed.curves["loss"].nonmembers) == (40, 20)
+    assert exposed.curves["loss"].auc > 0.75
+    assert exposed.curves["lira_offline"].auc > 0.65
 
 
 def test_a_dealt_test_set_makes_up_clients_of_the_same_sizes(tmp_path):
     trained(tmp_path / "r", "data.partition=iid", "data.size_min=4", "run.rounds=1")
-    found = attack_run(tmp_path / "r", "user", 4, 0, quietly).curves["loss"]
-    assert found.members == 12
-    assert 1 <= found.nonmembers <= 12
+    curve = attack_run(tmp_path / "r", "user", 4, 0, quietly).curves["loss"]
+    assert curve.members == 12
+    assert 1 <= curve.nonmembers <= 12
 
 
 @pytest.mark.parametrize(

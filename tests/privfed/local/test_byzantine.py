@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, population
+from helpers import Rounds, attackers, population
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -56,19 +56,11 @@ def attacked(name, *overrides):
     return small(f"attack.name={name}", "attack.fraction=0.25", *overrides)
 
 
-def attackers(attack, fraction=0.25, *, afresh=False, unbounded=False, people=8):
-    identities, streams = np.arange(people), Streams(0, simulated=True)
-    return Attackers(attack, fraction, afresh, unbounded, identities, streams, people)
-
-
 def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
     """Rounds with attackers among eight clients who all take part."""
     changes = {"mechanism": NoPrivacy(), "sampler": EVERYBODY} | changes
-    rounds = Rounds(folder, SIZES, **changes)
     hostile = attackers(attack, fraction, unbounded=unbounded)
-    object.__setattr__(rounds.world, "attackers", hostile)
-    object.__setattr__(rounds.world.executor, "attackers", hostile)
-    return rounds
+    return Rounds(folder, SIZES, **changes).attacked_by(hostile)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -284,8 +276,8 @@ def test_attackers_ignore_the_bound_under_every_mechanism_and_protocol(
     moved = {}
     for strength in (1e-6, 1e6):
         path = tmp_path / f"{strength}"
-        found = attacked("sign_flip", *keys, f"attack.strength={strength}", "attack.fraction=0.17")
-        train(found, path)
+        config = attacked("sign_flip", *keys, f"attack.strength={strength}", "attack.fraction=0.17")
+        train(config, path)
         assert Ledger.load(path / "ledger.jsonl").terms["attack"]["unbounded"] is True
         moved[strength] = model(path)
     names = [name for name in moved[1e6] if name.startswith("model/")]
@@ -376,8 +368,8 @@ def test_measures_of_an_attack(tmp_path):
         "run.rounds=4",
     )
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line)["simulation_only"] for line in lines]
-    for line in found:
+    counts = [json.loads(line)["simulation_only"] for line in lines]
+    for line in counts:
         assert line["byzantine"] == 3
         assert line["byzantine_weight"] == pytest.approx(0.25, abs=1e-4), "of a plain mean"
         assert line["aggregate_distance"] == pytest.approx(1.0, abs=1e-3), "a quarter of 4 mu"
@@ -408,9 +400,9 @@ def test_a_backdoor_works_undefended_and_accuracy_is_kept(tmp_path):
         return outcome.measures
 
     keys = ("attack.name=backdoor", "attack.fraction=0.2")
-    found, honest = run(*keys), run()
-    assert found["attack_success"] > 0.9
-    assert found["accuracy"] > honest["accuracy"] - 0.03
+    attacked_run, honest = run(*keys), run()
+    assert attacked_run["attack_success"] > 0.9
+    assert attacked_run["accuracy"] > honest["accuracy"] - 0.03
 
 
 def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):

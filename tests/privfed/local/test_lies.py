@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import D, Rounds
+from helpers import D, Rounds, attackers
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
 from attacks.types import Knowledge, UpdateAttack
 from attacks.updates.simple import FreeRider, Scaling, SignFlip
 from privfed.errors import Refused
-from privfed.local.byzantine import Attackers
 from privfed.local.exchange import Exchange
 from privfed.local.lies import Lies
 from privfed.local.objectives.fedcurv import FedCurv
@@ -31,11 +30,13 @@ from privfed.privacy.clipping import clip_rows_and_tell, count_turned
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.run.prepare import prepare
+from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.sampling.samplers import Full
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
-from privfed.streams import Keys, Streams
+from privfed.streams import Keys
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 OPEN = ("privacy.mechanism=none",)
@@ -64,12 +65,9 @@ def world(folder, attack, lies=None, *, unbounded=False, **changes):
     """Rounds of eight clients who all take part, two of them hostile; `attack` None: nobody."""
     changes = {"mechanism": NoPrivacy(), "sampler": Full().of(8)} | changes
     rounds = Rounds(folder, SIZES, **changes)
-    if attack:
-        people, streams, lies = np.arange(8), Streams(0, simulated=True), lies or Lies()
-        hostile = Attackers(attack, 0.25, False, unbounded, people, streams, 8, lies)
-        object.__setattr__(rounds.world, "attackers", hostile)
-        object.__setattr__(rounds.world.executor, "attackers", hostile)
-    return rounds
+    if attack is None:
+        return rounds
+    return rounds.attacked_by(attackers(attack, unbounded=unbounded, lies=lies or Lies()))
 
 
 def released(folder, attack, lies=None, **changes):
@@ -222,8 +220,6 @@ def test_each_exchange_has_a_memory_and_randomness_of_its_own(tmp_path):
 
 
 def test_a_resumed_run_with_two_exchanges_attacks_identically(tmp_path):
-    from privfed.run.resume import resume
-
     keys = ("attack.name=mimic", "attack.warmup=2", "attack.fraction=0.3", *OPEN)
     keys += ("client.objective=mime", "run.randomness=seeded")
     whole, parts, again = tmp_path / "whole", tmp_path / "parts", tmp_path / "again"
@@ -258,7 +254,6 @@ def test_no_more_is_admitted_than_can_be_checked():
     assert Lies(weight=5.0, most=30.0).claimed(weights, liars).tolist() == [3.0, 30.0, 20.0]
     assert Lies(weight=5.0).claimed(weights, liars).tolist() == [3.0, 45.0, 20.0]
     keys = ("attack.fraction=0.25", "attack.weight=100", "aggregation.most_examples=7", *OPEN)
-    from privfed.run.prepare import prepare
 
     def most(*more):
         return prepare(small(*keys, *more)).attackers.lies.most
@@ -417,8 +412,8 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
     keys += ("data.setting=cross_silo",) if name == "scaffold" else ()
     keys += ("cohort.sampler=full", "cohort.size=0", f"client.objective={name}", "run.rounds=2")
     for attack in ("alie", "min_max", "adaptive", "mimic"):
-        found = small(*keys, f"attack.name={attack}", "attack.fraction=0.25")
-        assert train(found, tmp_path / attack).updates == 2
+        keys_of_attack = (f"attack.name={attack}", "attack.fraction=0.25")
+        assert trained(tmp_path / attack, *keys, *keys_of_attack).updates == 2
 
 
 @pytest.mark.parametrize(
@@ -461,11 +456,12 @@ def test_keys_that_say_nothing_are_refused(keys, said):
 def test_attackers_of_training_leave_rounds_that_evaluate_alone(tmp_path):
     keys = ("evaluation.by=clients", "evaluation.every=3", "evaluation.holdout=0.5")
     keys += ("attack.fraction=0.25", "attack.selection=round", "run.rounds=6")
-    found = small(*keys, "attack.name=sign_flip", "attack.replaces=updates")
-    assert plan(found).evaluation.config.attackers.fraction == 0.0
-    assert train(found, tmp_path).updates == 4
+    config = small(*keys, "attack.name=sign_flip", "attack.replaces=updates")
+    assert plan(config).evaluation.config.attackers.fraction == 0.0
+    assert train(config, tmp_path).updates == 4
 
 
 def test_a_weight_can_be_claimed_inside_a_secure_sum():
     keys = (*OPEN, "attack.fraction=0.25", "attack.weight=3", "secure.protocol=masks")
-    assert plan(small(*keys, "aggregation.weights=uniform")).config.attackers.lies
+    planned = plan(small(*keys, "aggregation.weights=uniform"))
+    assert "25% of the clients attack (by what they claim)" in planned.simulation

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
+import helpers
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,7 @@ from attacks.poisoning.pgd_replacement import PgdReplacement
 from attacks.poisoning.tail import Tail
 from attacks.types import Attack, Knowledge
 from privfed.errors import Refused
-from privfed.local.byzantine import Attackers, targeted
+from privfed.local.byzantine import targeted
 from privfed.local.objectives.fedprox import FedProx
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.none import NoPrivacy
@@ -26,7 +28,6 @@ from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.sampling.samplers import Full
-from privfed.streams import Streams
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 OPEN = ("privacy.mechanism=none", "run.randomness=seeded")
@@ -37,10 +38,7 @@ STEERED = [
 ]
 
 
-def attackers(attack, people=8, fraction=0.5, **details):
-    streams = Streams(0, simulated=True)
-    everybody = np.arange(people)
-    return Attackers(attack, fraction, False, False, everybody, streams, people, **details)
+attackers = partial(helpers.attackers, fraction=0.5)
 
 
 def rows_by_round(folder, attack, rounds=2, *, way="stacked", **changes):
@@ -146,7 +144,6 @@ def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_pat
     attack = ("attack.name=sign_flip", "attack.fraction=0.25", "attack.strength=5.0")
 
     def counts(name, *more):
-
         trained(tmp_path / name, *keys, *attack, *more)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line)["simulation_only"].get("byzantine", 0) for line in lines]

@@ -47,11 +47,11 @@ def test_each_number_is_found_back_from_the_others(asked):
     if asked.sampler == "full":
         return
     blank = replace(asked, cohort=None, rate=None, separation=None, noise_multiplier=noise)
-    found = solve(blank).question
+    solved = solve(blank).question
     for name in ("cohort", "rate", "separation"):
         if getattr(asked, name) is not None:
-            assert getattr(found, name) == pytest.approx(getattr(asked, name), rel=2e-3)
-    assert guarantee_of(found).epsilon <= 2.0
+            assert getattr(solved, name) == pytest.approx(getattr(asked, name), rel=2e-3)
+    assert guarantee_of(solved).epsilon <= 2.0
 
 
 def test_the_command_answers_for_fixed_size_under_replace_one():
@@ -79,13 +79,13 @@ def test_larger_cohorts_may_fit_where_small_truncated_ones_do_not():
 @pytest.mark.parametrize("asked", [POISSON, FIXED, CYCLIC], ids=lambda q: q.sampler)
 def test_alternatives_change_one_number_each(asked):
     answer = solve(asked)
-    found = dict(alternatives(answer))
-    assert found["half the rounds"].question.noise_multiplier < answer.question.noise_multiplier
-    assert found["2x epsilon"].question.noise_multiplier < answer.question.noise_multiplier
-    assert found["a tenth of delta"].question.noise_multiplier > answer.question.noise_multiplier
+    others = dict(alternatives(answer))
+    assert others["half the rounds"].question.noise_multiplier < answer.question.noise_multiplier
+    assert others["2x epsilon"].question.noise_multiplier < answer.question.noise_multiplier
+    assert others["a tenth of delta"].question.noise_multiplier > answer.question.noise_multiplier
     if asked.sampler != "cyclic":
         # More noise, but less of it on the mean.
-        noisier = found["2x the cohort"].question.noise_multiplier
+        noisier = others["2x the cohort"].question.noise_multiplier
         assert 1 < noisier / answer.question.noise_multiplier < 2
 
 

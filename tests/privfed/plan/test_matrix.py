@@ -76,11 +76,11 @@ def pairs(*kinds):
 
 
 def test_every_rule_protocol_mechanism_and_sampler():
-    found = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
-    assert len(found) == 22 * 4 * 8 * 7
-    for one in found:
+    every = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
+    assert len(every) == 22 * 4 * 8 * 7
+    for one in every:
         sound(one)
-    allowed = [one for one in found if one.event is not None]
+    allowed = [one for one in every if one.event is not None]
     assert 200 < len(allowed) < 1000
     for one in allowed:
         rule, central = one.choice["rule"], one.choice["mechanism"] in ("gaussian", "banded", "blt")
@@ -104,8 +104,8 @@ def test_every_pair_is_proved_or_refused_and_some_of_what_is_allowed_trains(tmp_
 
 @pytest.mark.slow
 def test_every_pair_that_is_allowed_trains(tmp_path):
-    found = (combination(base(), choice) for choice in pairs(*KINDS))
-    for number, one in enumerate(one for one in found if one.event is not None):
+    every = (combination(base(), choice) for choice in pairs(*KINDS))
+    for number, one in enumerate(one for one in every if one.event is not None):
         trains(one, tmp_path / str(number))
 
 
@@ -125,9 +125,9 @@ def test_attackers_who_read_void_what_is_proved():
 
 
 def test_reasons_that_differ_by_a_name_share_a_number():
-    found = [combination(base(), {**ORDINARY, "rule": rule}) for rule in ("krum", "median", "dnc")]
-    assert list(numbered_reasons(found).values()) == [1]
-    assert "…" in general_reason(found[0])
+    alike = [combination(base(), {**ORDINARY, "rule": rule}) for rule in ("krum", "median", "dnc")]
+    assert list(numbered_reasons(alike).values()) == [1]
+    assert "…" in general_reason(alike[0])
 
 
 def test_the_matrix_is_printed_and_is_json():

@@ -81,8 +81,8 @@ def test_the_form_follows_from_what_the_server_may_see():
 
 def test_under_privacy_terms_are_bounded_by_the_clip():
     for rule in rules_by_sums()[1:]:
-        found = rule_of(chosen(rule, "privacy.clip=0.7"))
-        assert found.sensitivity(CHANGE[ADD_REMOVE]) == pytest.approx(0.7)
+        rule_run = rule_of(chosen(rule, "privacy.clip=0.7"))
+        assert rule_run.sensitivity(CHANGE[ADD_REMOVE]) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("rule", BUILT_IN["rule"])

@@ -25,7 +25,7 @@ from privfed.streams import Keys, Streams
 
 def summed(mechanism, leaves, rounds, *, protocol=None, arithmetic=False, tolerance=1.0, minimum=0):
     """`[rounds, d]` whole numbers of the sum of zero rows: noise alone."""
-    clients, width = len(leaves), 16
+    clients, width = len(leaves), 256
     limits = Limits(clients, minimum, arithmetic, tolerance)
     summation = (protocol or MaskedSums(threshold=0.3, bits=20)).over(limits)
     encoding = mechanism.encoding(mechanism.init())
@@ -48,7 +48,7 @@ def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
     setting = replace(SETTING, size=8, capacity=8, minimum=1, honest=1.0)
     mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
     leaves = [*GONE[:gone], *[Leaves.NEVER] * (8 - gone)]
-    sample = summed(mechanism, leaves, 200, arithmetic=arithmetic, tolerance=0.3)
+    sample = summed(mechanism, leaves, 25, arithmetic=arithmetic, tolerance=0.3)
     variance = (2.0 * mechanism.clip / mechanism.grid().step) ** 2
     spread = 3 * math.sqrt(variance)
     assert mechanism._release(1.0, 1).variance == pytest.approx(variance)
@@ -63,7 +63,7 @@ def test_sized_by_a_minimum_survivors_make_up_what_is_charged_or_more(kind):
     mechanism = kind(noise_multiplier=2.0).resolved(setting)
     for gone in (0, 2):
         leaves = [*[Leaves.BEFORE_MASKING] * gone, *[Leaves.NEVER] * (8 - gone)]
-        sample = summed(mechanism, leaves, 120, minimum=6)
+        sample = summed(mechanism, leaves, 15, minimum=6)
         share = mechanism.grid().share
         spread = math.sqrt(8 - gone) * share
         statistic = (sample.astype(float) ** 2).sum() / spread**2

@@ -212,10 +212,9 @@ def test_a_planted_fault_is_caught(fault, check, monkeypatch):
 
 def assert_covariance(rows, expected):
     """Rows `[n, d]` of d independent columns: each covariance within six of its deviations."""
-    found, columns = rows @ rows.T / rows.shape[1], rows.shape[1]
-    diagonal = np.diag(expected)
+    columns, diagonal = rows.shape[1], np.diag(expected)
     deviation = np.sqrt((expected**2 + np.outer(diagonal, diagonal)) / columns)
-    assert (np.abs(found - expected) <= 6 * deviation).all()
+    assert (np.abs(rows @ rows.T / columns - expected) <= 6 * deviation).all()
 
 
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
@@ -265,12 +264,11 @@ def test_noise_shared_with_who_sends_nothing_stays():
         messages(part, torch.zeros(9, 4))
 
 
-def test_what_is_sent_lies_on_the_grid_and_own_noise_smooths_it():
+def test_noise_is_in_whole_steps_and_what_no_grid_is_right_for_is_refused():
     for ratio in (0.001, 1.0, 100.0):
-        noise = PairwiseNoise(1000, 1.0, ratio)
-        assert noise.exact
-        keys = STREAMS.at("noise/client/0", 1, np.arange(3))
-        steps = PairwiseNoise(5, 1.0, ratio).draw(keys, 50) / PairwiseNoise(5, 1.0, ratio).grid
+        assert PairwiseNoise(1000, 1.0, ratio).exact
+        noise = PairwiseNoise(5, 1.0, ratio)
+        steps = noise.draw(STREAMS.at("noise/client/0", 1, np.arange(3)), 50) / noise.grid
         assert (steps == np.round(steps)).all()
     assert not PairwiseNoise(2_000_000, 1.0, 1.0).exact
     assert not PairwiseNoise(1000, 1.0, 1e6).exact
@@ -369,9 +367,9 @@ def test_more_colluders_cost_more_of_each_clients_own_noise():
 def test_an_audit_sees_all_rows_and_finds_the_noise_that_was_charged(releases):
     keys = (*FULL, "data.clients=12", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
     algorithm, scenarios = scenarios_of(plan_of_mechanism(load(None, [*keys, "run.rounds=3"])))
-    found = examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
-    assert not found.refuted
-    assert found.noise == pytest.approx(1.0, abs=0.12)
+    tested = examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
+    assert not tested.refuted
+    assert tested.noise == pytest.approx(1.0, abs=0.12)
 
 
 @pytest.mark.parametrize("fault", [halved, nothing_shared, own_noise_left_out])
@@ -379,9 +377,9 @@ def test_an_audit_refutes_too_little_noise(fault, monkeypatch):
     keys = (*FULL, "data.clients=12", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
     algorithm, scenarios = scenarios_of(plan_of_mechanism(load(None, [*keys, "run.rounds=3"])))
     fault(monkeypatch)
-    found = examine(algorithm, scenarios[:1], 60, delta=1e-4, confidence=0.95, seed=1)
-    assert found.refuted
-    assert found.noise < 0.8
+    tested = examine(algorithm, scenarios[:1], 60, delta=1e-4, confidence=0.95, seed=1)
+    assert tested.refuted
+    assert tested.noise < 0.8
 
 
 @pytest.mark.parametrize(
@@ -410,6 +408,6 @@ def test_check_says_whom_it_counts_on():
         terminal_width=2000,
     )
     assert result.exit_code == 0, result.output
-    said = " ".join(result.output.split())
-    assert "with each of 11 others, which cancels" in said
-    assert "against the server with up to 1 of them" in said
+    printed = " ".join(result.output.split())
+    assert "with each of 11 others, which cancels" in printed
+    assert "against the server with up to 1 of them" in printed

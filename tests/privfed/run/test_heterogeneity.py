@@ -212,8 +212,8 @@ def test_training_and_scoring_follow_the_shift_and_a_resume_does_too(tmp_path):
     lines = (tmp_path / "whole/metrics.jsonl").read_text().splitlines()
     scored = CliRunner().invoke(main, ["evaluate", str(tmp_path / "whole"), "--json"])
     wanted = labels_of(tmp_path / "whole")
-    for found in (check_run, json.loads(lines[-1]), json.loads(scored.stdout)):
-        assert found["accuracy"] == pytest.approx(wanted), "scored by labels that have moved on"
+    for measures in (check_run, json.loads(lines[-1]), json.loads(scored.stdout)):
+        assert measures["accuracy"] == pytest.approx(wanted), "scored by labels that have moved on"
     moved = model(tmp_path / "whole")["model/1.weight"]
     assert not torch.equal(moved, model(tmp_path / "still")["model/1.weight"])
 
@@ -307,27 +307,27 @@ def test_heterogeneity_and_dissimilarity_by_hand():
     mean = (sizes[:, None] * np.stack(rows)).sum(0)
     gamma = math.sqrt(sum(p * ((g - mean) ** 2).sum() for p, g in zip(sizes, rows, strict=True)))
     squares = sum(p * (g**2).sum() for p, g in zip(sizes, rows, strict=True))
-    found = gradients(local, params, np.array([0, 1, 3]))
-    assert found["heterogeneity"] == pytest.approx(gamma, rel=1e-4)
-    assert found["dissimilarity"] == pytest.approx(math.sqrt(squares / (mean**2).sum()), rel=1e-4)
+    facts = gradients(local, params, np.array([0, 1, 3]))
+    assert facts["heterogeneity"] == pytest.approx(gamma, rel=1e-4)
+    assert facts["dissimilarity"] == pytest.approx(math.sqrt(squares / (mean**2).sum()), rel=1e-4)
 
 
 def test_equal_clients_are_not_dissimilar():
     one = population((6,)).examples
     same = Federation(one.take(np.tile(np.arange(6), 4)), np.arange(5) * 6, one)
     local = trainer(same)
-    found = gradients(local, local.network.initial_params, np.arange(4))
-    assert found["heterogeneity"] < 1e-3
-    assert found["dissimilarity"] == pytest.approx(1.0, abs=1e-5)
+    facts = gradients(local, local.network.initial_params, np.arange(4))
+    assert facts["heterogeneity"] < 1e-3
+    assert facts["dissimilarity"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_distribution_over_clients_by_hand():
     scores = np.array([0.5] * 10 + [1.0] * 8 + [0.0, 0.2])
-    found = distribution(scores)
-    assert found["mean"] == pytest.approx(0.66)
-    assert found["worst_decile"] == pytest.approx(0.1)
-    assert found["worst"] == 0.0
-    assert found["variance"] == pytest.approx(scores.var())
+    statistics = distribution(scores)
+    assert statistics["mean"] == pytest.approx(0.66)
+    assert statistics["worst_decile"] == pytest.approx(0.1)
+    assert statistics["worst"] == 0.0
+    assert statistics["variance"] == pytest.approx(scores.var())
     errors = distribution(scores, lower_is_better=True)
     assert (errors["worst"], errors["worst_decile"]) == (1.0, 1.0)
 
@@ -337,12 +337,12 @@ def test_each_client_is_scored_on_its_own_examples():
     local = trainer(people)
     generator = torch.Generator().manual_seed(0)
     params = torch.randn(len(local.network.initial_params), generator=generator)
-    name, found = client_scores(local.network, people, params, np.arange(3))
+    name, scores = client_scores(local.network, people, params, np.arange(3))
     assert name == "accuracy"
     right = local.network.outputs(params, people.examples.x).argmax(1) == people.examples.y
-    assert found == pytest.approx([float(part.float().mean()) for part in right.split([3, 9, 4])])
+    assert scores == pytest.approx([float(part.float().mean()) for part in right.split([3, 9, 4])])
     named = measure_clients(local, params)
-    assert named["client_accuracy_mean"] == pytest.approx(found.mean())
+    assert named["client_accuracy_mean"] == pytest.approx(scores.mean())
     whole = float(local.network.losses(params, people.examples.x, people.examples.y).mean())
     assert named["train_loss"] == pytest.approx(whole, rel=1e-5)
 
@@ -388,10 +388,10 @@ def test_work_counts_epochs_and_every_gradient(tmp_path, objective, passes):
 @pytest.mark.parametrize(
     "keys, says", [((), "sgd x 2 epochs at"), (("client.steps=1",), "epochs (at most 1 steps) at")]
 )
-def test_a_plan_says_how_far_clients_train_and_expects_no_more(keys, says):
+def test_a_plan_says_how_far_clients_train(keys, says):
     checked = check(small("data.size_mean=3.0", "client.batch_size=2", *keys))
     table = plan_table(checked.plan, checked.forecast, None)
-    assert any(says in str(cell) for cell in table.columns[1]._cells)
+    assert any(says in str(cell) for cell in table.columns[1].cells)
 
 
 def test_work_counts_the_steps_that_are_taken(tmp_path):

@@ -28,10 +28,10 @@ ATTACKED = ("attack.name=ipm", "attack.fraction=0.25", "data.clients=40")
 def test_standings_by_hand():
     """The second lies against the first two, the fourth repeats the third, the last is broken."""
     rows = [[2.0, 0.0], [-1.0, 0.0], [5.0, 5.0], [5.0, 5.0], [torch.nan, 0.0]]
-    found = standings(torch.tensor(rows), torch.tensor([1.0, 0.0]))
-    assert found["far"].tolist() == [5, 4, 3, 3, 1]
-    assert found["against"].tolist() == [4, 1, 3, 3, 5]
-    assert found["alike"].tolist() == [4, 4, 2, 2, 5]
+    counts = standings(torch.tensor(rows), torch.tensor([1.0, 0.0]))
+    assert counts["far"].tolist() == [5, 4, 3, 3, 1]
+    assert counts["against"].tolist() == [4, 1, 3, 3, 5]
+    assert counts["alike"].tolist() == [4, 4, 2, 2, 5]
 
 
 def test_standings_of_nobody_of_one_and_of_no_direction():
@@ -67,7 +67,7 @@ def played(values, cohorts):
         yield {"round": round, "clients": who.tolist(), **measures}
 
 
-def population(rng, *, rounds=12, n=60, character=0.0, hostile=0, push=3.0, cohort=None):
+def simulated_evidence(rng, *, rounds=12, n=60, character=0.0, hostile=0, push=3.0, cohort=None):
     """Values `[rounds, n]`: noise, what a client always is, and a push by the first ones."""
     values = rng.normal(size=(rounds, n)) + character * rng.normal(size=n)
     values[:, :hostile] += push
@@ -75,8 +75,8 @@ def population(rng, *, rounds=12, n=60, character=0.0, hostile=0, push=3.0, coho
     return misbehaviour_in(played(values, cohorts), n, np.arange(n) < hostile)
 
 
-def smallest_of(p_values, level):
-    """Of many populations, how often a client that is fixed beforehand has p <= `level`."""
+def rate_up_to(level, p_values):
+    """How often p is at most `level`, of one client, fixed beforehand, in many populations."""
     return np.mean([p <= level for p in p_values])
 
 
@@ -88,10 +88,12 @@ def bound(level, trials):
 @pytest.mark.parametrize("cohort", [None, 20])
 def test_clients_who_are_alike_are_called_different_no_more_often_than_stated(cohort):
     rng, trials = np.random.default_rng(1), 400
-    tried = [population(rng, cohort=cohort).measures["far"].p_differs[0] for _ in range(trials)]
+    p_values = [
+        simulated_evidence(rng, cohort=cohort).measures["far"].p_differs[0] for _ in range(trials)
+    ]
     for level in (0.05, 0.2, 0.5):
-        assert smallest_of(tried, level) <= bound(level, trials)
-    assert smallest_of(tried, 0.5) > 0.3, "and not for want of power"
+        assert rate_up_to(level, p_values) <= bound(level, trials)
+    assert rate_up_to(0.5, p_values) > 0.3, "and not for want of power"
 
 
 def test_rows_that_are_all_the_same_speak_against_nobody():
@@ -105,33 +107,35 @@ def test_rows_that_are_all_the_same_speak_against_nobody():
 def test_an_honest_client_unlike_others_is_called_different_far_too_often():
     """What the test against cohorts does not mean: the null is not that a client is honest."""
     rng, trials = np.random.default_rng(2), 200
-    tried = [population(rng, character=1.5).measures["far"].p_differs[0] for _ in range(trials)]
-    assert smallest_of(tried, 0.05) > 1.5 * bound(0.05, trials)
+    p_values = [
+        simulated_evidence(rng, character=1.5).measures["far"].p_differs[0] for _ in range(trials)
+    ]
+    assert rate_up_to(0.05, p_values) > 1.5 * bound(0.05, trials)
 
 
 @pytest.mark.parametrize("character", [0.0, 1.5, 10.0])
 def test_against_honest_clients_it_is_named_no_more_often_than_stated(character):
     """However unlike they are, and however much a client's rounds have in common."""
     rng, trials, n = np.random.default_rng(3), 400, 40
-    tried = []
+    p_values = []
     for _ in range(trials):
         values = rng.normal(size=(6, n)) + character * rng.normal(size=n)
         lines = played(values, [np.arange(n)] * 6)
         suspected = np.arange(n) == 0  # who is as honest as all others
-        tried.append(misbehaviour_in(lines, n, suspected).measures["far"].p_honest[0])
+        p_values.append(misbehaviour_in(lines, n, suspected).measures["far"].p_honest[0])
     for level in (0.05, 0.2, 0.5):
-        assert smallest_of(tried, level) <= bound(level, trials)
-    assert smallest_of(tried, 0.5) > 0.4
+        assert rate_up_to(level, p_values) <= bound(level, trials)
+    assert rate_up_to(0.5, p_values) > 0.4
 
 
 def test_a_p_value_that_forgets_the_client_itself_is_refuted():
     """Without the ones that are added, the highest of all has p = 0."""
     rng, trials, n = np.random.default_rng(4), 400, 20
-    tried = []
+    p_values = []
     for _ in range(trials):
         score = rng.normal(size=n)
-        tried.append(float((score[1:] >= score[0]).sum() / (n - 1)))
-    assert smallest_of(tried, 0.0) > 0.01
+        p_values.append(float((score[1:] >= score[0]).sum() / (n - 1)))
+    assert rate_up_to(0.0, p_values) > 0.01
     suspected = np.arange(n) == 0
     assert conformal(np.arange(n, 0, -1.0), suspected)[0] == 1 / n
 
@@ -141,17 +145,17 @@ def test_a_p_value_that_forgets_the_client_itself_is_refuted():
 def test_of_those_named_no_more_are_honest_than_declared_in_any_run(character, push):
     rng = np.random.default_rng(5)
     for _ in range(40):
-        found = population(rng, hostile=20, push=push, character=character)
-        named = found.measures["far"].named
-        honest = int((named & ~found.hostile).sum())
+        evidence = simulated_evidence(rng, hostile=20, push=push, character=character)
+        named = evidence.measures["far"].named
+        honest = int((named & ~evidence.hostile).sum())
         assert honest <= LEVEL * named.sum()
 
 
 def test_who_pushes_hard_is_found_and_too_few_cannot_be():
     rng = np.random.default_rng(6)
-    many = population(rng, hostile=20, push=5.0).measures["far"]
+    many = simulated_evidence(rng, hostile=20, push=5.0).measures["far"]
     assert many.named[:20].all()
-    few = population(rng, hostile=3, push=50.0)
+    few = simulated_evidence(rng, hostile=3, push=50.0)
     assert few.measures["far"].to_json(few.hostile)["auc"] == 1.0
     assert not few.measures["far"].named.any(), "3 < 60 / (0.1 x 58)"
 
@@ -159,10 +163,10 @@ def test_who_pushes_hard_is_found_and_too_few_cannot_be():
 def test_nobody_hostile_or_all_of_them_leaves_out_what_needs_both():
     rng = np.random.default_rng(7)
     for hostile in (0, 60):
-        found = population(rng, hostile=hostile)
-        assert found.hostile is None
-        assert found.measures["far"].p_honest is None
-        assert "auc" not in found.to_json()["far"]
+        evidence = simulated_evidence(rng, hostile=hostile)
+        assert evidence.hostile is None
+        assert evidence.measures["far"].p_honest is None
+        assert "auc" not in evidence.to_json()["far"]
     assert misbehaviour_in([], 5, None) is None
 
 
@@ -185,7 +189,8 @@ def test_a_simulation_says_who_misbehaved(tmp_path):
     assert [int(line["client"]) for line in lines if line["hostile"] == "yes"] == attackers
     assert {line["rounds"] for line in lines} == {"7"}
     page = write_run_page(tmp_path / "run", None, True).path.read_text("utf-8")
-    assert "Clients that stood out" in page or "How clients stood out" in page
+    assert "Clients that stood out" in page
+    assert "How clients stood out, by measure" in page
     assert "stood out" not in write_run_page(tmp_path / "run", None, False).path.read_text("utf-8")
 
 

@@ -163,9 +163,9 @@ def test_sampling_by_size_has_no_event():
 @pytest.mark.parametrize("sampler", [FixedSize(size=3), Full(), Cyclic(separation=2)])
 def test_a_public_number_of_clients_has_to_be_the_number(sampler):
     sampler.fits(40, 40)
-    for found in (39, 41):
-        with pytest.raises(Refused, match=f"there are {found} clients"):
-            sampler.fits(found, 40)
+    for people in (39, 41):
+        with pytest.raises(Refused, match=f"there are {people} clients"):
+            sampler.fits(people, 40)
 
 
 def test_a_bound_on_the_clients_has_to_bound_them():

@@ -84,7 +84,7 @@ UP = {
         SHORT,
     ),
     "short row": (wire.Masked, lambda m: signed(m, words=m.words[:-1]), SHORT),
-    "long row": (wire.Masked, lambda m: signed(m, words=m.words * 2), SHORT),
+    "long row": (wire.Masked, lambda m: signed(m, words=bytes(m.words) * 2), SHORT),
     "beyond the modulus": (
         wire.Masked,
         lambda m: signed(m, words=b"\xff" * len(m.words)),

@@ -116,14 +116,27 @@ def test_masks_cancel_at_every_word_size_and_length(bits, size, length):
     before = words.copy()
     expander.apply(words, b"k" * 32)
     assert words.nbytes == size * length
-    packed = expander.pack(expander.reduce(words))
-    assert len(packed) == expander.size == (length * bits + 7) // 8
-    assert np.array_equal(expander.unpack(packed), expander.reduce(words))
-    assert expander.unpack(packed + b"x") is None
     if length > 100:
         assert (words != before).mean() > 0.99
     expander.apply(words, b"k" * 32, subtract=True)
     assert np.array_equal(words, before)
+
+
+def test_two_key_pairs_of_one_process_agree_once_and_as_if_apart():
+    def agreed():
+        pairs = [KeyPair(bytes([name]) * 32) for name in b"abc"]
+        secrets = [one.agree(two.public) for one in pairs for two in pairs if one is not two]
+        return secrets, [len(pair._agreed) for pair in pairs]
+
+    together, left = agreed()
+    assert left == [0, 0, 0]
+    pair, alone = KeyPair(b"a" * 32), []
+    for name in b"bc":
+        public = KeyPair(bytes([name]) * 32).public
+        alone.append(pair.agree(public))
+        assert not pair._agreed
+    assert alone == together[:2]
+    assert [together[at] for at in (0, 1, 3)] == [together[at] for at in (2, 4, 5)]
 
 
 def test_a_mask_does_not_depend_on_the_blocks_it_is_made_in():

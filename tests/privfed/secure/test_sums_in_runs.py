@@ -542,8 +542,8 @@ def test_an_independent_accountant_pays_for_aborts_too(tmp_path):
     pytest.importorskip("opacus")
     event = replace(plan(small(*MANY)).event, slack=1e-6)
     bare = replace(event, slack=0.0)
-    found = [opacus_epsilon({one: 20}, 1e-3, "opacus_rdp") for one in (event, bare)]
-    assert found[0] > found[1]
+    epsilons = [opacus_epsilon({one: 20}, 1e-3, "opacus_rdp") for one in (event, bare)]
+    assert epsilons[0] > epsilons[1]
 
 
 DEFAULT = ("secure.protocol=masks", "run.rounds=40")
@@ -616,10 +616,10 @@ def test_a_resume_keeps_the_cohorts_that_sums_begin_with(tmp_path):
     later = resume(tmp_path, lambda stored: overridden(stored, more))
     assert later.plan.cost.limits == first.plan.cost.limits
     assert (later.plan.event, later.plan.other) == (first.plan.event, first.plan.other)
-    found = audit(tmp_path)
-    assert found.problems == ()
+    audited = audit(tmp_path)
+    assert audited.problems == ()
     other = guarantee({first.plan.other: 4}, 1e-3).epsilon
-    assert found.other.epsilon == other == later.plan.besides(4).epsilon
+    assert audited.other.epsilon == other == later.plan.besides(4).epsilon
 
 
 def test_a_lower_budget_stops_a_run_whose_sums_may_abort(tmp_path):

@@ -155,8 +155,8 @@ def test_the_corrections_are_gradients_of_the_terms_in_the_papers():
     broadcast = {"params": now, "pseudo_gradient": g}
     zero = torch.zeros(1, 6, dtype=torch.float64)
     for objective, term in ((FedFor(alpha=alpha, eta=eta), fedfor), (FedProx(mu=mu), fedprox)):
-        found = objective.direction(zero, w[None], broadcast, None)[0]
-        torch.testing.assert_close(found, numerical(term, w), atol=1e-6, rtol=1e-5)
+        direction = objective.direction(zero, w[None], broadcast, None)[0]
+        torch.testing.assert_close(direction, numerical(term, w), atol=1e-6, rtol=1e-5)
 
 
 def next_of(objective, memory):
@@ -170,13 +170,13 @@ def test_mu_rises_with_the_loss_and_falls_after_five_falls_in_a_row():
     memory = objective.init(broadcast["params"])
     losses = [1.0, 1.5, 1.4, 1.3, 1.2, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.7, 0.6]
     wanted = [0.1, 0.2, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.2, 0.2, 0.2, 0.2]
-    found = []
+    mus = []
     for loss in losses:
         released = torch.tensor([0.5, -0.5, loss / 2, 0.5])  # half of the cohort holds examples
         update, memory = objective.conclude(broadcast, released, memory, cohorts)
         assert update.tolist() == [0.5, -0.5]
-        found.append(float(memory["mu"]))
-    assert found == pytest.approx(wanted)
+        mus.append(float(memory["mu"]))
+    assert mus == pytest.approx(wanted)
     assert {k: float(v) for k, v in next_of(objective, memory).items()} == {
         k: float(v) for k, v in memory.items()
     }, "nobody answered: nothing changes"
@@ -218,8 +218,8 @@ def test_fedfors_pseudo_gradient_is_over_eta_and_fedanes_mu_pulls_back():
     assert sent.value.value["pseudo_gradient"].tolist() == [4.0, -8.0]
     broadcast = {"params": now, "gradient": torch.tensor([1.0, 1.0])}
     w, grad = torch.tensor([[2.0, -2.0]]), torch.tensor([[0.5, 0.5]])
-    found = FedDane(mu=0.3).direction(grad, w, broadcast, torch.tensor([[0.2, 0.2]]))
-    assert found[0].tolist() == pytest.approx([0.5 + 1.0 - 0.2 + 0.6, 0.5 + 1.0 - 0.2 - 0.6])
+    direction = FedDane(mu=0.3).direction(grad, w, broadcast, torch.tensor([[0.2, 0.2]]))
+    assert direction[0].tolist() == pytest.approx([0.5 + 1.0 - 0.2 + 0.6, 0.5 + 1.0 - 0.2 - 0.6])
 
 
 def test_a_schedule_that_ends_before_the_run_is_refused():
@@ -374,16 +374,16 @@ def test_a_clients_gradient_is_that_of_its_mean_loss_over_all_its_examples(way, 
     generator = torch.Generator().manual_seed(0)
     params = torch.randn(local.network.shapes.length, generator=generator)
     ids = np.arange(4)
-    found = local.gradients(ids, params, Streams(1).at("shuffle", 1, ids))
+    gradients = local.gradients(ids, params, Streams(1).at("shuffle", 1, ids))
     for client in ids:
         start, end = people.offsets[client : client + 2]
         if start == end:
-            assert (found[client] == 0).all()
+            assert (gradients[client] == 0).all()
             continue
         leaf = params.clone().requires_grad_()
         x, y = people.examples.x[start:end], people.examples.y[start:end]
         local.network.losses(leaf, x, y).mean().backward()
-        torch.testing.assert_close(found[client], leaf.grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(gradients[client], leaf.grad, rtol=1e-4, atol=1e-6)
 
 
 def dane(folder, **changes):
@@ -405,23 +405,23 @@ def test_feddane_steps_along_the_cohorts_gradient_first(tmp_path):
 
 @pytest.mark.parametrize("kind", [FedDane, Mime])
 def test_a_gradients_scale_is_what_the_clip_sees_and_nothing_else(tmp_path, kind):
-    found = {}
+    by_scale = {}
     for scale in (1.0, 0.01):
         rounds = dane(tmp_path / f"{scale}", objective=kind(gradient_scale=scale))
-        found[scale] = rounds.run(2).params, rounds.store.releases[1][0]
-    torch.testing.assert_close(found[1.0][0], found[0.01][0], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(0.01 * found[1.0][1], found[0.01][1], rtol=1e-4, atol=1e-7)
+        by_scale[scale] = rounds.run(2).params, rounds.store.releases[1][0]
+    torch.testing.assert_close(by_scale[1.0][0], by_scale[0.01][0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(0.01 * by_scale[1.0][1], by_scale[0.01][1], rtol=1e-4, atol=1e-7)
 
 
 def test_feddane_of_equal_clients_is_fedavg(tmp_path):
     one = population((6,)).examples
     many = one.take(np.tile(np.arange(6), 4))
     same = Federation(many, np.arange(5) * 6, many)
-    found = [
+    ends = [
         dane(tmp_path / name, objective=objective, federation=same).run(3).params
         for name, objective in (("dane", FedDane(mu=0.0)), ("sgd", Sgd()))
     ]
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
 
 
 def test_feddanes_two_exchanges_are_one_event_at_less_noise_each(tmp_path):
@@ -535,10 +535,10 @@ def test_fednova_by_hand(tmp_path):
 
 @pytest.mark.parametrize("by_examples", [True, False])
 def test_fednova_of_equal_steps_is_fedavg_also_where_some_hold_nothing(tmp_path, by_examples):
-    found = []
+    ends = []
     for objective in (FedNova(), Sgd()):
         rounds = Rounds(tmp_path / type(objective).__name__, (4, 0, 4, 0), size=4,
                         objective=objective, mechanism=NoPrivacy())  # fmt: skip
         object.__setattr__(rounds.world.executor, "by_examples", by_examples)
-        found.append(rounds.run(2).params)
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+        ends.append(rounds.run(2).params)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)

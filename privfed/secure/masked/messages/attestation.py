@@ -36,7 +36,7 @@ class Attestation:
     def read(cls, data: Reader) -> Attestation:
         """The attestation that comes next. Raises `BadMessage`."""
         sender, signature = data.number(), data.take(SIGNATURE)
-        left_out = tuple(record.number() for record in data.records(NUMBER.size))
+        left_out = tuple(client for (client,) in data.records(NUMBER))
         return cls(sender, left_out, signature)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from privfed.secure.frames import NUMBER, Reader
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import SIGNATURE
 from privfed.secure.signed_message import SignedMessage
 
@@ -34,18 +35,20 @@ class ClientMessage(WireMessage, SignedMessage):
     sender: int
     domain: ClassVar[bytes] = b"privfed message"
 
-    @abstractmethod
-    def content(self) -> bytes:
+    def head(self) -> bytes:
         """What follows the sender."""
+        return b""
 
-    def covered(self) -> bytes:
-        return self.context + self._said_by_sender()
+    @abstractmethod
+    def content(self) -> Bytes:
+        """What follows the head."""
+
+    def covered(self) -> tuple[Bytes, ...]:
+        return self.context, NUMBER.pack(self.sender), self.head(), self.content()
 
     def body(self) -> bytes:
-        return self.signature + self._said_by_sender()
-
-    def _said_by_sender(self) -> bytes:
-        return NUMBER.pack(self.sender) + self.content()
+        sender = NUMBER.pack(self.sender)
+        return b"".join((self.signature, sender, self.head(), self.content()))
 
 
 def read_sender(data: Reader) -> tuple[bytes, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
@@ -59,24 +61,27 @@ def _packed(sealed: SealedShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> SealedShares:
-    size = NUMBER.size + data.count()
-    return tuple((record.number(), record.rest()) for record in data.records(size))
+    return tuple(data.records(struct.Struct(f"<Q{data.count()}s")))
 
 
 @dataclass(frozen=True)
 class Masked(ClientMessage):
     """Client to server: its masked row, packed, and on a random graph whom it masked with."""
 
-    words: bytes
+    words: Bytes
+    """Where they lie in what was read, which nobody may change before they are added."""
     attestation: Attestation | None = None
     kind: ClassVar[int] = 6
 
-    def content(self) -> bytes:
-        return sized(self.attestation.body() if self.attestation else b"") + self.words
+    def head(self) -> bytes:
+        return sized(self.attestation.body() if self.attestation else b"")
+
+    def content(self) -> Bytes:
+        return self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
         (signature, sender), attested = read_sender(data), Reader(data.sized())
         attestation = None if attested.ended() else Attestation.read(attested)
         attested.end()
-        return cls(context, sender, data.rest(), attestation, signature=signature)
+        return cls(context, sender, data.rest_in_place(), attestation, signature=signature)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from privfed.secure.frames import NUMBER, Reader
+import struct
+
+from privfed.secure.frames import NUMBER
 from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import SEAL
 
@@ -26,11 +28,17 @@ def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[in
     """
     if len(text) != 2 * NUMBER.size + count * LENGTH:
         return None
-    data = Reader(text)
-    if (data.number(), data.number()) != (sender, receiver):
+    *names, values = struct.unpack(f"<QQ{count * LENGTH}s", text)
+    if names != [sender, receiver]:
         return None
-    shares = tuple(int.from_bytes(data.take(LENGTH), "little") for _ in range(count))
+    shares = values_of(values)
     return shares if max(shares) < PRIME else None
+
+
+def values_of(text: bytes) -> tuple[int, ...]:
+    """The values of shares in `text`, one after another."""
+    starts = range(0, len(text), LENGTH)
+    return tuple(int.from_bytes(text[at : at + LENGTH], "little") for at in starts)
 
 
 def between(agreed: bytes, sender: int, receiver: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,9 @@ from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import SIGNATURE, verified
+
+_VOTE = struct.Struct(f"<Q{SIGNATURE}s")
+_SHARE = struct.Struct(f"<Q{LENGTH}s")
 
 OpenShares = tuple[tuple[int, int], ...]
 """The values of shares, each with the client whose secret it is of."""
@@ -38,7 +42,7 @@ class Survivors(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Survivors:
-        clients = tuple(record.number() for record in data.records(NUMBER.size))
+        clients = tuple(client for (client,) in data.records(NUMBER))
         attested = tuple(Attestation.read(data) for _ in range(data.count()))
         return cls(context, clients, attested)
 
@@ -51,7 +55,7 @@ class Vote(WireMessage):
     sender: int
     signature: bytes
     kind: ClassVar[int] = 8
-    size: ClassVar[int] = NUMBER.size + SIGNATURE
+    size: ClassVar[int] = _VOTE.size
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
         """Whether the holder of `public` signed `text`, which is `Survivors.vote_text`."""
@@ -62,7 +66,7 @@ class Vote(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Vote:
-        return cls(context, data.number(), data.take(SIGNATURE))
+        return cls(context, *data.fields(_VOTE))
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Votes(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Votes:
-        return cls(context, tuple(Vote.read(context, record) for record in data.records(Vote.size)))
+        return cls(context, tuple(Vote(context, *fields) for fields in data.records(_VOTE)))
 
 
 @dataclass(frozen=True)
@@ -111,5 +115,5 @@ def _packed(shares: OpenShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> OpenShares:
-    shares = data.records(NUMBER.size + LENGTH)
-    return tuple((share.number(), int.from_bytes(share.rest(), "little")) for share in shares)
+    shares = data.records(_SHARE)
+    return tuple((who, int.from_bytes(value, "little")) for who, value in shares)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from defenses.deferred import torch
+from defenses.gap import gap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 def upper_group(values: Tensor, references: int, generator: torch.Generator) -> Tensor:
     """Which of `values` `[m]` are in the higher of two groups `[m]` bool; none where one suffices.
 
-    2-means is exact: on a line both groups are intervals. Whether there are two follows from gap
-    statistics over so many uniform `references`.
-
-    Source: Tibshirani, Walther & Hastie 2001, "Estimating the number of clusters in a data set via
-    the gap statistic", section 3, with its reference (a).
+    2-means is exact: on a line both groups are intervals. One suffices where Gap(1) >= Gap(2) -
+    s_2 (`defenses.gap`), by so many `references` that are uniform between the least value and the
+    largest.
     """
     ordered = values.double().sort().values
     if len(values) < 3 or not float(ordered[-1]) > float(ordered[0]):
@@ -26,21 +24,16 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
     scaled = ((ordered - ordered[0]) / (ordered[-1] - ordered[0]))[None]
     uniform = torch.rand(references, len(values), generator=generator, dtype=torch.float64)
     drawn = uniform.sort(dim=1).values.to(scaled.device)
-    if not _are_two(_dispersions(scaled)[:2], _dispersions(drawn)[:2]):
+    together, apart, last = _dispersions(scaled)
+    drawn_together, drawn_apart, _ = _dispersions(drawn)
+    gap_of_two, error = gap(apart[0], drawn_apart)
+    if gap(together[0], drawn_together)[0] >= gap_of_two - error:
         return torch.zeros_like(values, dtype=torch.bool)
-    *_, cut = _dispersions(scaled)
-    return values.double() > ordered[int(cut[0])]
-
-
-def _are_two(within: tuple[Tensor, ...], drawn: tuple[Tensor, ...]) -> bool:
-    """Whether Gap(1) < Gap(2) - s_2, of dispersions in one group and two: the least k is not 1."""
-    gaps = [torch.log(drawn[k]).mean() - torch.log(within[k][0]) for k in (0, 1)]
-    spread = torch.log(drawn[1]).std(correction=0) * math.sqrt(1 + 1 / len(drawn[1]))
-    return bool(gaps[0] < gaps[1] - spread)
+    return values.double() > ordered[int(last[0])]
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of squares within one group and within the best two, and where the lower of these ends.
+    """Sums of squares within one group and within the best two, and the place of the lower's last.
 
     Each `[b]`, of `ordered` `[b, m]`.
     """
@@ -50,5 +43,5 @@ def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low = squares[:, :-1] - sums[:, :-1].square() / sizes
     total, every = sums[:, -1:], squares[:, -1:]
     high = every - squares[:, :-1] - (total - sums[:, :-1]).square() / (m - sizes)
-    within, cut = (low + high).clamp(min=0.0).min(dim=1)
-    return (every - total.square() / m)[:, 0], within, cut
+    apart, last = (low + high).clamp(min=0.0).min(dim=1)
+    return (every - total.square() / m)[:, 0], apart, last
