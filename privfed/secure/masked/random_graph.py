@@ -1,12 +1,12 @@
 """A sparse graph of independent edges, for a server that lies in every message.
 
 Each two of n clients are neighbours with probability p = degree / (n - 1), by a coin that is a
-pseudorandom function of both, keyed by a hash of the roster that clients agree to (as in Flamingo,
-Ma et al. 2023, section 4.3, there by a seed that is agreed on before). So whoever collects the
-roster chooses a graph only by trying: each roster that it puts together has one, drawn afresh where
-SHA-256 is a random oracle and AES an ideal cipher. What is proved fails with a probability of 2^-40
-over 2^80 tries: `_SECURE` bits for each. (A server that may choose who is next to whom cuts an arc
-out of the circle of Bell et al. 2020, whose two ends are its own, and opens the sum of that arc.)
+pseudorandom function of both, keyed by a hash of the roster that clients agree to (such edges are
+Flamingo's, Ma et al. 2023, whose seed is agreed on before). So whoever collects the roster, or
+sends its keys last, chooses a graph only by trying: each roster that is put together has one, drawn
+afresh where SHA-256 is a random oracle and AES an ideal cipher. What is proved fails with a
+probability of 2^-40 over 2^80 tries: `_SECURE` bits for each. (On the circle of Bell et al. 2020 a
+server opens the sum of an arc by saying that those next to its two ends dropped out.)
 
 Of n clients k collude, chosen before the graph is drawn; the other h = n - k are honest. t of a
 client's neighbours give its secrets back, and T votes of all are needed to open any: at least

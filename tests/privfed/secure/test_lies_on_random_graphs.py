@@ -193,7 +193,7 @@ def test_a_server_that_lies_opens_one_sum_of_enough_or_none():
 
 @pytest.mark.slow
 def test_a_server_lies_in_twenty_thousand_sessions():
-    assert sum(judged(range(1000, 21_000))) > 2000
+    assert sum(judged(range(1000, 21_000))) > 1500
 
 
 class Unattested(MaskingClient):
