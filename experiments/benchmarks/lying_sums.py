@@ -2,9 +2,9 @@
 
     python -m experiments.benchmarks.lying_sums [--clients 1000] [--length 100000] [--complete]
 
-Processor time, on one thread. Every client answers real messages, bytes to bytes, and remembers no signature that another has
-checked. Of the clients one in ten drops out after it shared its keys. `--complete` takes the graph
-of all with all instead of the random one that follows from the numbers.
+Processor time, on one thread. Every client answers real messages, bytes to bytes, and remembers no
+signature that another has checked. Of the clients one in ten drops out after it shared its keys.
+`--complete` takes the graph of all with all instead of the random one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS = ("advertise", "share keys", "mask a row", "vote", "unmask")
 
 
 class Meter(Wire):
-    """Takes processor seconds from a message's arrival to its answer, and counts bytes both ways."""
+    """Takes processor seconds from a message's arrival to its answer, and counts bytes."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, list[float]] = defaultdict(list)
