@@ -37,7 +37,10 @@ def configured_limits(config: Config) -> Limits:
     elif shared:
         minimum = minimum or math.ceil((1 - shared.tolerance) * sampler.size - 1e-9)
     arithmetic = secure.simulate == "arithmetic"
-    return Limits(capacity, minimum, arithmetic, tolerance, sampler.size, config.hostile)
+    layered = bool(shared and shared.layered)
+    return Limits(
+        capacity, minimum, arithmetic, tolerance, sampler.size, config.hostile, layered=layered
+    )
 
 
 def _limits_of_sites(config: Config) -> Limits:

@@ -82,7 +82,11 @@ class Reader:
         """The fields of records of one `form`, as many as the message says."""
         return form.iter_unpack(self.view(self.count() * form.size))
 
+    def ended(self) -> bool:
+        """Whether no bytes are left."""
+        return self._at == len(self._data)
+
     def end(self) -> None:
         """Raises `BadMessage` where bytes are left."""
-        if self._at != len(self._data):
+        if not self.ended():
             raise BadMessage("wrong length", "the message goes on after its end")

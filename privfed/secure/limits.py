@@ -19,6 +19,8 @@ class Limits:
     (0: what its protocol asks for). With `arithmetic` no cryptography runs; numbers are encoded,
     summed and lost as it would do it.
 
+    With `layered`, clients' noise is in layers that come off by how many are missing.
+
     With `sites` above 0 the clients of a sum are sites, each of which sends a sum of rows: all of
     `rows` at most. Then `colluders` of them, whole sites, may be hostile or work with the server.
     """
@@ -33,6 +35,7 @@ class Limits:
     sites: int = 0
     colluders: int = 0
     rows: int = 0
+    layered: bool = False
 
     @property
     def most_rows(self) -> int:

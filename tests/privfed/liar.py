@@ -24,7 +24,8 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.evidence import WrongShare
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import unmasking
+from privfed.secure.masked.messages import attestation, unmasking
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
@@ -71,7 +72,7 @@ def idealise(monkeypatch):
     """Several times as many sessions: hashes for the slowest of the primitives."""
     monkeypatch.setattr(masking_client, "KeyPair", Ideal)
     monkeypatch.setattr(derived_keys, "derive", lambda *texts: hashed(b"".join(texts)))
-    for module in (signed_message, unmasking):
+    for module in (signed_message, unmasking, attestation):
         monkeypatch.setattr(
             module, "verified", lambda who, signature, text: Pen(who).sign(text) == signature
         )
@@ -98,8 +99,19 @@ class Setting:
         """Of a roster of so many, the fewest honest rows that may be summed."""
         graph = self.policy.graph(clients)
         least = self.limits.least(self.policy.counted_of(clients))
+        if graph.independent:
+            return graph.votes(least) - graph.isolated - self.policy.corrupt(clients)
         counted = max(least, graph.threshold, graph.survivors)
         return counted - self.policy.corrupt(clients)
+
+    def near(self, roster, who):
+        """The neighbours of one of the roster's clients; all others where it refuses the roster."""
+        try:
+            graph = self.policy.graph(len(roster.clients))
+        except Aborted:
+            return tuple(other for other in roster.clients if other != who)
+        coins = graph.coins(roster.seed, roster.agreed())
+        return graph.neighbours(coins, roster.clients, who)
 
 
 @dataclass(eq=False, repr=False)
@@ -121,6 +133,7 @@ class Honest:
     handed: tuple[tuple[int, bytes], ...] = ()
     framed: bool = False
     words: np.ndarray | None = None
+    attestation: Attestation | None = None
     survivors: tuple[int, ...] = ()
     vote: Vote | None = None
 
@@ -204,7 +217,8 @@ class World:
 
     def share(self, one, roster):
         private = bytes(one.client._mask_secret)
-        keys = tuple(keys for keys in roster.keys if keys.sender != one.me)
+        near = self.setting.near(roster, one.me)
+        keys = tuple(keys for keys in roster.keys if keys.sender in near)
         if (shares := self._told(one, replace(roster, keys=keys))) is None:
             return
         client, one.roster, hashes = one.client, roster, dict(shares.hashes)
@@ -257,9 +271,26 @@ class World:
         if masked is not None:
             one.named = tuple(sealed)
             one.words = np.frombuffer(masked.words, "<u2")
+            one.attestation = masked.attestation
+
+    def attested(self, one, clients):
+        """The best words that it has of neighbours among `clients`, of this or another roster."""
+        if not self.setting.policy.graph(len(one.roster.clients)).independent:
+            return ()
+        words: dict[int, Attestation] = {}
+        for other in self.honest:
+            word, better = other.attestation, other.agreed == one.agreed or other.me not in words
+            if better and word and one.me not in word.left_out:
+                words[other.me] = word
+        for who in self.played:
+            text = Attestation.text(one.agreed, who, ())
+            words[who] = Attestation(who, (), identity(who).sign(text))
+        near = self.setting.near(one.roster, one.me)
+        return tuple(words[who] for who in near if who in clients and who in words)
 
     def survive(self, one, clients):
-        one.vote = self._told(one, Survivors(self.context, tuple(sorted(clients))))
+        attested = self.attested(one, clients)
+        one.vote = self._told(one, Survivors(self.context, tuple(sorted(clients)), attested))
         if one.vote:
             one.survivors = tuple(sorted(clients))
 
@@ -350,3 +381,31 @@ class World:
         most = len(one.secrets) - LAYERS
         told = (j for j in range(most) if self._secret(one, LAYERS + j))
         return next(told, most)
+
+
+class Broken(AssertionError):
+    """A promise that was not kept."""
+
+
+def judge(world):
+    """Every sum that was opened: each exact, of enough rows, and with the noise that is due."""
+    setting, opened = world.setting, world.opened()
+    if any(one.framed for one in world.honest):
+        raise Broken("an honest client is proved to lie")
+    for each in opened:
+        exact = sum(one.noised() for one in each.of)
+        assert np.array_equal(each.total, exact.astype(np.uint16)), "the judge has miscounted"
+        if len({one.agreed for one in each.of}) > 1:
+            raise Broken("a sum over two rosters")
+        clients, honest = len(each.of[0].roster.clients), len(each.of)
+        if honest < setting.least(clients):
+            raise Broken(f"a sum of {honest} of {clients}")
+        if setting.layers:
+            corrupt, parties = setting.policy.corrupt(clients), setting.policy.counted_of(clients)
+            ends = setting.layers.boundaries(parties)
+            left = sum(setting.layers.remaining(parties, ends[kept]).variance for kept in each.kept)
+            counted = honest + (0 if setting.layers.colluders else corrupt)
+            due = setting.layers.variance * honest / counted
+            if left < due * (1 - 1e-9):
+                raise Broken(f"noise of variance {left:g} of {due:g}")
+    return opened

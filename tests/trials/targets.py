@@ -37,7 +37,8 @@ from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import messages as homomorphic_messages
-from privfed.secure.masked import messages
+from privfed.secure.masked.messages import wire as messages
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.primitives import KEY, SIGNATURE
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
@@ -329,14 +330,15 @@ def _messages(folder: Path) -> list[Files]:
     context, key, signature = bytes(KEY), bytes(range(32)), bytes(SIGNATURE)
     advertise = messages.Advertise(context, 3, key, key, key, signature=signature)
     pairs, texts = ((1, 5), (2, 2**100)), ((2, b"sealed"), (3, b"sealet"))
+    attestation = Attestation(3, (1, 9), signature)
     whole = (
         messages.Invitation(key, 1, 0, key, 16, 10, key),
         advertise,
         messages.Roster(context, (1, 3), (key, key), 1, 2, key, (advertise, advertise)),
         messages.Shares(context, 1, key, key, texts, texts),
         messages.Inbox(context, texts, texts),
-        messages.Masked(context, 1, b"words" * 9, (2, 3)),
-        messages.Survivors(context, (1, 2, 5)),
+        messages.Masked(context, 1, b"words" * 9, (2, 3), attestation),
+        messages.Survivors(context, (1, 2, 5), (attestation, attestation)),
         messages.Vote(context, 1, signature),
         messages.Votes(context, (messages.Vote(context, 1, signature),) * 2),
         messages.Unmask(context, 1, pairs, pairs[:1], 1, pairs),

@@ -1,15 +1,16 @@
 """Sums under pairwise masks: client, server, and the messages between them.
 
 Bonawitz et al. 2017, figure 4, with the sparse graph of Bell et al. 2020 where there are many
-clients.
+clients and the server follows the protocol.
 
 *Against a server that lies in every message*, to each client otherwise. Of a roster of n clients at
-most k work with it; the graph is complete, t of its shares give a secret back, and 2 t > n + k.
+most k work with it, and t shares give a secret back. Each client has all others as neighbours, and
+2 t > n + k; or, of many, those of a random graph (below).
 
-**Theorem.** For each roster that honest clients agreed to, either nothing is opened, or one sum: of
-the rows of all honest survivors who agreed to it, at least max(least, t) - k of them, with `least`
-by a client's own `limits`. Of its noise in layers, of total variance v, h such clients keep at
-least v h / (h + k).
+**Theorem.** On the complete graph, for each roster that honest clients agreed to, either nothing is
+opened, or one sum: of the rows of all honest survivors who agreed to it, at least max(least, t) - k
+of them, with `least` by a client's own `limits`. Of its noise in layers, of total variance v, h
+such clients keep at least v h / (h + k).
 
 *Proof.* All keys that are derived are bound to the roster's hash A, and so are votes, and what
 shares are sealed for. A holds a nonce of each client, which the client drew for this session: it
@@ -41,6 +42,34 @@ these, against who else may carry messages, and nothing here rests on them.)
    gone: n - j <= h + k. v / (n - d_i) is kept, v / (n - j) at least. Where colluders' noise is not
    counted (pinned sites, n all of them, whoever is on the roster), v / (n - k - j) is at least, so
    that H keeps v.
+
+**Theorem.** On a random graph (`privfed.secure.masked.random_graph`), whose colluders were chosen
+before it was drawn, for each roster that honest clients agreed to, either nothing is opened, or one
+sum: of honest survivors who agreed to it, at least max(least, n - lost) - k of them, if `lost` may
+drop out. It fails with a probability of 2^-40 over 2^80 rosters that the server tries. Noise in
+layers is refused: who counts the missing needs everybody's shares.
+
+*Proof.* There an honest client asks for T votes of any survivors, 2 T > n + k, where t of its
+neighbours hold its shares, and signs under A whom it masked with (`Attestation`).
+
+1. *Votes.* As above, with T for t: there is one S, and V, its honest voters, are at least T - k.
+2. *Secrets.* As above, as fewer than t of each honest client's neighbours collude. So of honest
+   clients who agreed to A, those in S (H) keep their mask keys, and the others their seeds.
+3. *Masks.* Let B be the rows of an opened sum: of H, each with its own mask known, and no mask that
+   nobody knows on one of them alone. The own mask of u in B took shares of t neighbours, colluders
+   and members of V. A voter masked with all its neighbours in S, and had the word of each, under A,
+   that this masked with it. So on the rows of u and of v in V, where they are neighbours, is one
+   mask, which nobody knows, and v is in B. Hence t neighbours of u are in B and V or collude, and
+   some are in V; and who is in B and V has no neighbour in V outside of B: B and V is *closed*.
+   Such a set is more than half of V, but for the probability above: there is one B. All of V but z
+   (`isolated`) are in it.
+4. *Counts.* T >= max(least, n - lost) + z, so that max(least, n - lost) - k of V are in the sum.
+
+Bell et al. (2020, their section on a server that is not honest) let clients draw their neighbours,
+trust the server while keys are handed out, and promise sums of parts of the cohort, each of alpha n
+honest clients or more (5,000 of 10,000 in their example). Here one sum is opened, and the server
+lies from the first message on. For that all clients' long-term keys are known to all, and each
+client checks votes of the whole roster (72 T bytes).
 
 What is *named* counts for nothing here: a server can name as survivors clients that never agreed to
 this roster, whose mask keys it was given under another, and put random bytes into inboxes. They

@@ -19,6 +19,7 @@ from privfed.secure.masked.derived_keys import (
     self_key,
 )
 from privfed.secure.masked.graph import Graph
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
@@ -100,6 +101,8 @@ class MaskingClient(ClientMemory):
         self._check_keys(roster)
         self._agree_channels()
         holders = self._graph.holders(self.me, near)
+        if len(holders) < self._graph.threshold:
+            raise BadMessage("too few", "fewer neighbours drawn than give a secret back")
         places, threshold = tuple(map(self._places.__getitem__, holders)), self._graph.threshold
         self._layers = self._noise.seeds(self._expected_parties) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
@@ -128,6 +131,8 @@ class MaskingClient(ClientMemory):
                 f"{len(clients)} clients; expected at most {self._limits.capacity}, the capacity",
             )
         graph = self._policy.graph(len(clients))
+        if graph.independent and self._noise:
+            raise BadMessage("wrong layers", "noise in layers has no proof on a random graph")
         if (roster.degree, roster.threshold) != (graph.degree, graph.threshold):
             raise BadMessage(
                 "wrong threshold",
@@ -178,7 +183,13 @@ class MaskingClient(ClientMemory):
         every = tuple(sorted({**hashes, **mine}.items()))
         self._acknowledged = acknowledged(self._agreed, self.me, every)
         complaints = tuple(sorted(self._shared - self._held.keys()))
-        return Masked(self._context, self.me, self._masked_row(), complaints)
+        attestation = self._attest() if self._graph.independent else None
+        return Masked(self._context, self.me, self._masked_row(), complaints, attestation)
+
+    def _attest(self) -> Attestation:
+        left_out = tuple(sorted(self._keys.keys() - self._shared))
+        text = Attestation.text(self._agreed, self.me, left_out)
+        return Attestation(self.me, left_out, self._identity.sign(text))
 
     def _counted(self, clients: Collection[int]) -> int:
         """How many `clients` are, without neighbours whose shares this client could not open."""
@@ -229,17 +240,29 @@ class MaskingClient(ClientMemory):
         near = set(clients) & (self._keys.keys() | {self.me})
         if self.me not in near or not near - {self.me} <= self._shared:
             raise BadMessage("wrong survivors", "without this client, or with who never shared")
+        if self._graph.independent:
+            self._require_attested(survivors.attested, near - {self.me})
         self._require_enough(clients, "survivors")
-        self._voters = set(self._graph.holders(self.me, near - {self.me}))
+        self._voters = self._graph.voters(self._graph.holders(self.me, near - {self.me}), clients)
         self._survivors, self._near = survivors, near
+
+    def _require_attested(self, attested: tuple[Attestation, ...], near: set[int]) -> None:
+        """Raises `BadMessage` unless all of `near` signed that they masked with this client."""
+        if [attestation.sender for attestation in attested] != sorted(near):
+            raise BadMessage("not attested", "masks of others than the surviving neighbours")
+        for attestation in attested:
+            public = self._directory.get(attestation.sender, b"")
+            given = attestation.given_by(public, self._agreed)
+            if self.me in attestation.left_out or not given:
+                raise BadMessage("not attested", "a neighbour that did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
         """One share of each neighbour's: of its seed or of its key, never of both."""
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
-            raise BadMessage("wrong voters", "votes twice, or of others than surviving neighbours")
-        if len(voters) < self._graph.threshold:
-            raise BadMessage("too few", "fewer votes than the threshold")
+            raise BadMessage("wrong voters", "votes twice, or of others than survivors who may")
+        if len(voters) < self._graph.votes(self._limits.least(self._expected_parties)):
+            raise BadMessage("too few", "fewer votes than the graph asks for")
         text = self._survivors.vote_text(self._agreed)
         for vote in votes.votes:
             if not vote.cast_by(self._directory.get(vote.sender, b""), text):

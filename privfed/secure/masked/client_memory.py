@@ -22,7 +22,7 @@ from privfed.secure.masked.client_state import (
     StateReader,
 )
 from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.graph import Graph, neighbours
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.unmasking import Survivors
@@ -98,7 +98,8 @@ class ClientMemory(ABC):
         self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
         self._expected_parties = total = self._policy.counted_of(len(roster.clients))
         self._layer_count = self._noise.layers.count(total) if self._noise else 0
-        near = neighbours(roster.seed, roster.clients, self._graph.degree, self.me)
+        coins = self._graph.coins(roster.seed, self._agreed)
+        near = self._graph.neighbours(coins, roster.clients, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
             raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
         self._keys = {keys.sender: keys for keys in roster.keys}

@@ -14,11 +14,11 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
     *A client* of k neighbours agrees with each on a key for shares and on one for masks, derives
     one key for each direction of a channel and for each mask, and its own mask's; it deals shares
     of 2 + `layers` secrets to k + 1 holders, by t products each, and expands k + 1 masks, a base
-    and `layers` of noise. It signs five messages. *The server* tries both its keys, checks the
-    signatures, puts its seed together again from t shares (with layers two secrets), for t (t - 1)
-    products of weights that all clients share on the complete graph, and takes its mask and the
-    layers off. In one process clients check no other signatures, and of two the first to ask for
-    their secret makes it for both.
+    and `layers` of noise. It signs five messages, and on a random graph whom it masked with. *The
+    server* tries both its keys, checks the signatures, puts its seed together again from t shares
+    (with layers two secrets), for t (t - 1) products of weights that all clients share on the
+    complete graph, and takes its mask and the layers off. In one process clients check no other
+    signatures, and of two the first to ask for their secret makes it for both.
     """
     n, k, t = graph.clients, graph.degree, graph.threshold
     secrets, opened = 2 + layers, 2 if layers else 1
@@ -31,6 +31,6 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
         agreements=n * (k + 2),
         derived=n * (3 * k + 2),
         sealed=n * 2 * k,
-        signatures=n * 10,
+        signatures=n * (12 if graph.independent else 10),
         products=n * (secrets * (k + 1) + opened) * t + weights,
     )

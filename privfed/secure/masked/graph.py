@@ -10,6 +10,8 @@ n_C colluding ones that reveal both, it has n + n_C: nothing is learned where 2 
 client has the k nearest others on a random circle as neighbours. k is the smallest even number with
 which, but for a probability of 2^-40, honest survivors stay connected and no honest client has t or
 more colluding neighbours, and, but for 2^-20, every client keeps t neighbours that stay.
+
+*Random graph*, for many clients and a server that lies: `privfed.secure.masked.random_graph`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.secure.masked import random_graph
 from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted, Session
 
 COMPLETE = 200
-"""The most clients with which the graph is complete."""
+"""The most clients with which the graph is always complete."""
 _SECURE, _CORRECT = 40, 20
 """The sigma and eta of Bell et al., in bits."""
 _EXACT = 1e-9
@@ -47,6 +50,9 @@ class Graph:
     degree: int
     threshold: int
     survivors: int = 0
+    independent: ClassVar[bool] = False
+    """Whether edges are independent coins: then votes are of all clients, who attest their masks,
+    and layers of noise have no proof."""
 
     @property
     def complete(self) -> bool:
@@ -57,6 +63,61 @@ class Graph:
         """The holders of shares of the secrets of `me`, whose neighbours are `near`."""
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
+    def coins(self, seed: bytes, agreed: bytes) -> bytes:
+        """What draws the graph of a roster with a `seed` of the server's and the hash `agreed`."""
+        return seed
+
+    def neighbours(self, coins: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
+        """The neighbours of `me` among `clients`, in order, as `coins` have drawn them."""
+        return neighbours(coins, clients, self.degree, me)
+
+    def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
+        """Whose votes count for a client with these `holders`, all of them survivors."""
+        return set(holders)
+
+    def votes(self, least: int) -> int:
+        """How many votes a client asks for, where the sum is to be of at least `least`."""
+        return self.threshold
+
+    @property
+    def trials(self) -> tuple[int, float]:
+        """Of how many others each is a neighbour, and by a coin of which probability."""
+        return self.degree, 1.0
+
+    def withstands_lies(self, corrupt: int) -> bool:
+        """Whether a server that lies in every message, with so many clients, opens one sum only."""
+        return self.complete and 2 * self.threshold > self.clients + corrupt
+
+
+@dataclass(frozen=True)
+class RandomGraph(Graph):
+    """A graph of independent edges, `degree` for each on average, drawn by the roster's hash.
+
+    Of the voters up to `isolated` are in no sum: `survivors` counts so many more than are promised.
+    """
+
+    isolated: int = 0
+    independent: ClassVar[bool] = True
+
+    def coins(self, seed: bytes, agreed: bytes) -> bytes:
+        return random_graph.coins_of(agreed)
+
+    def neighbours(self, coins: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
+        return random_graph.partners(coins, clients, self.degree, me)
+
+    def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
+        return set(survivors)
+
+    def votes(self, least: int) -> int:
+        return max(self.survivors, least + self.isolated)
+
+    @property
+    def trials(self) -> tuple[int, float]:
+        return self.clients - 1, self.degree / (self.clients - 1)
+
+    def withstands_lies(self, corrupt: int) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -66,7 +127,7 @@ class Policy:
     that may collude with the server. `neighbours` 0 follows from the cohort. `size` is the cohort
     that is expected, a public constant: colluders are counted of no fewer, and a cohort of less
     than `admitted` (0: `threshold` of the expected one) is refused, or a server could make up a
-    small one.
+    small one. With noise in layers (`layered`) no graph is a random one.
     """
 
     threshold: float
@@ -75,6 +136,7 @@ class Policy:
     neighbours: int = 0
     size: int = 0
     admitted: int = 0
+    layered: bool = False
 
     @property
     def smallest(self) -> int:
@@ -95,8 +157,7 @@ class Policy:
 
     def withstands_lies(self, graph: Graph) -> bool:
         """Whether a server that lies about who dropped still learns nothing but a sum."""
-        twice = graph.clients + self.corrupt(graph.clients)
-        return graph.complete and 2 * graph.threshold > twice
+        return graph.withstands_lies(self.corrupt(graph.clients))
 
     def least_threshold(self, clients: int) -> int:
         """How many of `clients` have to stay on the complete graph.
@@ -124,6 +185,10 @@ def _graph(policy: Policy, clients: int) -> Graph:
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
     if sparse and (graph := sparsest(clients, corrupt, lost, policy.neighbours)):
         return graph
+    drawn = policy.threat == "lying" and not policy.layered and clients > COMPLETE
+    if drawn and (shape := random_graph.sparsest_shape(clients, corrupt, lost)):
+        votes, apart = shape.votes, shape.isolated
+        return RandomGraph(clients, shape.degree, shape.threshold, votes, isolated=apart)
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for so many that may collude")

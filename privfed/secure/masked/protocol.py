@@ -19,7 +19,8 @@ from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.counted_operations import masked_operations
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graph import COMPLETE, Graph, Policy, graph_seed, neighbours, recoverable
+from privfed.secure.masked.graph import COMPLETE, Graph, Policy, graph_seed, recoverable
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise
 from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
@@ -34,8 +35,8 @@ class MaskedSums(SecureProtocol):
     """Masked sums (SecAgg, SecAgg+): the server sees sums of the survivors, and nothing else.
 
     Clients add masks that cancel in the sum; those of who drops out are taken off with secrets that
-    the others hold in shares. Complete graph up to 200 clients, and always where the server may
-    lie; above, the sparse graph of SecAgg+ for a server that follows the protocol.
+    the others hold in shares. Complete graph up to 200 clients; above, the sparse graph of SecAgg+
+    for a server that follows the protocol, and a random one for a server that may lie.
 
     *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
     cohort that it can put together (proved in `privfed.secure.masked`). Computational: as safe as
@@ -61,7 +62,7 @@ class MaskedSums(SecureProtocol):
     threat: Literal["curious", "lying"] = "curious"
     """Whether the server follows the protocol ("curious"), or may lie."""
 
-    def policy(self, size: int, admitted: int = 0) -> Policy:
+    def policy(self, size: int, admitted: int = 0, layered: bool = False) -> Policy:
         """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""
         return Policy(
             self.threshold,
@@ -70,12 +71,13 @@ class MaskedSums(SecureProtocol):
             self.neighbours,
             size,
             self.admitted or admitted,
+            layered,
         )
 
     def within(self, limits: Limits) -> Insists:
         """What clients, or sites, insist on for sums within `limits`."""
         if not limits.sites:
-            return self.policy(limits.size, limits.admitted)
+            return self.policy(limits.size, limits.admitted, limits.layered)
         threshold = self.least_sites(limits.sites)
         return SitePolicy(limits.sites, limits.minimum, threshold, limits.colluders, self.threat)
 
@@ -131,29 +133,33 @@ class MaskedSums(SecureProtocol):
             graph = policy.graph(clients)
         except Aborted:
             return 1.0
-        few = binomial_at_most(max(graph.threshold, graph.survivors) - 1, clients, 1 - dropout)
+        needed = max(graph.threshold, graph.survivors, graph.votes(limits.least(clients)))
+        few = binomial_at_most(needed - 1, clients, 1 - dropout)
         if not graph.complete:  # of somebody's neighbours, by the union bound
-            few += clients * binomial_at_most(graph.threshold - 1, graph.degree, 1 - dropout)
+            others, rate = graph.trials
+            few += clients * binomial_at_most(graph.threshold - 1, others, rate * (1 - dropout))
         return min(1.0, missing + few)
 
-    def _graph(self, clients: int) -> Graph:
+    def _graph(self, clients: int, layers: int) -> Graph:
         """The graph of so many; the complete one where they are too few for any."""
         try:
-            return self.policy(0).graph(clients)
+            return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
             return Graph(clients, max(clients - 1, 1), max(clients - 1, 1))
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        return masked_operations(self._graph(clients), codec, layers)
+        return masked_operations(self._graph(clients, layers), codec, layers)
 
     def download(self, clients: int, layers: int = 0) -> float:
-        graph = self._graph(clients)
+        graph = self._graph(clients, layers)
+        attested = Attestation.size if graph.independent else 0
         keys, shares = Advertise.size, sealed_size(layers) + _hashed_size(layers) + NUMBER.size
         per_client = 2 * NUMBER.size + KEY  # in the roster with a nonce, and as a survivor
-        return graph.degree * (keys + shares) + graph.threshold * Vote.size + per_client * clients
+        votes = graph.votes(0) * Vote.size
+        return graph.degree * (keys + shares + attested) + votes + per_client * clients
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        degree, fixed = self._graph(clients).degree, 3 * (SIGNATURE + NUMBER.size) + 2 * KEY
+        degree, fixed = self._graph(clients, layers).degree, 3 * (SIGNATURE + NUMBER.size) + 2 * KEY
         opened = (NUMBER.size + LENGTH) * (2 if layers else 1)
         sealed = NUMBER.size + sealed_size(layers) + _hashed_size(layers)
         frames = 5 * (KEY + NUMBER.size)
@@ -170,7 +176,8 @@ class MaskedSums(SecureProtocol):
         if limits.sites:
             return self._promise_to_sites(limits)
         graph = policy.graph(clients)
-        neighbours_needed = f"{graph.threshold} of each one's {graph.degree} neighbours"
+        about = "about " if graph.independent else ""
+        neighbours_needed = f"{graph.threshold} of each one's {about}{graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
         lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
         return (
@@ -191,7 +198,7 @@ class MaskedSums(SecureProtocol):
         """Whether a server that lies in every message still opens sums of enough clients alone.
 
         It chooses who is told of which cohort: so it has to hold for every cohort of which clients
-        take a roster and unmask a sum, and beyond 200 clients a graph may be sparse.
+        take a roster and unmask a sum, and beyond 200 clients a graph may be a circle.
         """
         policy = self.within(limits)
         if limits.sites:
@@ -244,12 +251,15 @@ class MaskedSums(SecureProtocol):
         if not len(session.leaves):
             return
         seed = graph_seed(session)
-        near = {who: neighbours(seed, clients, graph.degree, who) for who in clients}
+        coins = graph.coins(seed, agreed=seed)
+        near = {who: graph.neighbours(coins, clients, who) for who in clients}
         gone = dict(zip(clients, session.leaves.tolist(), strict=True))
         shared = {who for who in clients if gone[who] != Leaves.BEFORE_SHARING}
         sent = {who for who in clients if gone[who] in SENDS}
         stayed = {who for who in clients if gone[who] == Leaves.NEVER}
-        if not all(recoverable(graph, near, shared, left) for left in (shared, sent, stayed)):
+        enough = len(stayed) >= graph.votes(limits.least(len(clients)))
+        steps = (shared, sent, stayed)
+        if not enough or not all(recoverable(graph, near, shared, left) for left in steps):
             raise Aborted("too few clients stayed to take the masks off")
 
 

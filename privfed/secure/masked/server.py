@@ -19,7 +19,8 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked.blame import Blame
 from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graph import neighbours, recoverable
+from privfed.secure.masked.graph import recoverable
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged
@@ -66,6 +67,7 @@ class MaskingServer:
         self._complaints: dict[int, tuple[int, ...]] = {}
         self._gone, self._culprits = 0, dict[int, Culprit]()
         self._senders: set[int] = set()
+        self._attested: dict[int, Attestation] = {}
         self._votes: dict[int, Vote] = {}
         self._unmasks: dict[int, Unmask] = {}
 
@@ -141,10 +143,11 @@ class MaskingServer:
     def _roster(self) -> Mapping[int, Roster]:
         clients, seed = tuple(sorted(self._keys)), self._graph_seed
         graph = self._policy.graph(len(clients))
-        near = {client: neighbours(seed, clients, graph.degree, client) for client in clients}
         nonces = tuple(self._keys[client].nonce for client in clients)
         shape = (graph.degree, graph.threshold, seed)
         common = Roster(self._context, clients, nonces, *shape, keys=())
+        coins = graph.coins(seed, common.agreed())
+        near = {client: graph.neighbours(coins, clients, client) for client in clients}
         masks = {client: keys.mask for client, keys in self._keys.items()}
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
@@ -187,10 +190,25 @@ class MaskingServer:
         near, complaints = self._members.near[message.sender], set(message.complaints)
         if len(complaints) < len(message.complaints) or not complaints <= {*near} & self._sharers:
             raise BadMessage("wrong complaints", "twice, or of others than neighbours who shared")
+        attestation = self._attestation(message) if self._members.graph.independent else None
         if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
         self._complaints[message.sender] = message.complaints
+        if attestation:
+            self._attested[message.sender] = attestation
         self._senders.add(message.sender)
+
+    def _attestation(self, message: Masked) -> Attestation:
+        """What the sender attests: masks with all whose shares it was sent. Or `BadMessage`."""
+        attestation, near = message.attestation, self._members.near[message.sender]
+        left_out = tuple(who for who in near if who not in self._sharers)
+        claimed = attestation and (attestation.sender, attestation.left_out)
+        if not attestation or claimed != (message.sender, left_out):
+            raise BadMessage("not attested", "masks with others than who shared their keys")
+        public = self._directory.get(message.sender, b"")
+        if not attestation.given_by(public, self._members.agreed):
+            raise BadMessage("not attested", "masks that the client did not sign for")
+        return attestation
 
     def _survivors(self) -> Mapping[int, Survivors]:
         self._blame.count(self._complaints.values())
@@ -199,19 +217,26 @@ class MaskingServer:
             raise Aborted("too few clients sent their row")
         survivors = Survivors(self._context, tuple(sorted(self._senders)))
         self._vote_text = survivors.vote_text(self._members.agreed)
-        return dict.fromkeys(survivors.clients, survivors)
+        return {who: self._to(who, survivors) for who in survivors.clients}
+
+    def _to(self, client: int, survivors: Survivors) -> Survivors:
+        """The survivors, and what of them the client's neighbours attested."""
+        near = (who for who in self._members.near[client] if who in self._attested)
+        return replace(survivors, attested=tuple(self._attested[who] for who in near))
 
     def _voted(self, message: Vote) -> None:
         self._votes[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Votes]:
         self._require(set(self._votes), "agreed on the survivors")
+        graph, sent = self._members.graph, dict[int, Votes]()
+        needed = graph.votes(self._limits.least(self._members.expected))
+        if len(self._votes) < needed:
+            raise Aborted("too few clients agreed on the survivors")
         self._gone = self._most_gone()
-        sent: dict[int, Votes] = {}
         for me in sorted(self._votes):
-            voters = [who for who in self._members.holders(me) if who in self._votes]
-            enough = voters[: self._members.graph.threshold]
-            votes = tuple(self._votes[who] for who in enough)
+            voters = graph.voters(self._members.holders(me), self._votes) & self._votes.keys()
+            votes = tuple(self._votes[who] for who in sorted(voters)[:needed])
             sent[me] = Votes(self._context, votes, self._gone)
         return sent
 

@@ -122,7 +122,9 @@ def test_safety_from_lies_is_promised_where_it_is_proved(threat, clients, collud
         return
     corrupt = floor(colluders * clients + 1e-9)
     assert corrupt >= 1
-    proved = all(g.complete and 2 * g.threshold > g.clients + corrupt for g in graphs)
+    proved = all(
+        g.independent or (g.complete and 2 * g.threshold > g.clients + corrupt) for g in graphs
+    )
     said = part.promise(clients)
     assert ("also if it lies" in said) == proved
     assert ("if it follows the protocol" in said) != proved
@@ -142,4 +144,7 @@ def test_a_server_that_may_draw_more_than_the_complete_graph_has_no_promise_if_i
     assert "also if it lies" in part.promise(150, Limits(200, size=150))
     assert "if it follows the protocol" in part.promise(150, Limits(600, size=150))
     assert "of 1000 clients 600 have to stay" in part.promise(1000)
-    assert MaskedSums(threat="lying").policy(500).graph(500).complete
+    said = MaskedSums(threat="lying").promise(500)
+    assert "of 500 clients 303 have to stay (and 51 of each one's about" in said
+    assert "also if it lies" in said
+    assert MaskedSums(threat="lying").policy(500, layered=True).graph(500).complete

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from privfed.secure.frames import COUNT, NUMBER, Reader, records
+from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.masked.messages.sealed_shares import ShareHashes
 from privfed.secure.packing import Bytes
@@ -119,22 +120,28 @@ def _unpacked(data: Reader) -> SealedShares:
 class Masked(ClientMessage):
     """Client to server: its masked row, packed, and whose shares it could not use.
 
-    These sent it what it cannot open, or values with other hashes than they signed.
+    These sent it what it cannot open, or values with other hashes than they signed. On a random
+    graph it attests whom it masked with.
     """
 
     words: Bytes
     """Where they lie in what was read, which nobody may change before they are added."""
     complaints: tuple[int, ...] = ()
+    attestation: Attestation | None = None
     kind: ClassVar[int] = 6
 
     def parts(self) -> tuple[Bytes, ...]:
-        return records([NUMBER.pack(client) for client in self.complaints]), self.words
+        attested = sized(self.attestation.body() if self.attestation else b"")
+        return attested, records([NUMBER.pack(client) for client in self.complaints]), self.words
 
     def content(self) -> bytes:
         return b"".join(self.parts())
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
-        signature, sender = read_sender(data)
+        (signature, sender), attested = read_sender(data), Reader(data.sized())
+        attestation = None if attested.ended() else Attestation.read(attested)
+        attested.end()
         complaints = tuple(client for (client,) in data.records(NUMBER))
-        return cls(context, sender, data.rest_in_place(), complaints, signature=signature)
+        words = data.rest_in_place()
+        return cls(context, sender, words, complaints, attestation, signature=signature)

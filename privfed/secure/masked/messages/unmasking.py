@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privfed.secure.frames import NUMBER, Reader, records
+from privfed.secure.frames import COUNT, NUMBER, Reader, records
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
 from privfed.secure.masked.messages.sealed_shares import LAYERS, MASK_KEY, SEED
 from privfed.secure.masked.shamir import LENGTH
@@ -22,10 +23,14 @@ OpenShares = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Survivors(WireMessage):
-    """Server to all who sent: whose rows are in the sum, in order."""
+    """Server to all who sent: whose rows are in the sum, in order.
+
+    On a random graph each is sent with it what its own neighbours of them attested.
+    """
 
     context: bytes
     clients: tuple[int, ...]
+    attested: tuple[Attestation, ...] = ()
     kind: ClassVar[int] = 7
 
     def vote_text(self, agreed: bytes) -> bytes:
@@ -33,11 +38,15 @@ class Survivors(WireMessage):
         return b"privfed survivors" + agreed + b"".join(map(NUMBER.pack, self.clients))
 
     def body(self) -> bytes:
-        return records([NUMBER.pack(client) for client in self.clients])
+        clients = records([NUMBER.pack(client) for client in self.clients])
+        attested = b"".join(attestation.body() for attestation in self.attested)
+        return clients + COUNT.pack(len(self.attested)) + attested
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Survivors:
-        return cls(context, tuple(client for (client,) in data.records(NUMBER)))
+        clients = tuple(client for (client,) in data.records(NUMBER))
+        attested = tuple(Attestation.read(data) for _ in range(data.count()))
+        return cls(context, clients, attested)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: signatures of those who hold its shares, on the same survivors.
+    """Server to one client: signatures of those whose votes it counts, on the same survivors.
 
     And how many of the roster the server counts as `gone`, where layers of noise come off.
     """

@@ -1,0 +1,199 @@
+"""A sparse graph of independent edges, for a server that lies in every message.
+
+Each two of n clients are neighbours with probability p = degree / (n - 1), by a coin that is a
+pseudorandom function of both, keyed by a hash of the roster that clients agree to (such edges are
+Flamingo's, Ma et al. 2023, whose seed is agreed on before). So whoever collects the roster, or
+sends its keys last, chooses a graph only by trying: each roster that is put together has one, drawn
+afresh where SHA-256 is a random oracle and AES an ideal cipher. What is proved fails with a
+probability of 2^-40 over 2^80 tries: `_SECURE` bits for each. (On the circle of Bell et al. 2020 a
+server opens the sum of an arc by saying that those next to its two ends dropped out.)
+
+Of n clients k collude, chosen before the graph is drawn; the other h = n - k are honest. t of a
+client's neighbours give its secrets back, and T votes of all are needed to open any: at least
+v = T - k of honest ones, V. `privfed.secure.masked` proves that whoever is in an opened sum has t
+of its neighbours among those of V in it and colluders, and no voter in it has one of V outside
+(*closed*). So the following bound, by the union over all sets and Chernoff's inequality, what goes
+wrong in one graph. Each edge is in one factor only, and X_q(m) counts m coins of probability q.
+
+1. An honest client has t colluding neighbours: h P[X_p(k) >= t].
+2. Some a clients of V, at most |V| / 2, are closed: they have a t ends of edges among themselves
+   and to colluders, and none of the other |V| - a >= max(a, v - a) has an edge to them:
+   C(h, a) P[2 X_p(a (a - 1) / 2) + X_p(a k) >= a t] P[X_q(h - a) >= max(a, v - a)], q = (1 - p)^a.
+3. Of V more than z, w <= |V| / 2 of them, have no edge to the others, and are in no sum:
+   C(h, w) P[X_q(h - w) >= max(w, v - w)], q = (1 - p)^w, for all w > z.
+
+So one sum is opened, of at least T - z - k honest clients. T is z more than are to be promised.
+All hold for any larger V, and for honest clients counted as colluders where fewer than k are. That
+coins are of distinct blocks of a permutation, not independent, costs a factor below 1 + 2^-70.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import ArrayLike, NDArray
+
+_SECURE = 120
+"""Bits of the probability that a graph does not keep what is promised of it."""
+_CORRECT = 20
+"""Bits of the probability that some client has too few neighbours left to take its masks off."""
+_PARTS = 2
+"""Further bits for each of the three events, so that they are `_SECURE` together."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many neighbours clients have, on average, and how many have to stay.
+
+    `threshold` of each one's neighbours give its secrets back. `votes` are needed to open any, by
+    clients of whom up to `isolated` are in no sum.
+    """
+
+    degree: int
+    threshold: int
+    votes: int
+    isolated: int
+
+
+@functools.lru_cache(maxsize=4096)
+def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
+    """The sparsest_shape shape with which `corrupt` may collude and `lost` drop out.
+
+    None where more than half of the edges of the complete graph are needed, or more votes than
+    there are clients: the complete graph then asks for less.
+    """
+    least, most = 1, clients // 2
+    if not (shape := _keeps(clients, corrupt, lost, most)):
+        return None
+    while least < most:
+        middle = (least + most) // 2
+        if thinner := _keeps(clients, corrupt, lost, middle):
+            most, shape = middle, thinner
+        else:
+            least = middle + 1
+    return shape
+
+
+def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
+    """What `degree` neighbours keep the promises with; None where they do not."""
+    p, most = degree / (clients - 1), -(_SECURE + _PARTS) * math.log(2)
+    threshold = _least_left(clients, lost, p)
+    if not threshold or log_surrounded(clients, corrupt, p, threshold) > most:
+        return None
+    promised = clients - lost
+    agreeing = (clients + corrupt) // 2 + 1  # two sets of so many votes share an honest voter
+    apart = log_isolated(clients, corrupt, max(promised, agreeing), p)
+    enough = np.append(np.logaddexp.accumulate(apart[::-1])[::-1], -math.inf) <= most
+    isolated = int(np.argmax(enough))
+    votes = max(promised + isolated, agreeing)
+    if votes > clients:
+        return None
+    split = log_split(clients, corrupt, votes, p, threshold)
+    if float(np.logaddexp.reduce(split)) > most:
+        return None
+    return Shape(degree, threshold, votes, isolated)
+
+
+def _least_left(clients: int, lost: int, p: float) -> int:
+    """As many neighbours as everybody keeps of those who stay, but for 2^-20; 0 where none are."""
+    others = clients - 1 - lost
+    counts = np.arange(1, others + 1)
+    fewer = log_at_least(others, 1 - p, others - counts + 1) + math.log(clients)
+    return int(np.count_nonzero(fewer <= -_CORRECT * math.log(2)))
+
+
+def log_at_least(trials: ArrayLike, p: ArrayLike, count: ArrayLike) -> Numbers:
+    """A bound on log P[Binomial(trials, p) >= count], by Chernoff's inequality; 0 below the mean.
+
+    Shapes follow from NumPy's broadcasting; 0 < p < 1.
+    """
+    n, p, count = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (trials, p, count)))
+    part = np.clip(count / np.maximum(n, 1), 0, 1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        more = np.where(part > 0, part * np.log(part / p), 0)
+        less = np.where(part < 1, (1 - part) * (np.log1p(-part) - np.log1p(-p)), 0)
+    bound = np.where((count <= n * p) | (count <= 0), 0, -n * (more + less))
+    return np.where(count > n, -math.inf, bound)
+
+
+def log_surrounded(clients: int, corrupt: int, p: float, threshold: int) -> float:
+    """A bound on log P[an honest client has `threshold` colluding neighbours]."""
+    return math.log(clients - corrupt) + float(log_at_least(corrupt, p, threshold))
+
+
+def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) -> Numbers:
+    """Bounds `[h // 2]` on log P[some a of V are closed, at most half of them], by a from 1."""
+    honest = clients - corrupt
+    a = np.arange(1, honest // 2 + 1, dtype=float)
+    beyond = log_at_least(honest - a, (1 - p) ** a, np.maximum(a, votes - corrupt - a))
+    return _log_choose(honest) + beyond + _log_closed(a, corrupt, p, threshold)
+
+
+def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
+    """Bounds `[h // 2]` on log P[w of V have no edge to the rest of V], by w from 1."""
+    honest = clients - corrupt
+    w = np.arange(1, honest // 2 + 1, dtype=float)
+    beyond = log_at_least(honest - w, (1 - p) ** w, np.maximum(w, votes - corrupt - w))
+    return _log_choose(honest) + beyond
+
+
+def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
+    """A bound on log P[a clients have a t neighbours among themselves and colluders] `[h // 2]`.
+
+    By Chernoff's inequality, which any s >= 0 gives: the best where coins were Poisson, and a few
+    of Newton's steps from there.
+    """
+    twice, once, needed = a * (a - 1) / 2, a * corrupt, a * threshold
+    squared, linear = 2 * twice * p, once * p
+    root = np.sqrt(linear**2 + 4 * squared * needed)
+    s = np.log(np.maximum(2 * needed / np.maximum(linear + root, 1e-300), 1.0))
+    for _ in range(3):
+        tilted, doubly = _tilted(p, s), _tilted(p, 2 * s)
+        slope = 2 * twice * doubly + once * tilted - needed
+        bend = 4 * twice * doubly * (1 - doubly) + once * tilted * (1 - tilted)
+        s = np.clip(s - slope / np.maximum(bend, 1e-12), 0, 50)
+    bound = twice * np.log1p(p * np.expm1(2 * s)) + once * np.log1p(p * np.expm1(s)) - s * needed
+    return np.where(needed > 2 * twice + once, -math.inf, np.minimum(bound, 0))
+
+
+def _tilted(p: float, s: Numbers) -> Numbers:
+    """The mean of a coin of probability p under weights e^s of one."""
+    return p / (p + (1 - p) * np.exp(-s))
+
+
+@functools.lru_cache(maxsize=16)
+def _log_choose(honest: int) -> Numbers:
+    """The logarithms of C(honest, a) for a = 1 to honest // 2."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, honest + 1)))])
+    a = np.arange(1, honest // 2 + 1)
+    return np.asarray(logs[honest] - logs[a] - logs[honest - a])
+
+
+def coins_of(agreed: bytes) -> bytes:
+    """The key `[32]` of the coins of the graph of a roster with the hash `agreed`."""
+    return hashlib.sha256(b"privfed graph" + agreed).digest()
+
+
+def partners(coins: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
+    """The neighbours of `me`, in order: whose coins, keyed by `coins`, say so for both alike.
+
+    The coin of two clients is the first word of AES-256 of the block of both, the smaller first.
+    """
+    everybody = _numbers(clients)
+    blocks = np.stack([np.minimum(everybody, me), np.maximum(everybody, me)], 1)
+    cipher = Cipher(algorithms.AES256(coins), modes.ECB()).encryptor()
+    words = np.frombuffer(cipher.update(blocks.astype("<u8").tobytes()), "<u8")[::2]
+    limit = (degree << 64) // (len(clients) - 1)
+    return tuple(everybody[(words < limit) & (everybody != me)].tolist())
+
+
+@functools.lru_cache(maxsize=2)
+def _numbers(clients: tuple[int, ...]) -> NDArray[np.uint64]:
+    return np.array(clients, dtype=np.uint64)
