@@ -70,7 +70,7 @@ class Parameters:
 
         A proof has about length / points + 2 points numbers: fewest near sqrt(length / 2).
         """
-        return 2 ** max(2, round(math.log2(math.sqrt(self.length / 2))))
+        return 1 << max(2, round(math.log2(math.sqrt(self.length / 2))))
 
     @property
     def row_columns(self) -> int:

@@ -1,8 +1,8 @@
 """The proof that a statement's equation holds, and what two servers ask of their shares of it.
 
-A fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa & Ishai 2019, corollary 4.7): the lines of
-the columns are values of polynomials at roots of unity, and what lines come to, a quadratic form of
-the columns, is one polynomial G of degree below twice the points. The proof holds the columns'
+A fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa & Ishai 2019, corollary 4.7): the lines
+of the columns are values of polynomials at roots of unity, and what lines come to, a quadratic form
+of the columns, is one polynomial G of degree below twice the points. The proof holds the columns'
 random first line and G's values at twice as many roots. G's values at the lines' roots sum up to
 the quadratic part, and a random point tells whether G is right.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
@@ -17,9 +19,11 @@ Signs = NDArray[np.int8]
 def signs(key: bytes, tests: int, length: int) -> Signs:
     """0 with probability 1/2, 1 and -1 with 1/4 each `[tests, length]`, by AES-256-CTR."""
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    octets = np.frombuffer(stream.update(bytes(2 * tests * -(-length // 8))), np.uint8)
-    coins = np.unpackbits(octets.reshape(2, tests, -1), axis=2, count=length).view(np.int8)
-    return coins[0] - coins[1]
+    shape = (2, tests, -(-length // 8))
+    octets = np.frombuffer(stream.update(bytes(math.prod(shape))), np.uint8).reshape(shape)
+    coins = np.unpackbits(octets, axis=2, count=length).view(np.int8)
+    chosen: Signs = coins[0] - coins[1]
+    return chosen
 
 
 def signed_sums(chosen: Signs, row: Elements) -> Elements:

@@ -56,9 +56,9 @@ class Weights:
 def bits_of(parameters: Parameters, chosen: Signs, row: Elements) -> Elements:
     """The bits `[bits]` of the slack and of the signed sums under `chosen`.
 
-    What is out of range is cut to its lowest bits, and so no proof of it holds.
+    What is out of range is cut to its lowest bits: no proof of it holds.
     """
-    slack = parameters.square - sum(number**2 for number in centred(row))
+    slack = (parameters.square - sum(number**2 for number in centred(row))) % MODULUS
     half = 2 ** (parameters.width - 1)
     raised = [number + half for number in centred(signed_sums(chosen, row))]
     numbers = [(slack, parameters.slack_bits), *((y, parameters.width) for y in raised)]
@@ -100,9 +100,7 @@ def squares(parameters: Parameters, columns: Elements) -> Elements:
     return total(multiply(columns[:, :bits], factors).T)
 
 
-def linear(
-    parameters: Parameters, weights: Weights, sums: Elements, bits: Elements
-) -> Elements:
+def linear(parameters: Parameters, weights: Weights, sums: Elements, bits: Elements) -> Elements:
     """The linear part `[1]` for signed `sums` `[tests]` and `bits` (or shares of them)."""
     slack = parameters.slack_bits
     places = multiply(weights.tests[:, None], powers(2, parameters.width)[None])

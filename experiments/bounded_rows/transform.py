@@ -22,15 +22,13 @@ def evaluate(coefficients: Elements, root: int) -> Elements:
     of one coefficient each up to the whole.
     """
     size, columns = coefficients.shape
-    parts = coefficients.reshape(size, 1, columns)
+    parts: Elements = coefficients.reshape(size, 1, columns)
     while len(parts) > 1:
         half, length = len(parts) // 2, parts.shape[1]
         twiddles = powers(pow(root, half, MODULUS), length).reshape(1, length, 1)
         turned = multiply(twiddles, parts[half:])
-        parts = np.concatenate(
-            [add(parts[:half], turned), subtract(parts[:half], turned)], axis=1
-        )
-    return parts[0]
+        parts = np.concatenate([add(parts[:half], turned), subtract(parts[:half], turned)], axis=1)
+    return parts.reshape(size, columns)
 
 
 def between(values: Elements) -> Elements:
