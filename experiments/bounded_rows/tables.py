@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from accounting.durable import write_atomically
-from experiments.bounded_rows.costs import costs
+from experiments.bounded_rows.cohort import Projected
+from experiments.bounded_rows.costs import cohort_costs, costs
 from experiments.bounded_rows.parameters import Parameters
 from experiments.bounded_rows.soundness import all_tests, few_tests
 
@@ -39,7 +40,17 @@ def main() -> None:
     if not words.parse_args().print:
         source = np.random.default_rng(0)
         lengths = [Parameters(length, BOUND) for length in LENGTHS]
-        write((cost for each in lengths for cost in costs(each, CLIENTS, source)), "costs.csv")
+        write(
+            [
+                cost
+                for each in lengths
+                for cost in (
+                    *costs(each, CLIENTS, source),
+                    *cohort_costs(Projected(each.length, each.bound), CLIENTS, source),
+                )
+            ],
+            "costs.csv",
+        )
         trials = [*few_tests(64, 2_000, source), *all_tests(lengths[1], 100, source)]
         write(trials, "soundness.csv")
     print("\n\n".join(tables()))
@@ -76,7 +87,8 @@ def _costs(rows: Sequence[Row]) -> str:
 
 
 def _cost(row: Row) -> str:
-    return f"{1000 * float(row['seconds']):,.1f} ms, {int(row['sent']) / 1000:,.1f} kB"
+    taken, size = 1000 * float(row["seconds"]), int(row["sent"]) / 1000
+    return f"{taken:,.1f} ms" + (f", {size:,.1f} kB" if size else "")
 
 
 def _soundness(rows: Sequence[Row]) -> str:
