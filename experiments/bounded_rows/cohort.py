@@ -1,20 +1,22 @@
 """Bounds under masks: liars together move the sum by little more than they may.
 
-Masked sums stay as they are: one server, which opens the total T, and whole numbers. Once masked
-rows are sent, the server draws signs Z of as many tests as `projections`, and each client deals to
-the cohort, by Shamir's scheme, its signed sums u = Z x and a proof that u is as short as that of a
-row of norm C is: the proof of `proof.py`, of a row of `projections` numbers, which the cohort
-answers on its shares. The server opens each client's answer, and the sum of all u, which has to be
-Z T. Any `degree` members learn nothing of an honest row, and the server what T tells.
+Masked sums stay as they are: one server, and whole numbers. Once masked rows are sent, the server
+draws signs Z of as many tests as `projections`, and each client deals to the cohort, by Shamir's
+scheme, its signed sums u = Z x and a proof that u is as short as that of a row of norm C is: the
+proof of `proof.py`, of a row of `projections` numbers, which the cohort answers on its shares. Who
+is not accepted is dropped out. Masks of the rest are taken off, which opens their total T; the sum
+of their u is opened, and has to be Z T. Any `degree` members learn nothing of an honest row, and
+the server what T tells.
 
 **Theorem.** Let what is opened be what was dealt (wrong shares are corrected, or their holders or
 dealers left out). Of what is accepted, let D be T less the rows of honest clients, whatever the
-liars sent and whoever they masked with, and L the number of liars. But for probability 2^-40 (and
-the proofs' error), |D| < `factor` L C.
+liars sent and whoever they masked with, and L the number of liars. But for probability 2^(L - 40)
+(2^-40 where L = 1, and the proofs' error), |D| < `factor` L C.
 
 *Proof.* Honest clients' u are those of their rows, so that the liars' sum up to Z D, and as each
-is as short as is proved, of norm B, |Z D| <= L B. Z was drawn when D was fixed. A signed sum Y of
-D has E Y^2 = |D|^2 / 2 and E Y^4 <= 3 |D|^4 / 4; Y^2 is not negative, so that the sum of r of
+is as short as is proved, of norm B, |Z D| <= L B. Z was drawn when D was fixed, but for which of
+the liars are in T: 2^L - 1 choices of some, for each of which the rest holds. A signed sum Y of D
+has E Y^2 = |D|^2 / 2 and E Y^4 <= 3 |D|^4 / 4; Y^2 is not negative, so that the sum of r of
 them is below (1 - e) r |D|^2 / 2 with probability exp(-e^2 r / 6) at most (Maurer 2003, (1.1)).
 Where |D| >= `factor` L C that is L^2 B^2 at least. An honest u is too long with probability 2^-40
 at most: Y is sub-Gaussian with variance C^2 / 2, and |u|^2 has the tail of chi squared (Laurent &
