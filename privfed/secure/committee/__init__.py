@@ -1,0 +1,57 @@
+"""Sums that a small committee opens: client, server, and the messages between them.
+
+Keys are agreed once in a run, each client sends one message a round, and decryptors open the masks,
+as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Otherwise than there, the
+committee is of the round's cohort, so large that all who work with the server may sit in it, and
+holds no key: each client deals it shares of what takes its own masks off.
+
+*A round.* The server calls n clients; A is the hash of the call. Client u sends, signed,
+y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), with m_u drawn afresh and
+r_uv = KDF(s_uv, A, u, v) of what u and v agreed on for the run; and, sealed for each of c members,
+shares of m_u and of all r_uv. A member votes for the survivors S, once, and for T votes gives its
+shares of m_u of u in S, and of r_uv with u in S and v not in S: never of r_uv with both in S.
+
+*Against a server that lies in every message*, to each client otherwise. Of a roster of n clients at
+most k work with it, and c, T and the fewest survivors follow from n: T >= k + 2, 2 T > c + k.
+
+**Theorem.** For each roster that honest clients agreed to, either nothing is opened, or one sum: of
+the rows of all honest survivors who agreed to it, at least max(least, k + 2) - k >= 2 of them, with
+`least` by a client's own terms.
+
+*Proof.* A client agrees to one call of an exchange (`Turns`), so each honest row is masked and
+dealt under one A. Votes, sealing keys, r_uv and commitments are bound to A, and so to run, book,
+settings, round, exchange, model and roster; long-term secrets s_uv, of books that clients checked,
+leave nobody, and by HKDF what is derived for another A, pair or purpose says nothing of these.
+
+1. *Votes.* An honest member signs (A, S) once, and opens under A with T votes for its S, at least
+   T - k of honest members. Two sets would take 2 (T - k) of the c - k that are honest:
+   2 T <= c + k. So one S is opened under A. (Of a clients' roster that another A has, members may
+   open another S': these are the rows of other honest clients.)
+2. *Secrets.* Of a secret that no honest member opens, at most k < T shares are known: nothing.
+   (Commitments are hashes of uniform numbers.) A text that opens under A in u's name is u's: its
+   key needs s_uj. Of honest u who agreed to A, m_u is opened only if u is in S, and r_uv, by u's
+   dealing or v's, only if one of them is in S and the other is not.
+3. *Rows outside.* So an honest row that is not in S, or of which no S is opened, keeps PRG(m_u).
+4. *Rows inside.* Let H be the honest who agreed to A and are in S. For u, v in H, r_uv stays
+   unknown. If some honest v in S is not in H, it computes nothing under A, and r_uv is opened by
+   nobody: each row of H keeps a mask of its own, and nothing is opened. Else the unknown masks are
+   on pairs of H, all of them: of the rows of H their sum is told, and no more (Bonawitz et al.
+   2017, lemma 6.1).
+5. *Counts.* Members open no S with fewer than max(least, k + 2) names, of which at most k are not
+   honest. Else than in masked sums names suffice, as by 4 an honest name that sent nothing closes
+   the sum.
+
+What is corrupted when, and who chose the committee, is nowhere used: it may be all k.
+
+*Keys that are stolen later.* Sealing keys come of s_uj, and of a key of this message alone with
+j's. Who steals u's key for the run, and has all traffic, knows every r_uv of u and one share of
+each secret that u held as a member: m_u, and so u's rows, stay hidden while fewer than T members of
+that round's committee lost theirs. Who steals T members' keys reads all rows of that round.
+Masked sums, whose keys are of one session, have nothing to steal. So a client forgets its key with
+the run; a run that goes on for months may begin again with a new book.
+
+*Who spoils a sum.* A share that its dealer did not commit to is left out, and its member named. A
+client whom more than k members say to have dealt badly, or whose shares give no seed that it
+committed to, is named, and the round aborts. Fewer than T members left: the round aborts. A client
+that masks wrongly spoils the sum unseen, as with any row of its own.
+"""

@@ -1,0 +1,235 @@
+"""The messages of a committee's sum: frozen values with one byte form each, checked whole.
+
+A client sends one `Contribution` for a `Call`. With members of the committee the server goes on:
+`Inbox`, `Ballot`, `Ballots`, `Opening`. Every message but the call begins with the hash of the
+call, the roster that was agreed: it binds the run, its key book and settings, round, exchange,
+model and who takes part. Numbers are little-endian. Bytes that are no message, or more or less than
+one, raise `BadMessage`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privfed.secure.agreement import PROTOCOL
+from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
+from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.primitives import KEY, SIGNATURE, verified
+
+DIGEST = 16
+"""Bytes of a commitment, and of a digest of commitments: twice 64 bits of no use to their author,
+and 128 against everybody else."""
+_DOMAIN = b"privfed committee"
+
+
+@dataclass(frozen=True)
+class Call(WireMessage):
+    """Server to all of a cohort, with the model: what is summed, of whom. Its hash is the context.
+
+    `agreement` is the hash of the settings and of the run's key book.
+    """
+
+    round: int
+    exchange: int
+    model_hash: bytes
+    bits: int
+    length: int
+    agreement: bytes
+    clients: tuple[int, ...]
+    kind: ClassVar[int] = 1
+
+    @property
+    def context(self) -> bytes:
+        """The hash of the roster and all else that it says."""
+        return hashlib.sha256(b"privfed call" + self.body()).digest()
+
+    def body(self) -> bytes:
+        numbers = (self.round, self.exchange, self.bits, self.length)
+        start = self.model_hash + self.agreement + b"".join(map(NUMBER.pack, numbers))
+        return start + records([NUMBER.pack(client) for client in self.clients])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Call:
+        model_hash, agreement = data.take(KEY), data.take(KEY)
+        round, exchange, bits, length = (data.number() for _ in range(4))
+        clients = _numbers(data)
+        call = cls(round, exchange, model_hash, bits, length, agreement, clients)
+        if call.context != context:
+            raise BadMessage("wrong session", "a call that is not of its own context")
+        return call
+
+
+@dataclass(frozen=True)
+class Contribution(ClientMessage):
+    """Client to server, its one message: a masked row, and what takes its masks off, sealed.
+
+    `fresh` is a public key of this message alone. `secrets` are commitments to the seed of its own
+    mask, and to those of its pairs with others in the order of the roster. For each member of the
+    committee, in order, there are commitments to the shares of all these, and a sealed text.
+    """
+
+    fresh: bytes
+    secrets: bytes
+    columns: tuple[bytes, ...]
+    sealed: tuple[bytes, ...]
+    words: bytes
+    kind: ClassVar[int] = 2
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def content(self) -> bytes:
+        pairs = zip(self.columns, self.sealed, strict=True)
+        members = b"".join(sized(column) + sized(text) for column, text in pairs)
+        start = self.fresh + sized(self.secrets) + COUNT.pack(len(self.columns))
+        return start + members + self.words
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Contribution:
+        (signature, sender), fresh, secrets = read_sender(data), data.take(KEY), data.sized()
+        pairs = [(data.sized(), data.sized()) for _ in range(data.count())]
+        columns, sealed = (tuple(pair[at] for pair in pairs) for at in (0, 1))
+        parts = (fresh, secrets, columns, sealed, data.rest())
+        return cls(context, sender, *parts, signature=signature)
+
+
+@dataclass(frozen=True)
+class Inbox(WireMessage):
+    """Server to a member: who survived, in order, each with its fresh key and sealed text."""
+
+    context: bytes
+    sealed: tuple[tuple[int, bytes, bytes], ...]
+    kind: ClassVar[int] = 3
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Whose rows are in the sum."""
+        return tuple(client for client, _, _ in self.sealed)
+
+    def body(self) -> bytes:
+        texts = [NUMBER.pack(client) + fresh + sized(text) for client, fresh, text in self.sealed]
+        return COUNT.pack(len(texts)) + b"".join(texts)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Inbox:
+        count = data.count()
+        return cls(
+            context, tuple((data.number(), data.take(KEY), data.sized()) for _ in range(count))
+        )
+
+
+def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
+    """What members sign who agree on the survivors, under the roster with the hash `agreed`."""
+    return b"privfed committee vote" + agreed + b"".join(map(NUMBER.pack, survivors))
+
+
+@dataclass(frozen=True)
+class Vote:
+    """A member's one signature on the survivors."""
+
+    member: int
+    signature: bytes
+    size: ClassVar[int] = NUMBER.size + SIGNATURE
+
+    def cast_by(self, public: bytes, text: bytes) -> bool:
+        """Whether the holder of `public` signed `text`, which is `vote_text`."""
+        return verified(public, self.signature, text)
+
+    def packed(self) -> bytes:
+        """Its bytes, of one size."""
+        return NUMBER.pack(self.member) + self.signature
+
+    @classmethod
+    def unpacked(cls, data: Reader) -> Vote:
+        """The vote whose bytes come next."""
+        return cls(data.number(), data.take(SIGNATURE))
+
+
+@dataclass(frozen=True)
+class Ballot(ClientMessage):
+    """Member to server: its vote, and a digest of what each survivor dealt it, zero if no good."""
+
+    vote: bytes
+    digests: tuple[bytes, ...]
+    kind: ClassVar[int] = 4
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def content(self) -> bytes:
+        return self.vote + records(list(self.digests))
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Ballot:
+        (signature, sender), vote = read_sender(data), data.take(SIGNATURE)
+        digests = tuple(digest.rest() for digest in data.records(DIGEST))
+        return cls(context, sender, vote, digests, signature=signature)
+
+
+@dataclass(frozen=True)
+class Ballots(WireMessage):
+    """Server to a member: votes of so many members as open a sum."""
+
+    context: bytes
+    votes: tuple[Vote, ...]
+    kind: ClassVar[int] = 5
+
+    def body(self) -> bytes:
+        return records([vote.packed() for vote in self.votes])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Ballots:
+        return cls(context, tuple(map(Vote.unpacked, data.records(Vote.size))))
+
+
+@dataclass(frozen=True)
+class Opening(ClientMessage):
+    """Member to server: of each survivor it could open, packed shares, in the order of `asked`.
+
+    Its own seed first, then those of its pairs with clients who are not in the sum.
+    """
+
+    shares: tuple[tuple[int, bytes], ...]
+    kind: ClassVar[int] = 6
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def content(self) -> bytes:
+        texts = [NUMBER.pack(client) + sized(text) for client, text in self.shares]
+        return COUNT.pack(len(texts)) + b"".join(texts)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Opening:
+        (signature, sender), count = read_sender(data), data.count()
+        shares = tuple((data.number(), data.sized()) for _ in range(count))
+        return cls(context, sender, shares, signature=signature)
+
+
+FromServer = Call | Inbox | Ballots
+FromClient = Contribution | Ballot | Opening
+Message = FromServer | FromClient
+
+_FORMAT = b"PC%d" % PROTOCOL
+_KINDS: dict[int, Callable[[bytes, Reader], Message]] = {
+    kind.kind: kind.read for kind in (Call, Contribution, Inbox, Ballot, Ballots, Opening)
+}
+
+
+def encode(message: Message) -> bytes:
+    """The byte form of `message`."""
+    return _FORMAT + bytes([message.kind]) + message.context + message.body()
+
+
+def decode(data: bytes) -> Message:
+    """The message that these bytes are. Raises `BadMessage`."""
+    reader = Reader(data)
+    if reader.take(len(_FORMAT)) != _FORMAT:
+        raise BadMessage("wrong format", "bytes that are no message of this version")
+    read = _KINDS.get(reader.take(1)[0])
+    if read is None:
+        raise BadMessage("wrong type", "a message of no known kind")
+    message = read(reader.take(KEY), reader)
+    reader.end()
+    return message
+
+
+def _numbers(data: Reader) -> tuple[int, ...]:
+    return tuple(record.number() for record in data.records(NUMBER.size))

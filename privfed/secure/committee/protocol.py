@@ -1,0 +1,160 @@
+"""Sums that a committee opens as a part of a configuration: what they promise, cost and refuse."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.errors import Refused
+from privfed.privacy.codec import Codec
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.channel import Channel
+from privfed.secure.committee.channel import CommitteeChannel
+from privfed.secure.committee.messages import DIGEST
+from privfed.secure.committee.policy import CommitteePolicy, drawn
+from privfed.secure.dropout import SENDS, Leaves
+from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
+from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.masked.shamir import LENGTH
+from privfed.secure.primitives import KEY, SEAL, SIGNATURE, Expander
+from privfed.secure.summation import Aborted, Session
+
+_EXACT = 1e-9
+_FRAMES = 4 + 32 + 8
+"""Bytes of a message beside what it says: format, context, sender."""
+
+
+class CommitteeSums(SecureProtocol):
+    """Sums that a committee opens: each client sends one message a round, and the server sees sums.
+
+    Clients agree on keys once in a run. A client's one message is its row under a fresh mask and
+    under masks that cancel between clients, and, sealed for each member of a small committee of
+    the cohort, shares of what takes them off. Members vote for one set of survivors, and open it.
+
+    *Trust*: up to a fraction `colluders` of a cohort, whoever sits in the committee, may work with
+    a server that lies in every message (proved in `privfed.secure.committee`). Computational: as
+    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. Who steals the keys of as
+    many clients as open sums reads past rows of the run. No client is stopped from lying about its
+    own row, and any client can make a sum abort.
+
+    Source: Ma et al. 2023 (Flamingo), sections 4 and 5; Bonawitz et al. 2017.
+    """
+
+    seen: ClassVar[str] = "the server sees exact sums, never a row"
+    opener: ClassVar[str] = "the server"
+    threshold: float = Field(0.75, gt=0.5, le=1)
+    """The fraction of a cohort, and of its committee, that has to stay to the end."""
+    colluders: float = Field(0.1, ge=0, lt=1)
+    """The part of a cohort that may work with the server."""
+    committee: int = Field(20, ge=3)
+    """How many members a committee has at least (or all of a smaller cohort); more where the
+    colluders ask for more."""
+
+    def policy(self, size: int) -> CommitteePolicy:
+        """What clients insist on, for cohorts of an expected `size`."""
+        return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
+
+    def begun(self, limits: Limits) -> int:
+        """Two more than may collude, at least: one honest row would be open."""
+        return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
+
+    def fewest(self, limits: Limits) -> int:
+        """The fewest survivors: of n clients `threshold` n stay, and two more than may collude."""
+        begun = self.begun(limits)
+        stay = math.ceil(self.threshold * begun - _EXACT)
+        return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
+
+    def colluding(self, limits: Limits) -> float:
+        """An upper bound on the part of the counted noise known to who works with the server.
+
+        Of n clients these are at most K = colluders max(n, size). They know K / m of what m
+        survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger n,
+        K / m is at most colluders / threshold, as m is at least threshold n.
+        """
+        return self.colluders * max(limits.size / self.fewest(limits), 1 / self.threshold)
+
+    def channel(
+        self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
+    ) -> Channel:
+        if layers is not None:
+            raise Refused('layers of noise need secure.protocol = "masks"')
+        self.refuse_limits(limits)
+        return CommitteeChannel(session, codec, self.policy(limits.size), limits)
+
+    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
+        try:
+            committee = self.policy(limits.size).committee(clients)
+        except Aborted:
+            return 1.0
+        missing = super().stops(clients, dropout, limits)
+        few = binomial_at_most(committee.survivors - 1, clients, 1 - 2 * dropout / 3)
+        absent = binomial_at_most(committee.threshold - 1, committee.members, 1 - dropout)
+        return min(1.0, max(missing, few) + absent)
+
+    def _members(self, clients: int) -> tuple[int, int]:
+        """How many members the committee of so many clients has, and how many open a sum."""
+        try:
+            committee = self.policy(0).committee(clients)
+        except Aborted:
+            return clients, clients
+        return committee.members, committee.threshold
+
+    def seconds(self, codec: Codec, clients: int) -> float:
+        """Measured seconds: shares and commitments for members, and the bytes of masks."""
+        size = codec.length * Expander(1, codec.bits).word.itemsize
+        members, threshold = self._members(clients)
+        per_pair = 2e-5 + 2e-10 * size + members * (5e-6 + 1.5e-7 * threshold)
+        return super().seconds(codec, clients) + clients * clients * per_pair
+
+    def download(self, clients: int) -> float:
+        """The roster; and, for the part of clients who are members, an inbox and votes."""
+        members, threshold = self._members(clients)
+        sealed = clients * (LENGTH * clients + SEAL + KEY + 12)
+        votes = threshold * (SIGNATURE + 8)
+        return 8.0 * clients + _FRAMES + 2 * KEY + members / clients * (sealed + votes)
+
+    def upload(self, codec: Codec, clients: int) -> float:
+        """A masked row, what is dealt; and a member's ballot and opening, where nobody drops."""
+        members, _ = self._members(clients)
+        per_member = clients * (LENGTH + DIGEST) + SEAL + 8
+        dealt = members * per_member + DIGEST * clients + KEY + SIGNATURE + _FRAMES + 8
+        opened = clients * (DIGEST + LENGTH + 12) + 3 * SIGNATURE + 2 * _FRAMES
+        return Expander(codec.length, codec.bits).size + dealt + members / clients * opened
+
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
+        limits = limits or Limits(clients, size=clients)
+        committee = self.policy(limits.size).committee(clients)
+        least = max(committee.survivors, limits.least(clients))
+        return (
+            f"of {clients} clients {least} have to stay, and {committee.threshold} of a committee "
+            f"of {committee.members}; the server learns no row, also if it lies, while at most "
+            f"{committee.corrupt} of them collude with it"
+        )
+
+    def refuse_limits(self, limits: Limits) -> None:
+        if limits.sites:
+            raise Refused(
+                'secure.parties is "sites", whose agents speak masks: sites insist on all of the '
+                "pinned parties, and few of them would all sit in the committee; set "
+                'secure.protocol = "masks"'
+            )
+        if 2 * self.threshold <= 1 + self.colluders:
+            raise Refused(
+                f"secure.threshold is {self.threshold:g}: a server that shows some members of the "
+                "committee other survivors than the rest would have both opened; expected more "
+                f"than (1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
+            )
+
+    def abort_where_lost(self, session: Session, limits: Limits) -> None:
+        clients = tuple(sorted(session.clients.tolist()))
+        committee = self.policy(limits.size).committee(len(clients))
+        if not len(session.leaves):
+            return
+        gone = dict(zip(session.clients.tolist(), session.leaves.tolist(), strict=True))
+        if sum(when in SENDS for when in gone.values()) < committee.survivors:
+            raise Aborted("too few clients sent their row")
+        members = drawn(session.round, session.exchange, clients, committee.members)
+        if sum(gone[who] == Leaves.NEVER for who in members) < committee.threshold:
+            raise Aborted("too few members of the committee helped to take the masks off")

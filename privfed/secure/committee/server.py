@@ -1,0 +1,202 @@
+"""The server of a committee's sum: adds masked rows as they come, and has their masks opened.
+
+What a single client or member gets wrong is refused by name and leaves everything as it was. It
+holds one sum `[length]`, and of each client the commitments and sealed texts of its one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from privfed.secure.committee.dealing import column_digest
+from privfed.secure.committee.messages import (
+    DIGEST,
+    Ballot,
+    Ballots,
+    Call,
+    Contribution,
+    FromServer,
+    Inbox,
+    Message,
+    Opening,
+    Vote,
+    vote_text,
+)
+from privfed.secure.committee.opening import Openings
+from privfed.secure.committee.terms import Terms
+from privfed.secure.frames import BadMessage
+from privfed.secure.primitives import Expander, Words
+from privfed.secure.summation import Aborted
+
+_ORDER = (Contribution, Ballot, Opening)
+
+
+@dataclass(frozen=True)
+class _Letter:
+    """Of a contribution all but its row."""
+
+    fresh: bytes
+    secrets: bytes
+    columns: tuple[bytes, ...]
+    sealed: tuple[bytes, ...] = field(repr=False)
+
+
+class CommitteeServer:
+    """Takes messages by `handle`, and ends a step by `proceed`; then `total` takes the masks off.
+
+    `faults` names clients whose misbehaviour it has proof of, to itself: their signed messages.
+    """
+
+    def __init__(self, terms: Terms, clients: tuple[int, ...]) -> None:
+        self._terms, self.call = terms, terms.call(clients)
+        self._agreed = self.call.context
+        self._committee, self._members = terms.committee(clients)
+        self._masks = Expander(terms.codec.length, terms.codec.bits)
+        self._sum = self._masks.zeros()
+        self._step, self._awaited, self._alive = 0, set(clients), True
+        self._letters: dict[int, _Letter] = {}
+        self._ballots: dict[int, Ballot] = {}
+        self._openings: dict[int, dict[int, bytes]] = {}
+        self._survivors: tuple[int, ...] = ()
+        self.faults: dict[int, str] = {}
+
+    def handle(self, client: int, message: Message) -> None:
+        """Take the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        self._require_alive()
+        if not isinstance(message, _ORDER) or not isinstance(message, _ORDER[self._step]):
+            raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+        if message.context != self._agreed:
+            raise BadMessage("wrong session", "a message of another session")
+        if message.sender != client:
+            raise BadMessage("wrong sender", "a message in another client's name")
+        if client not in self._awaited:
+            raise BadMessage("unknown sender", "nobody who is asked, or who answered already")
+        if not message.signed_by(self._terms.book.identities.get(client, b"")):
+            raise BadMessage("wrong signature", "not what its client signed")
+        match message:
+            case Contribution():
+                self._contributed(message)
+            case Ballot():
+                self._voted(message)
+            case Opening():
+                self._opened(message)
+        self._awaited.discard(client)
+
+    def proceed(self) -> Mapping[int, FromServer]:
+        """End the step: whom to send what next. Raises `Aborted` where too few are left."""
+        self._require_alive()
+        self._step += 1
+        self._alive = False  # unless the step succeeds
+        sent = (self._inboxes, self._consistency)[self._step - 1]()
+        self._alive, self._awaited = True, set(sent)
+        return sent
+
+    def _require_alive(self) -> None:
+        if not self._alive:
+            raise Aborted("a session that has ended")
+
+    def _contributed(self, message: Contribution) -> None:
+        secrets = DIGEST * len(self.call.clients)
+        columns = message.columns
+        if len(columns) != len(self._members) or {secrets} != {
+            len(column) for column in (*columns, message.secrets)
+        }:
+            raise BadMessage("wrong shares", "commitments for others than the committee")
+        if len(message.words) != self._masks.size:
+            raise BadMessage("wrong length", "a masked row of another length than the session's")
+        words = self._masks.unpack(message.words)
+        if words is None:
+            raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
+        self._sum += words
+        self._letters[message.sender] = _Letter(
+            message.fresh, message.secrets, columns, message.sealed
+        )
+
+    def _inboxes(self) -> Mapping[int, Inbox]:
+        if len(self._letters) < self._terms.least(self._committee):
+            raise Aborted("too few clients sent their row")
+        self._survivors = tuple(sorted(self._letters))
+        inboxes = {}
+        for at, member in enumerate(self._members):
+            if member in self._letters:
+                letters = ((who, self._letters[who]) for who in self._survivors)
+                texts = tuple((who, letter.fresh, letter.sealed[at]) for who, letter in letters)
+                inboxes[member] = Inbox(self._agreed, texts)
+        self._require(inboxes.keys(), "sent a row")
+        return inboxes
+
+    def _voted(self, message: Ballot) -> None:
+        text = vote_text(self._agreed, self._survivors)
+        vote = Vote(message.sender, message.vote)
+        if not vote.cast_by(self._terms.book.identities[message.sender], text):
+            raise BadMessage("inconsistent", "a vote for other survivors than the server's")
+        if len(message.digests) != len(self._survivors):
+            raise BadMessage("wrong shares", "digests of others than the survivors")
+        self._ballots[message.sender] = message
+
+    def _consistency(self) -> Mapping[int, Ballots]:
+        self._require(self._ballots.keys(), "agreed on the survivors")
+        for client in self._survivors:
+            against = [who for who in self._ballots if client not in self._good(who)]
+            if len(against) > self._committee.corrupt:
+                self._accuse(client, "sealed shares that are not what it committed to")
+        voters = sorted(self._ballots)[: self._committee.threshold]
+        votes = tuple(Vote(who, self._ballots[who].vote) for who in voters)
+        return {member: Ballots(self._agreed, votes) for member in self._ballots}
+
+    def _good(self, member: int) -> set[int]:
+        """Whose shares a member holds, as they were committed to."""
+        at, ballot = self._members.index(member), self._ballots[member]
+        pairs = zip(self._survivors, ballot.digests, strict=True)
+        return {who for who, digest in pairs if digest == self._column_digest(who, at)}
+
+    def _column_digest(self, client: int, at: int) -> bytes:
+        return column_digest(self._letters[client].columns[at])
+
+    def _opened(self, message: Opening) -> None:
+        shares = dict(message.shares)
+        at, good = self._members.index(message.sender), self._good(message.sender)
+        if len(shares) != len(message.shares) or not good <= shares.keys():
+            raise BadMessage("wrong shares", "shares twice, or not of all that it holds")
+        answer = {who: shares[who] for who in good}
+        columns = {who: self._letters[who].columns[at] for who in good}
+        try:
+            self._pending().check(answer, columns, 1 + at)
+        except BadMessage as error:
+            self.faults[message.sender] = str(error)
+            raise
+        self._openings[message.sender] = answer
+
+    def _pending(self) -> Openings:
+        return Openings(self._agreed, self.call.clients, self._survivors, self._committee.threshold)
+
+    def total(self) -> tuple[Words, int]:
+        """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        self._require_alive()
+        self._alive = False
+        self._require(self._openings.keys(), "helped to take the masks off")
+        pending, total = self._pending(), self._sum.copy()
+        for client in self._survivors:
+            places = {
+                1 + self._members.index(member): shares[client]
+                for member, shares in self._openings.items()
+                if client in shares
+            }
+            if len(places) < self._committee.threshold:
+                raise Aborted(f"too few members could open the shares of client {client}")
+            seeds = pending.seeds(client, places, self._letters[client].secrets)
+            if seeds is None:
+                self._accuse(client, "shares that are not of the seeds it committed to")
+            else:
+                pending.remove(self._masks, total, client, seeds)
+        return self._masks.reduce(total), len(self._survivors)
+
+    def _accuse(self, client: int, what: str) -> None:
+        self.faults[client] = what
+        raise Aborted(f"wrong dealing: client {client} dealt {what}")
+
+    def _require(self, left: object, did: str) -> None:
+        """Raises `Aborted` unless enough members are `left`."""
+        if len(left) < self._committee.threshold:  # type: ignore[arg-type]
+            raise Aborted(f"too few members of the committee {did}")
