@@ -7,8 +7,9 @@ holds no key: each client deals it shares of what takes its own masks off.
 
 *A round.* The server calls n clients; A is the hash of the call. Client u sends, signed,
 y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), with m_u drawn afresh and
-r_uv = KDF(s_uv, A, u, v) of what u and v agreed on for the run; and, sealed for each of c members,
-shares of m_u and of all r_uv. A member votes for the survivors S, once, and for T votes gives its
+r_uv = KDF(s_uv, A, u, v) of what u and v agreed on for the run; and shares of m_u and of all r_uv
+for c members: sealed for each of them a key that it draws them with, and for the server what some
+of them have to be corrected by. A member votes for the survivors S, once, and for T votes gives its
 shares of m_u of u in S, and of r_uv with u in S and v not in S: never of r_uv with both in S.
 
 *Against a server that lies in every message*, to each client otherwise. Of a roster of n clients at
@@ -28,7 +29,9 @@ leave nobody, and by HKDF what is derived for another A, pair or purpose says no
    2 T <= c + k. So one S is opened under A. (Of a clients' roster that another A has, members may
    open another S': these are the rows of other honest clients.)
 2. *Secrets.* Of a secret that no honest member opens, at most k < T shares are known: nothing.
-   (Commitments are hashes of uniform numbers.) A text that opens under A in u's name is u's: its
+   (An honest member's number is uniform to who has not its key: below place T it is the share,
+   from there on it hides the share in the correction. Commitments are hashes of such numbers and
+   of uniform seeds. Each number is drawn for one secret, and opened with no other.) A text that opens under A in u's name is u's: its
    key needs s_uj. Of honest u who agreed to A, m_u is opened only if u is in S, and r_uv, by u's
    dealing or v's, only if one of them is in S and the other is not.
 3. *Rows outside.* So an honest row that is not in S, or of which no S is opened, keeps PRG(m_u).

@@ -7,16 +7,13 @@ says ends the sum for this client. What that achieves is proved in `privfed.secu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.privacy.integers import Integers
-from privfed.secure.committee.dealing import (
-    column_digest,
-    deal,
-    read_shares,
-    share_commitments,
-)
+from privfed.secure.committee.commitments import DIGEST, Tree, proof
+from privfed.secure.committee.dealing import column_tree, deal, member_numbers
 from privfed.secure.committee.keys import (
     Keyring,
     agree,
@@ -26,7 +23,6 @@ from privfed.secure.committee.keys import (
     shares_context,
 )
 from privfed.secure.committee.messages import (
-    DIGEST,
     Ballot,
     Ballots,
     Call,
@@ -41,8 +37,7 @@ from privfed.secure.committee.messages import (
 from privfed.secure.committee.opening import opened_numbers
 from privfed.secure.committee.terms import Terms
 from privfed.secure.frames import BadMessage
-from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unseal, wipe
+from privfed.secure.primitives import KEY, Expander, KeyPair, random_key, seal, unseal, wipe
 
 _ENDED = 3
 
@@ -90,7 +85,7 @@ class CommitteeClient:
         self.me, self._identity, self._ring = me, identity, ring
         self._terms, self._row, self._turns = terms, row, turns
         self._agreed, self._step = b"", 0
-        self._texts: dict[int, bytes] = {}
+        self._drawn: dict[int, tuple[tuple[int, ...], Tree]] = {}
 
     def handle(self, message: Message) -> FromClient:
         """The answer to the server's next message. Raises `Aborted`, mostly a `BadMessage`."""
@@ -117,7 +112,7 @@ class CommitteeClient:
 
     def _end(self) -> None:
         self._step = _ENDED
-        self._texts.clear()
+        self._drawn.clear()
 
     def _contribute(self, call: Call) -> Contribution:
         terms = self._terms
@@ -131,16 +126,13 @@ class CommitteeClient:
         seed = random_key()
         secrets = (bytes(seed), *map(self._pair_seed, self._others))
         words = self._masked_row(secrets)
-        members = self._committee.members
-        dealt = deal(self._agreed, self.me, secrets, self._committee.threshold, members)
+        keys = tuple(bytes(random_key()) for _ in self._members)
+        dealt = deal(self._agreed, self.me, secrets, keys, self._committee.threshold)
         fresh = KeyPair(random_key())
-        sealed = tuple(
-            self._seal(fresh, member, text)
-            for member, text in zip(self._members, dealt.texts, strict=True)
-        )
+        pairs = zip(self._members, keys, strict=True)
+        sealed = tuple(self._seal(fresh, member, key) for member, key in pairs)
         wipe(seed)
-        parts = (fresh.public, dealt.secrets, dealt.columns, sealed, words)
-        return Contribution(self._agreed, self.me, *parts)
+        return Contribution(self._agreed, self.me, fresh.public, sealed, dealt, words)
 
     def _secret(self, other: int) -> bytes:
         return self._ring.secret(self._terms.book.cards[other].public)
@@ -165,15 +157,14 @@ class CommitteeClient:
         return seal(key, text, shares_context(self._agreed, *way))
 
     def _unseal(self, sender: int, fresh: bytes, sealed: bytes) -> bytes | None:
-        """What `sender` dealt this member under the roster that it agreed to, if it did."""
+        """The key that `sender` dealt this member under the roster that it agreed to, if it did."""
         way = (sender, self.me)
         try:
-            once = self._ring.secret(fresh)
+            once = agree(self._ring.pair, fresh)
         except BadMessage:
             return None
         key = sealing_key(self._agreed, once, self._secret(sender), *way)
-        text = unseal(key, sealed, shares_context(self._agreed, *way))
-        return text if text and read_shares(text, len(self._clients)) else None
+        return unseal(key, sealed, shares_context(self._agreed, *way))
 
     def _vote(self, inbox: Inbox) -> Ballot:
         if self.me not in self._members:
@@ -183,26 +174,31 @@ class CommitteeClient:
             raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
         if len(survivors) < self._terms.least(self._committee):
             raise BadMessage("too few", "fewer survivors than a sum has to have")
-        place = 1 + self._members.index(self.me)
-        digests = []
-        for sender, fresh, sealed in inbox.sealed:
-            text = self._unseal(sender, fresh, sealed)
-            if text:
-                self._texts[sender] = text
-            column = share_commitments(self._agreed, sender, place, text) if text else b""
-            digests.append(column_digest(column) if text else bytes(DIGEST))
+        roots = (self._draw(*letter) for letter in inbox.sealed)
+        ballot = Ballot(self._agreed, self.me, b"", tuple(roots))
         self._survivors = survivors
         vote = self._identity.sign(vote_text(self._agreed, survivors))
-        return Ballot(self._agreed, self.me, vote, tuple(digests))
+        return replace(ballot, vote=vote)
+
+    def _draw(self, sender: int, fresh: bytes, sealed: bytes) -> bytes:
+        """Draw this member's numbers for the secrets of `sender`: their root, or zeros."""
+        key = self._unseal(sender, fresh, sealed)
+        if key is None:
+            return bytes(DIGEST)
+        place = 1 + self._members.index(self.me)
+        column = member_numbers(key, len(self._clients))
+        levels = column_tree(self._agreed, sender, place, column)
+        self._drawn[sender] = column, levels
+        return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Opening:
-        """Shares of survivors' fresh seeds, and of their pairs with who is not in the sum."""
+        """Of survivors' fresh seeds, and of their pairs with who is not in the sum."""
         self._check_votes(ballots.votes)
         shares = []
-        for client, text in sorted(self._texts.items()):
+        for client, (column, levels) in sorted(self._drawn.items()):
             numbers = opened_numbers(self._clients, self._survivors, client).values()
-            parts = (text[number * LENGTH : (number + 1) * LENGTH] for number in numbers)
-            shares.append((client, b"".join(parts)))
+            values = (column[number].to_bytes(KEY, "little") for number in numbers)
+            shares.append((client, b"".join(values) + proof(levels, numbers)))
         return Opening(self._agreed, self.me, tuple(shares))
 
     def _check_votes(self, votes: tuple[Vote, ...]) -> None:

@@ -71,18 +71,18 @@ class Keyring:
     """A client's long-term private key, and what it has agreed on with others so far."""
 
     def __init__(self, private: bytes) -> None:
-        self._pair = KeyPair(private)
+        self.pair = KeyPair(private)
         self._agreed: dict[bytes, bytes] = {}
 
     @property
     def public(self) -> bytes:
         """The public half of its key."""
-        return self._pair.public
+        return self.pair.public
 
     def secret(self, public: bytes) -> bytes:
         """What it shares with the holder of `public`: computed once a run. Or `BadMessage`."""
         if public not in self._agreed:
-            self._agreed[public] = agree(self._pair, public)
+            self._agreed[public] = agree(self.pair, public)
         return self._agreed[public]
 
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.agreement import PROTOCOL
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.dealing import Dealt
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
-from privfed.secure.primitives import KEY, SIGNATURE, verified
+from privfed.secure.primitives import KEY, SEAL, SIGNATURE, verified
 
-DIGEST = 16
-"""Bytes of a commitment, and of a digest of commitments: twice 64 bits of no use to their author,
-and 128 against everybody else."""
+SEALED = KEY + SEAL
+"""Bytes of a member's sealed key."""
 _DOMAIN = b"privfed committee"
 
 
@@ -64,34 +65,30 @@ class Call(WireMessage):
 
 @dataclass(frozen=True)
 class Contribution(ClientMessage):
-    """Client to server, its one message: a masked row, and what takes its masks off, sealed.
+    """Client to server, its one message: a masked row, and what takes its masks off.
 
-    `fresh` is a public key of this message alone. `secrets` are commitments to the seed of its own
-    mask, and to those of its pairs with others in the order of the roster. For each member of the
-    committee, in order, there are commitments to the shares of all these, and a sealed text.
+    `fresh` is a public key of this message alone; `sealed` is, for each member of the committee in
+    order, the key that it draws its shares with. The rest of what is `dealt` is for the server.
     """
 
     fresh: bytes
-    secrets: bytes
-    columns: tuple[bytes, ...]
     sealed: tuple[bytes, ...]
+    dealt: Dealt
     words: bytes
     kind: ClassVar[int] = 2
     domain: ClassVar[bytes] = _DOMAIN
 
     def content(self) -> bytes:
-        pairs = zip(self.columns, self.sealed, strict=True)
-        members = b"".join(sized(column) + sized(text) for column, text in pairs)
-        start = self.fresh + sized(self.secrets) + COUNT.pack(len(self.columns))
-        return start + members + self.words
+        dealt = self.dealt
+        texts = map(sized, (dealt.roots, dealt.corrections, dealt.secrets))
+        return self.fresh + records(list(self.sealed)) + b"".join(texts) + self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Contribution:
-        (signature, sender), fresh, secrets = read_sender(data), data.take(KEY), data.sized()
-        pairs = [(data.sized(), data.sized()) for _ in range(data.count())]
-        columns, sealed = (tuple(pair[at] for pair in pairs) for at in (0, 1))
-        parts = (fresh, secrets, columns, sealed, data.rest())
-        return cls(context, sender, *parts, signature=signature)
+        (signature, sender), fresh = read_sender(data), data.take(KEY)
+        sealed = tuple(text.rest() for text in data.records(SEALED))
+        dealt = Dealt(*(data.sized() for _ in range(3)))
+        return cls(context, sender, fresh, sealed, dealt, data.rest(), signature=signature)
 
 
 @dataclass(frozen=True)
@@ -108,15 +105,12 @@ class Inbox(WireMessage):
         return tuple(client for client, _, _ in self.sealed)
 
     def body(self) -> bytes:
-        texts = [NUMBER.pack(client) + fresh + sized(text) for client, fresh, text in self.sealed]
-        return COUNT.pack(len(texts)) + b"".join(texts)
+        return records([NUMBER.pack(client) + fresh + text for client, fresh, text in self.sealed])
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Inbox:
-        count = data.count()
-        return cls(
-            context, tuple((data.number(), data.take(KEY), data.sized()) for _ in range(count))
-        )
+        texts = data.records(NUMBER.size + KEY + SEALED)
+        return cls(context, tuple((text.number(), text.take(KEY), text.rest()) for text in texts))
 
 
 def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
@@ -148,21 +142,21 @@ class Vote:
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
-    """Member to server: its vote, and a digest of what each survivor dealt it, zero if no good."""
+    """Member to server: its vote, and the root of what it drew for each survivor, or zeros."""
 
     vote: bytes
-    digests: tuple[bytes, ...]
+    roots: tuple[bytes, ...]
     kind: ClassVar[int] = 4
     domain: ClassVar[bytes] = _DOMAIN
 
     def content(self) -> bytes:
-        return self.vote + records(list(self.digests))
+        return self.vote + records(list(self.roots))
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Ballot:
         (signature, sender), vote = read_sender(data), data.take(SIGNATURE)
-        digests = tuple(digest.rest() for digest in data.records(DIGEST))
-        return cls(context, sender, vote, digests, signature=signature)
+        roots = tuple(root.rest() for root in data.records(DIGEST))
+        return cls(context, sender, vote, roots, signature=signature)
 
 
 @dataclass(frozen=True)
@@ -183,9 +177,9 @@ class Ballots(WireMessage):
 
 @dataclass(frozen=True)
 class Opening(ClientMessage):
-    """Member to server: of each survivor it could open, packed shares, in the order of `asked`.
+    """Member to server: what it drew for each survivor's seed, and its pairs with who is gone.
 
-    Its own seed first, then those of its pairs with clients who are not in the sum.
+    Each text has these numbers, and the proof that they are of the root that it voted with.
     """
 
     shares: tuple[tuple[int, bytes], ...]

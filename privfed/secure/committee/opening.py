@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from privfed.secure.committee.commitments import proved_root
 from privfed.secure.committee.dealing import (
-    LENGTH,
+    Dealt,
     commitment_at,
+    corrected,
+    number_commitment,
     secret_commitment,
-    share_commitment,
 )
 from privfed.secure.committee.keys import mask_key
-from privfed.secure.frames import BadMessage
+from privfed.secure.committee.policy import Committee
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.primitives import Expander, Words
+from privfed.secure.primitives import KEY, Expander, Words
 
 
 def opened_numbers(
@@ -34,47 +36,57 @@ def opened_numbers(
 
 @dataclass(frozen=True)
 class Openings:
-    """Openings of masks of `survivors`, by `threshold` members, under the roster of `clients`."""
+    """Openings of masks of `survivors` by a committee, under the roster of `clients`."""
 
     agreed: bytes
     clients: tuple[int, ...]
     survivors: tuple[int, ...]
-    threshold: int
+    committee: Committee
 
     @cached_property
     def numbers(self) -> Mapping[int, dict[int, int]]:
         """Of each survivor which secrets are opened."""
         return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
 
-    def check(self, shares: Mapping[int, bytes], columns: Mapping[int, bytes], place: int) -> None:
-        """Raises `BadMessage` unless `shares` of the member at `place` are those committed to."""
-        for client, text in shares.items():
-            numbers = self.numbers[client].values()
-            if len(text) != LENGTH * len(numbers):
-                raise BadMessage("wrong shares", "more or fewer shares than are opened")
-            for at, number in enumerate(numbers):
-                part = text[at * LENGTH : (at + 1) * LENGTH]
-                right = commitment_at(columns[client], number)
-                if share_commitment(self.agreed, client, place, number, part) != right:
-                    raise BadMessage("wrong shares", "a share that its dealer did not commit to")
+    def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
+        """Whether `text` opens the client's secrets to the member at `place`, whose `root` it is.
+
+        It is the numbers that the member drew for them, and the proof that these are.
+        """
+        numbers = self.numbers[client].values()
+        parts = _parts(text, len(numbers))
+        if len(text) < KEY * len(numbers):
+            return False
+        leaves = {
+            number: number_commitment(self.agreed, client, place, number, part)
+            for number, part in zip(numbers, parts, strict=True)
+        }
+        return proved_root(leaves, text[KEY * len(numbers) :], len(self.clients)) == root
 
     def seeds(
-        self, client: int, texts: Mapping[int, bytes], secrets: bytes
+        self, client: int, texts: Mapping[int, bytes], dealt: Dealt
     ) -> dict[int, bytes] | None:
         """The opened seeds of a client, by the other of each pair (its own: by itself).
 
-        From `texts` of shares by places of members. None where what comes out is not what the
-        client committed to by `secrets`.
+        From the right `texts` of members by their places. None where what comes out is not what the
+        client committed to.
         """
+        numbers = self.numbers[client]
+        shape = (self.committee.threshold, self.committee.members)
+        columns = {place: _parts(text, len(numbers)) for place, text in texts.items()}
         seeds = {}
-        for at, (other, number) in enumerate(self.numbers[client].items()):
-            parts = {place: text[at * LENGTH : (at + 1) * LENGTH] for place, text in texts.items()}
-            values = {place: int.from_bytes(part, "little") for place, part in parts.items()}
+        for at, (other, number) in enumerate(numbers.items()):
+            shares = {
+                place: corrected(
+                    int.from_bytes(parts[at], "little"), dealt.corrections, number, place, shape
+                )
+                for place, parts in columns.items()
+            }
             try:
-                seed = reconstruct(values, self.threshold)
+                seed = reconstruct(shares, self.committee.threshold)
             except ValueError:
                 return None
-            right = commitment_at(secrets, number)
+            right = commitment_at(dealt.secrets, number)
             if secret_commitment(self.agreed, client, number, seed) != right:
                 return None
             seeds[other] = seed
@@ -86,3 +98,7 @@ class Openings:
         """Take a survivor's opened masks off the `total` `[length]`."""
         for other, seed in seeds.items():
             masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
+
+
+def _parts(text: bytes, count: int) -> list[bytes]:
+    return [text[at * KEY : (at + 1) * KEY] for at in range(count)]

@@ -12,13 +12,14 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
 from privfed.secure.committee.channel import CommitteeChannel
-from privfed.secure.committee.messages import DIGEST
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.messages import SEALED, Vote
 from privfed.secure.committee.policy import CommitteePolicy, drawn
-from privfed.secure.dropout import SENDS, Leaves
+from privfed.secure.dropout import SENDS, Leaves, sending
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
-from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.limits import Limits
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.primitives import KEY, SEAL, SIGNATURE, Expander
+from privfed.secure.primitives import KEY, SIGNATURE, Expander
 from privfed.secure.summation import Aborted, Session
 
 _EXACT = 1e-9
@@ -89,7 +90,7 @@ class CommitteeSums(SecureProtocol):
         except Aborted:
             return 1.0
         missing = super().stops(clients, dropout, limits)
-        few = binomial_at_most(committee.survivors - 1, clients, 1 - 2 * dropout / 3)
+        few = binomial_at_most(committee.survivors - 1, clients, sending(dropout))
         absent = binomial_at_most(committee.threshold - 1, committee.members, 1 - dropout)
         return min(1.0, max(missing, few) + absent)
 
@@ -102,26 +103,28 @@ class CommitteeSums(SecureProtocol):
         return committee.members, committee.threshold
 
     def seconds(self, codec: Codec, clients: int) -> float:
-        """Measured seconds: shares and commitments for members, and the bytes of masks."""
+        """Measured seconds: shares and their trees for members, and the bytes of masks."""
         size = codec.length * Expander(1, codec.bits).word.itemsize
         members, threshold = self._members(clients)
-        per_pair = 2e-5 + 2e-10 * size + members * (5e-6 + 1.5e-7 * threshold)
+        per_share = 8e-6 + 1e-7 * threshold
+        per_pair = 4e-5 + 2e-10 * size + members * per_share
         return super().seconds(codec, clients) + clients * clients * per_pair
 
     def download(self, clients: int) -> float:
         """The roster; and, for the part of clients who are members, an inbox and votes."""
         members, threshold = self._members(clients)
-        sealed = clients * (LENGTH * clients + SEAL + KEY + 12)
-        votes = threshold * (SIGNATURE + 8)
-        return 8.0 * clients + _FRAMES + 2 * KEY + members / clients * (sealed + votes)
+        inbox = clients * (8 + KEY + SEALED) + threshold * Vote.size + 2 * _FRAMES
+        return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int) -> float:
         """A masked row, what is dealt; and a member's ballot and opening, where nobody drops."""
-        members, _ = self._members(clients)
-        per_member = clients * (LENGTH + DIGEST) + SEAL + 8
-        dealt = members * per_member + DIGEST * clients + KEY + SIGNATURE + _FRAMES + 8
-        opened = clients * (DIGEST + LENGTH + 12) + 3 * SIGNATURE + 2 * _FRAMES
-        return Expander(codec.length, codec.bits).size + dealt + members / clients * opened
+        members, threshold = self._members(clients)
+        corrections = clients * (members - threshold + 1) * LENGTH
+        dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST + KEY
+        proved = 12 + KEY + DIGEST * (1 + math.ceil(math.log2(clients)))
+        opened = clients * proved + 3 * (SIGNATURE + _FRAMES)
+        row = Expander(codec.length, codec.bits).size + SIGNATURE + _FRAMES
+        return row + dealt + members / clients * opened
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         limits = limits or Limits(clients, size=clients)

@@ -7,14 +7,13 @@ holds one sum `[length]`, and of each client the commitments and sealed texts of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from privfed.secure.committee.dealing import column_digest
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.dealing import commitment_at
 from privfed.secure.committee.messages import (
-    DIGEST,
     Ballot,
     Ballots,
-    Call,
     Contribution,
     FromServer,
     Inbox,
@@ -26,20 +25,11 @@ from privfed.secure.committee.messages import (
 from privfed.secure.committee.opening import Openings
 from privfed.secure.committee.terms import Terms
 from privfed.secure.frames import BadMessage
+from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import Expander, Words
 from privfed.secure.summation import Aborted
 
 _ORDER = (Contribution, Ballot, Opening)
-
-
-@dataclass(frozen=True)
-class _Letter:
-    """Of a contribution all but its row."""
-
-    fresh: bytes
-    secrets: bytes
-    columns: tuple[bytes, ...]
-    sealed: tuple[bytes, ...] = field(repr=False)
 
 
 class CommitteeServer:
@@ -55,7 +45,7 @@ class CommitteeServer:
         self._masks = Expander(terms.codec.length, terms.codec.bits)
         self._sum = self._masks.zeros()
         self._step, self._awaited, self._alive = 0, set(clients), True
-        self._letters: dict[int, _Letter] = {}
+        self._letters: dict[int, Contribution] = {}
         self._ballots: dict[int, Ballot] = {}
         self._openings: dict[int, dict[int, bytes]] = {}
         self._survivors: tuple[int, ...] = ()
@@ -97,21 +87,20 @@ class CommitteeServer:
             raise Aborted("a session that has ended")
 
     def _contributed(self, message: Contribution) -> None:
-        secrets = DIGEST * len(self.call.clients)
-        columns = message.columns
-        if len(columns) != len(self._members) or {secrets} != {
-            len(column) for column in (*columns, message.secrets)
-        }:
-            raise BadMessage("wrong shares", "commitments for others than the committee")
+        clients, committee, dealt = len(self.call.clients), self._committee, message.dealt
+        corrections = clients * (committee.members - committee.threshold + 1)
+        sizes = (committee.members * DIGEST, corrections * LENGTH, clients * DIGEST)
+        if len(message.sealed) != committee.members or sizes != tuple(
+            map(len, (dealt.roots, dealt.corrections, dealt.secrets))
+        ):
+            raise BadMessage("wrong shares", "dealt to others than the committee")
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
         words = self._masks.unpack(message.words)
         if words is None:
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
         self._sum += words
-        self._letters[message.sender] = _Letter(
-            message.fresh, message.secrets, columns, message.sealed
-        )
+        self._letters[message.sender] = replace(message, words=b"")
 
     def _inboxes(self) -> Mapping[int, Inbox]:
         if len(self._letters) < self._terms.least(self._committee):
@@ -131,8 +120,8 @@ class CommitteeServer:
         vote = Vote(message.sender, message.vote)
         if not vote.cast_by(self._terms.book.identities[message.sender], text):
             raise BadMessage("inconsistent", "a vote for other survivors than the server's")
-        if len(message.digests) != len(self._survivors):
-            raise BadMessage("wrong shares", "digests of others than the survivors")
+        if len(message.roots) != len(self._survivors):
+            raise BadMessage("wrong shares", "roots of others than the survivors")
         self._ballots[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Ballots]:
@@ -147,29 +136,26 @@ class CommitteeServer:
 
     def _good(self, member: int) -> set[int]:
         """Whose shares a member holds, as they were committed to."""
-        at, ballot = self._members.index(member), self._ballots[member]
-        pairs = zip(self._survivors, ballot.digests, strict=True)
-        return {who for who, digest in pairs if digest == self._column_digest(who, at)}
+        pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
+        return {who for who, root in pairs if root == self._root(who, member)}
 
-    def _column_digest(self, client: int, at: int) -> bytes:
-        return column_digest(self._letters[client].columns[at])
+    def _root(self, client: int, member: int) -> bytes:
+        return commitment_at(self._letters[client].dealt.roots, self._members.index(member))
 
     def _opened(self, message: Opening) -> None:
-        shares = dict(message.shares)
-        at, good = self._members.index(message.sender), self._good(message.sender)
-        if len(shares) != len(message.shares) or not good <= shares.keys():
+        member, texts = message.sender, dict(message.shares)
+        good, place = self._good(member), 1 + self._members.index(member)
+        if len(texts) != len(message.shares) or not good <= texts.keys():
             raise BadMessage("wrong shares", "shares twice, or not of all that it holds")
-        answer = {who: shares[who] for who in good}
-        columns = {who: self._letters[who].columns[at] for who in good}
-        try:
-            self._pending().check(answer, columns, 1 + at)
-        except BadMessage as error:
-            self.faults[message.sender] = str(error)
-            raise
-        self._openings[message.sender] = answer
+        pending = self._pending()
+        for who in good:
+            if not pending.right(who, place, texts[who], self._root(who, member)):
+                self.faults[member] = "opened what its dealer did not commit to"
+                raise BadMessage("wrong shares", f"client {member} {self.faults[member]}")
+        self._openings[member] = {who: texts[who] for who in good}
 
     def _pending(self) -> Openings:
-        return Openings(self._agreed, self.call.clients, self._survivors, self._committee.threshold)
+        return Openings(self._agreed, self.call.clients, self._survivors, self._committee)
 
     def total(self) -> tuple[Words, int]:
         """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
@@ -185,7 +171,7 @@ class CommitteeServer:
             }
             if len(places) < self._committee.threshold:
                 raise Aborted(f"too few members could open the shares of client {client}")
-            seeds = pending.seeds(client, places, self._letters[client].secrets)
+            seeds = pending.seeds(client, places, self._letters[client].dealt)
             if seeds is None:
                 self._accuse(client, "shares that are not of the seeds it committed to")
             else:

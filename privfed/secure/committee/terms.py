@@ -1,4 +1,4 @@
-"""What a client knows of a committee's sum before it is called, and what all are configured with."""
+"""What a client knows of a committee's sum before it is called, and how all are configured."""
 
 from __future__ import annotations
 
