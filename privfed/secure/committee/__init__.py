@@ -26,14 +26,15 @@ leave nobody, and by HKDF what is derived for another A, pair or purpose says no
 
 1. *Votes.* An honest member signs (A, S) once, and opens under A with T votes for its S, at least
    T - k of honest members. Two sets would take 2 (T - k) of the c - k that are honest:
-   2 T <= c + k. So one S is opened under A. (Of a clients' roster that another A has, members may
-   open another S': these are the rows of other honest clients.)
+   2 T <= c + k. So one S is opened under A. (Members of another roster may open another S': it is of
+   rows of other honest clients.)
 2. *Secrets.* Of a secret that no honest member opens, at most k < T shares are known: nothing.
    (An honest member's number is uniform to who has not its key: below place T it is the share,
    from there on it hides the share in the correction. Commitments are hashes of such numbers and
-   of uniform seeds. Each number is drawn for one secret, and opened with no other.) A text that opens under A in u's name is u's: its
-   key needs s_uj. Of honest u who agreed to A, m_u is opened only if u is in S, and r_uv, by u's
-   dealing or v's, only if one of them is in S and the other is not.
+   of uniform seeds. Each number is drawn for one secret, and opened with no other.) A key that
+   opens under A in u's name is u's: it is sealed with s_uj. Of honest u who agreed to A, m_u is
+   opened only if u is in S, and r_uv, by u's dealing or v's, only if one of them is in S and the
+   other is not.
 3. *Rows outside.* So an honest row that is not in S, or of which no S is opened, keeps PRG(m_u).
 4. *Rows inside.* Let H be the honest who agreed to A and are in S. For u, v in H, r_uv stays
    unknown. If some honest v in S is not in H, it computes nothing under A, and r_uv is opened by
