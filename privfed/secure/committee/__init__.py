@@ -26,8 +26,8 @@ leave nobody, and by HKDF what is derived for another A, pair or purpose says no
 
 1. *Votes.* An honest member signs (A, S) once, and opens under A with T votes for its S, at least
    T - k of honest members. Two sets would take 2 (T - k) of the c - k that are honest:
-   2 T <= c + k. So one S is opened under A. (Members of another roster may open another S': it is of
-   rows of other honest clients.)
+   2 T <= c + k. So one S is opened under A. (Members of another roster may open another S': it is
+   of rows of other honest clients.)
 2. *Secrets.* Of a secret that no honest member opens, at most k < T shares are known: nothing.
    (An honest member's number is uniform to who has not its key: below place T it is the share,
    from there on it hides the share in the correction. Commitments are hashes of such numbers and
