@@ -17,9 +17,9 @@ from privfed.secure.committee.channel import key_book
 from privfed.secure.committee.client import CommitteeClient, Turns
 from privfed.secure.committee.dealing import corrected, member_numbers, secret_commitment
 from privfed.secure.committee.keys import agree, mask_key, pair_seed, sealing_key, shares_context
-from privfed.secure.committee.messages import SEALED, Ballots, Inbox, Vote, vote_text
+from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
 from privfed.secure.committee.policy import CommitteePolicy
-from privfed.secure.committee.terms import Terms
+from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.shamir import reconstruct
@@ -41,7 +41,7 @@ class Party:
     threshold: int
     shares: dict[int, dict[int, int]] = field(default_factory=dict)
     survivors: tuple[int, ...] = ()
-    votes: list[Vote] = field(default_factory=list)
+    votes: list[MemberVote] = field(default_factory=list)
 
     @property
     def me(self):
@@ -64,7 +64,7 @@ class World:
         self.rng, self.colluders = rng, frozenset(colluders)
         self.policy, self.limits, self.kind = policy, limits, kind
         self.honest = [who for who in clients if who not in self.colluders]
-        self.terms = Terms(1, 0, b"m" * 32, CODEC, policy, limits, key_book(tuple(clients)))
+        self.terms = RoundTerms(1, 0, b"m" * 32, CODEC, policy, limits, key_book(tuple(clients)))
         self.rows = {who: rng.integers(-50, 50, CODEC.length) for who in self.honest}
         self.turns = {who: turns() for who in self.honest}
         self.parties = []
@@ -99,11 +99,11 @@ class World:
             else:
                 texts.append((who, client_ring(who).public, self.rng.bytes(SEALED)))
         try:
-            ballot = member.client.handle(Inbox(member.agreed, tuple(texts)))
+            ballot = member.client.handle(MemberInbox(member.agreed, tuple(texts)))
         except Aborted:
             return
         member.survivors = tuple(sorted(survivors))
-        member.votes.append((member.survivors, Vote(member.me, ballot.vote)))
+        member.votes.append((member.survivors, MemberVote(member.me, ballot.vote)))
 
     def _letter(self, who, member):
         those = [party for party in self.parties if party.me == who]
@@ -120,7 +120,7 @@ class World:
                     votes[party.me] = vote
         text = vote_text(member.agreed, member.survivors)
         for who in self.colluders & set(member.members):
-            votes[who] = Vote(who, client_identity(who).sign(text))
+            votes[who] = MemberVote(who, client_identity(who).sign(text))
         cast = tuple(votes[who] for who in sorted(votes))
         try:
             opening = member.client.handle(Ballots(member.agreed, cast))

@@ -5,7 +5,7 @@ from masked_sums import codec, session
 from privfed.secure.committee.channel import CommitteeChannel, client_ring, key_book
 from privfed.secure.committee.client import CommitteeClient, Turns
 from privfed.secure.committee.policy import CommitteePolicy
-from privfed.secure.committee.terms import Terms
+from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 
@@ -19,7 +19,7 @@ def channel(leaves=(), clients=9, policy=POLICY, wire=None, round=1):
 
 
 def terms(clients, policy=POLICY, limits=None, round=1):
-    return Terms(
+    return RoundTerms(
         round, 0, b"h" * 32, codec(), policy, limits or Limits(50), key_book(tuple(clients))
     )
 

@@ -13,10 +13,10 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.secure.committee.client import CommitteeClient, Turns
 from privfed.secure.committee.keys import KeyBook, KeyCard, Keyring
-from privfed.secure.committee.messages import FromServer, Message, decode, encode
+from privfed.secure.committee.messages import FromServer, Message, message_bytes, read_message
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.server import CommitteeServer
-from privfed.secure.committee.terms import Terms
+from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
@@ -72,7 +72,7 @@ class CommitteeChannel:
         self._leaves = dict(zip(session.clients.tolist(), leaves, strict=True))
         self._rows: dict[int, Integers] = {}
         self.faults: list[str] = []
-        terms = Terms(
+        terms = RoundTerms(
             session.round,
             session.exchange,
             session.model_hash,
@@ -127,5 +127,5 @@ class CommitteeChannel:
             self.server.handle(client, answer)
 
     def _carry(self, client: int, message: Message, upward: bool) -> Message | None:
-        data = self._wire.carry(client, encode(message), upward)
-        return None if data is None else decode(data)
+        data = self._wire.carry(client, message_bytes(message), upward)
+        return None if data is None else read_message(data)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.privacy.integers import Integers
 from privfed.secure.committee.commitments import DIGEST, Tree, proof
-from privfed.secure.committee.dealing import column_tree, deal, member_numbers
+from privfed.secure.committee.dealing import column_tree, deal_secrets, member_numbers
 from privfed.secure.committee.keys import (
     Keyring,
     agree,
@@ -27,15 +27,15 @@ from privfed.secure.committee.messages import (
     Ballots,
     Call,
     Contribution,
+    Disclosure,
     FromClient,
-    Inbox,
+    MemberInbox,
+    MemberVote,
     Message,
-    Opening,
-    Vote,
     vote_text,
 )
 from privfed.secure.committee.opening import opened_numbers
-from privfed.secure.committee.terms import Terms
+from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
 from privfed.secure.primitives import KEY, Expander, KeyPair, random_key, seal, unseal, wipe
 
@@ -78,7 +78,7 @@ class CommitteeClient:
         me: int,
         identity: Ed25519PrivateKey,
         ring: Keyring,
-        terms: Terms,
+        terms: RoundTerms,
         row: Callable[[], Integers],
         turns: Turns,
     ) -> None:
@@ -102,7 +102,7 @@ class CommitteeClient:
         match (self._step, message):
             case (1, Call()):
                 return self._contribute(message).signed(self._identity)
-            case (2, Inbox()):
+            case (2, MemberInbox()):
                 return self._vote(message).signed(self._identity)
             case (3, Ballots()):
                 opening = self._open(message).signed(self._identity)
@@ -127,7 +127,7 @@ class CommitteeClient:
         secrets = (bytes(seed), *map(self._pair_seed, self._others))
         words = self._masked_row(secrets)
         keys = tuple(bytes(random_key()) for _ in self._members)
-        dealt = deal(self._agreed, self.me, secrets, keys, self._committee.threshold)
+        dealt = deal_secrets(self._agreed, self.me, secrets, keys, self._committee.threshold)
         fresh = KeyPair(random_key())
         pairs = zip(self._members, keys, strict=True)
         sealed = tuple(self._seal(fresh, member, key) for member, key in pairs)
@@ -166,7 +166,7 @@ class CommitteeClient:
         key = sealing_key(self._agreed, once, self._secret(sender), *way)
         return unseal(key, sealed, shares_context(self._agreed, *way))
 
-    def _vote(self, inbox: Inbox) -> Ballot:
+    def _vote(self, inbox: MemberInbox) -> Ballot:
         if self.me not in self._members:
             raise BadMessage("wrong member", "an inbox for who is not in the committee")
         survivors = inbox.survivors
@@ -191,7 +191,7 @@ class CommitteeClient:
         self._drawn[sender] = column, levels
         return levels[-1][0]
 
-    def _open(self, ballots: Ballots) -> Opening:
+    def _open(self, ballots: Ballots) -> Disclosure:
         """Of survivors' fresh seeds, and of their pairs with who is not in the sum."""
         self._check_votes(ballots.votes)
         shares = []
@@ -199,9 +199,9 @@ class CommitteeClient:
             numbers = opened_numbers(self._clients, self._survivors, client).values()
             values = (column[number].to_bytes(KEY, "little") for number in numbers)
             shares.append((client, b"".join(values) + proof(levels, numbers)))
-        return Opening(self._agreed, self.me, tuple(shares))
+        return Disclosure(self._agreed, self.me, tuple(shares))
 
-    def _check_votes(self, votes: tuple[Vote, ...]) -> None:
+    def _check_votes(self, votes: tuple[MemberVote, ...]) -> None:
         voters = [vote.member for vote in votes]
         if len(set(voters)) != len(voters) or not set(voters) <= set(self._members):
             raise BadMessage("wrong voters", "votes twice, or of others than members")

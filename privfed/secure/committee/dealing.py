@@ -35,7 +35,7 @@ class Dealt:
     secrets: bytes
 
 
-def deal(
+def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
     """Shares of `secrets` for members with these `keys`, of whom `threshold` give each back."""
@@ -45,11 +45,11 @@ def deal(
     for number, secret in enumerate(secrets):
         drawn = [column[number] for column in columns]
         points = (int.from_bytes(secret, "big"), *drawn[: threshold - 1])
-        for weights, own in zip(
-            _extension(threshold, members), drawn[threshold - 1 :], strict=True
-        ):
+        later = zip(_extension(threshold, members), drawn[threshold - 1 :], strict=True)
+        for weights, number_drawn in later:
             value = sum(map(int.__mul__, weights, points))
-            corrections.append(((value - own) % PRIME).to_bytes(LENGTH, "little"))
+            correction = (value - number_drawn) % PRIME
+            corrections.append(correction.to_bytes(LENGTH, "little"))
         commitments.append(secret_commitment(agreed, dealer, number, secret))
     roots = (
         column_tree(agreed, dealer, place, column)[-1][0]

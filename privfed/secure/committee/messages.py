@@ -1,10 +1,10 @@
 """The messages of a committee's sum: frozen values with one byte form each, checked whole.
 
 A client sends one `Contribution` for a `Call`. With members of the committee the server goes on:
-`Inbox`, `Ballot`, `Ballots`, `Opening`. Every message but the call begins with the hash of the
-call, the roster that was agreed: it binds the run, its key book and settings, round, exchange,
-model and who takes part. Numbers are little-endian. Bytes that are no message, or more or less than
-one, raise `BadMessage`.
+`MemberInbox`, `Ballot`, `Ballots`, `Disclosure`. Every message begins with the hash of the call,
+the roster that was agreed: it binds the run, its key book and settings, round, exchange, model and
+who takes part. Numbers are little-endian. Bytes that are no message, or more or less than one,
+raise `BadMessage`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Contribution(ClientMessage):
 
 
 @dataclass(frozen=True)
-class Inbox(WireMessage):
+class MemberInbox(WireMessage):
     """Server to a member: who survived, in order, each with its fresh key and sealed text."""
 
     context: bytes
@@ -108,7 +108,7 @@ class Inbox(WireMessage):
         return records([NUMBER.pack(client) + fresh + text for client, fresh, text in self.sealed])
 
     @classmethod
-    def read(cls, context: bytes, data: Reader) -> Inbox:
+    def read(cls, context: bytes, data: Reader) -> MemberInbox:
         texts = data.records(NUMBER.size + KEY + SEALED)
         return cls(context, tuple((text.number(), text.take(KEY), text.rest()) for text in texts))
 
@@ -119,7 +119,7 @@ def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Vote:
+class MemberVote:
     """A member's one signature on the survivors."""
 
     member: int
@@ -135,7 +135,7 @@ class Vote:
         return NUMBER.pack(self.member) + self.signature
 
     @classmethod
-    def unpacked(cls, data: Reader) -> Vote:
+    def unpacked(cls, data: Reader) -> MemberVote:
         """The vote whose bytes come next."""
         return cls(data.number(), data.take(SIGNATURE))
 
@@ -164,7 +164,7 @@ class Ballots(WireMessage):
     """Server to a member: votes of so many members as open a sum."""
 
     context: bytes
-    votes: tuple[Vote, ...]
+    votes: tuple[MemberVote, ...]
     kind: ClassVar[int] = 5
 
     def body(self) -> bytes:
@@ -172,11 +172,11 @@ class Ballots(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Ballots:
-        return cls(context, tuple(map(Vote.unpacked, data.records(Vote.size))))
+        return cls(context, tuple(map(MemberVote.unpacked, data.records(MemberVote.size))))
 
 
 @dataclass(frozen=True)
-class Opening(ClientMessage):
+class Disclosure(ClientMessage):
     """Member to server: what it drew for each survivor's seed, and its pairs with who is gone.
 
     Each text has these numbers, and the proof that they are of the root that it voted with.
@@ -191,28 +191,28 @@ class Opening(ClientMessage):
         return COUNT.pack(len(texts)) + b"".join(texts)
 
     @classmethod
-    def read(cls, context: bytes, data: Reader) -> Opening:
+    def read(cls, context: bytes, data: Reader) -> Disclosure:
         (signature, sender), count = read_sender(data), data.count()
         shares = tuple((data.number(), data.sized()) for _ in range(count))
         return cls(context, sender, shares, signature=signature)
 
 
-FromServer = Call | Inbox | Ballots
-FromClient = Contribution | Ballot | Opening
+FromServer = Call | MemberInbox | Ballots
+FromClient = Contribution | Ballot | Disclosure
 Message = FromServer | FromClient
 
 _FORMAT = b"PC%d" % PROTOCOL
 _KINDS: dict[int, Callable[[bytes, Reader], Message]] = {
-    kind.kind: kind.read for kind in (Call, Contribution, Inbox, Ballot, Ballots, Opening)
+    kind.kind: kind.read for kind in (Call, Contribution, MemberInbox, Ballot, Ballots, Disclosure)
 }
 
 
-def encode(message: Message) -> bytes:
+def message_bytes(message: Message) -> bytes:
     """The byte form of `message`."""
     return _FORMAT + bytes([message.kind]) + message.context + message.body()
 
 
-def decode(data: bytes) -> Message:
+def read_message(data: bytes) -> Message:
     """The message that these bytes are. Raises `BadMessage`."""
     reader = Reader(data)
     if reader.take(len(_FORMAT)) != _FORMAT:

@@ -13,7 +13,7 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
 from privfed.secure.committee.channel import CommitteeChannel
 from privfed.secure.committee.commitments import DIGEST
-from privfed.secure.committee.messages import SEALED, Vote
+from privfed.secure.committee.messages import SEALED, MemberVote
 from privfed.secure.committee.policy import CommitteePolicy, drawn
 from privfed.secure.dropout import SENDS, Leaves, sending
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
@@ -113,7 +113,7 @@ class CommitteeSums(SecureProtocol):
     def download(self, clients: int) -> float:
         """The roster; and, for the part of clients who are members, an inbox and votes."""
         members, threshold = self._members(clients)
-        inbox = clients * (8 + KEY + SEALED) + threshold * Vote.size + 2 * _FRAMES
+        inbox = clients * (8 + KEY + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int) -> float:

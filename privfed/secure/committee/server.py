@@ -15,21 +15,21 @@ from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
     Contribution,
+    Disclosure,
     FromServer,
-    Inbox,
+    MemberInbox,
+    MemberVote,
     Message,
-    Opening,
-    Vote,
     vote_text,
 )
 from privfed.secure.committee.opening import Openings
-from privfed.secure.committee.terms import Terms
+from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import Expander, Words
 from privfed.secure.summation import Aborted
 
-_ORDER = (Contribution, Ballot, Opening)
+_ORDER = (Contribution, Ballot, Disclosure)
 
 
 class CommitteeServer:
@@ -38,7 +38,7 @@ class CommitteeServer:
     `faults` names clients whose misbehaviour it has proof of, to itself: their signed messages.
     """
 
-    def __init__(self, terms: Terms, clients: tuple[int, ...]) -> None:
+    def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
         self._terms, self.call = terms, terms.call(clients)
         self._agreed = self.call.context
         self._committee, self._members = terms.committee(clients)
@@ -69,7 +69,7 @@ class CommitteeServer:
                 self._contributed(message)
             case Ballot():
                 self._voted(message)
-            case Opening():
+            case Disclosure():
                 self._opened(message)
         self._awaited.discard(client)
 
@@ -102,7 +102,7 @@ class CommitteeServer:
         self._sum += words
         self._letters[message.sender] = replace(message, words=b"")
 
-    def _inboxes(self) -> Mapping[int, Inbox]:
+    def _inboxes(self) -> Mapping[int, MemberInbox]:
         if len(self._letters) < self._terms.least(self._committee):
             raise Aborted("too few clients sent their row")
         self._survivors = tuple(sorted(self._letters))
@@ -111,13 +111,13 @@ class CommitteeServer:
             if member in self._letters:
                 letters = ((who, self._letters[who]) for who in self._survivors)
                 texts = tuple((who, letter.fresh, letter.sealed[at]) for who, letter in letters)
-                inboxes[member] = Inbox(self._agreed, texts)
+                inboxes[member] = MemberInbox(self._agreed, texts)
         self._require(inboxes.keys(), "sent a row")
         return inboxes
 
     def _voted(self, message: Ballot) -> None:
         text = vote_text(self._agreed, self._survivors)
-        vote = Vote(message.sender, message.vote)
+        vote = MemberVote(message.sender, message.vote)
         if not vote.cast_by(self._terms.book.identities[message.sender], text):
             raise BadMessage("inconsistent", "a vote for other survivors than the server's")
         if len(message.roots) != len(self._survivors):
@@ -131,7 +131,7 @@ class CommitteeServer:
             if len(against) > self._committee.corrupt:
                 self._accuse(client, "sealed shares that are not what it committed to")
         voters = sorted(self._ballots)[: self._committee.threshold]
-        votes = tuple(Vote(who, self._ballots[who].vote) for who in voters)
+        votes = tuple(MemberVote(who, self._ballots[who].vote) for who in voters)
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _good(self, member: int) -> set[int]:
@@ -142,7 +142,7 @@ class CommitteeServer:
     def _root(self, client: int, member: int) -> bytes:
         return commitment_at(self._letters[client].dealt.roots, self._members.index(member))
 
-    def _opened(self, message: Opening) -> None:
+    def _opened(self, message: Disclosure) -> None:
         member, texts = message.sender, dict(message.shares)
         good, place = self._good(member), 1 + self._members.index(member)
         if len(texts) != len(message.shares) or not good <= texts.keys():

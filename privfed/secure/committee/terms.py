@@ -20,7 +20,7 @@ def _settings(codec: Codec, policy: CommitteePolicy, limits: Limits, book: bytes
 
 
 @dataclass(frozen=True)
-class Terms:
+class RoundTerms:
     """One sum as each party knows it by itself: nothing of it is taken from a message.
 
     `book` was checked when the run began.

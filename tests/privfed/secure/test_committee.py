@@ -13,16 +13,16 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.committee.channel import client_ring, key_book
 from privfed.secure.committee.client import Turns
 from privfed.secure.committee.commitments import DIGEST, proof, proved_root, tree
-from privfed.secure.committee.dealing import corrected, deal, member_numbers
+from privfed.secure.committee.dealing import corrected, deal_secrets, member_numbers
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
     Call,
     Contribution,
-    Inbox,
-    Opening,
-    decode,
-    encode,
+    Disclosure,
+    MemberInbox,
+    message_bytes,
+    read_message,
 )
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.protocol import CommitteeSums
@@ -51,8 +51,8 @@ class Changing(Wire):
     def carry(self, client, data, upward):
         if upward:
             self.count[client] += 1
-            self.sizes[type(decode(data)).__name__] = len(data)
-        message = decode(data)
+            self.sizes[type(read_message(data)).__name__] = len(data)
+        message = read_message(data)
         if client not in self.victims or upward is not self.upward:
             return data
         if not isinstance(message, self.kind):
@@ -60,7 +60,7 @@ class Changing(Wire):
         changed = self.change(message)
         if isinstance(changed, bytes):
             return changed
-        return encode(changed.signed(client_identity(client)) if upward else changed)
+        return message_bytes(changed.signed(client_identity(client)) if upward else changed)
 
 
 def summed(wire=None, leaves=(), **keys):
@@ -124,7 +124,7 @@ def test_the_estimate_of_bytes_is_that_of_messages(clients):
     ready.total()
     part = CommitteeSums(committee=6)
     inside = len(members(ready)) / clients
-    more = inside * (wire.sizes["Ballot"] + wire.sizes["Opening"])
+    more = inside * (wire.sizes["Ballot"] + wire.sizes["Disclosure"])
     assert part.upload(codec(), clients) == pytest.approx(
         wire.sizes["Contribution"] + more, rel=0.05
     )
@@ -153,7 +153,7 @@ def spoiled(opening):
 def test_a_wrong_share_is_left_out_and_its_member_named():
     ready, _ = channel()
     liar = members(ready)[0]
-    ready, expected = summed(Changing(Opening, spoiled, {liar}))
+    ready, expected = summed(Changing(Disclosure, spoiled, {liar}))
     assert np.array_equal(ready.total()[0], expected)
     assert ready.server.faults == {liar: "opened what its dealer did not commit to"}
 
@@ -161,7 +161,7 @@ def test_a_wrong_share_is_left_out_and_its_member_named():
 def test_more_wrong_shares_than_may_be_missing_abort_and_all_are_named():
     ready, _ = channel()
     liars = set(members(ready)[:3])
-    ready, _ = summed(Changing(Opening, spoiled, liars))
+    ready, _ = summed(Changing(Disclosure, spoiled, liars))
     with pytest.raises(Aborted, match=r"too few members.*did not commit to"):
         ready.total()
     assert ready.server.faults.keys() == liars
@@ -268,9 +268,9 @@ def below(message, name, change):
 
 
 MEMBERS = {
-    "wrong survivors": (Inbox, "sealed", lambda texts: texts[::-1]),
-    "too few": (Inbox, "sealed", lambda texts: texts[:5]),
-    "wrong session": (Inbox, "context", lambda context: bytes(32)),
+    "wrong survivors": (MemberInbox, "sealed", lambda texts: texts[::-1]),
+    "too few": (MemberInbox, "sealed", lambda texts: texts[:5]),
+    "wrong session": (MemberInbox, "context", lambda context: bytes(32)),
     "wrong voters": (Ballots, "votes", lambda votes: votes[:1] * 4),
     "fewer votes": (Ballots, "votes", lambda votes: votes[:3]),
     "inconsistent": (
@@ -297,8 +297,10 @@ SENT = {
     "wrong length": lambda message: replace(message, words=message.words + b"\0"),
     "wrong session": lambda message: replace(message, context=bytes(32)),
     "wrong sender": lambda message: replace(message, sender=13),
-    "wrong signature": lambda message: encode(replace(message, words=bytes(len(message.words)))),
-    "wrong format": lambda message: b"XX" + encode(message)[2:],
+    "wrong signature": lambda message: message_bytes(
+        replace(message, words=bytes(len(message.words)))
+    ),
+    "wrong format": lambda message: b"XX" + message_bytes(message)[2:],
 }
 
 
@@ -323,15 +325,15 @@ def test_every_message_is_what_its_bytes_are_and_no_more_or_less():
 
     ready, _ = summed(Listening())
     ready.total()
-    kinds = {type(decode(data)): data for data in messages}
-    assert kinds.keys() == {Call, Contribution, Inbox, Ballot, Ballots, Opening}
+    kinds = {type(read_message(data)): data for data in messages}
+    assert kinds.keys() == {Call, Contribution, MemberInbox, Ballot, Ballots, Disclosure}
     for kind, data in kinds.items():
-        assert encode(decode(data)) == data
+        assert message_bytes(read_message(data)) == data
         for changed in (data[:-1], data + b"\0"):
             if kind is Contribution:  # whose row is all that is left
                 continue
             with pytest.raises(BadMessage):
-                decode(changed)
+                read_message(changed)
 
 
 @pytest.mark.parametrize("spoil", ["run", "public", "signature", "alike"])
@@ -355,7 +357,7 @@ def test_a_book_with_a_card_that_is_no_clients_is_refused(spoil):
 def test_as_many_shares_as_the_threshold_give_a_secret_back_and_fewer_fit_any():
     keys = tuple(bytes([at]) * 32 for at in range(7))
     secrets = (b"a" * 32, b"b" * 32)
-    dealt = deal(b"A" * 32, 3, secrets, keys, 4)
+    dealt = deal_secrets(b"A" * 32, 3, secrets, keys, 4)
     for number, secret in enumerate(secrets):
         shares = {
             place: corrected(
@@ -365,7 +367,7 @@ def test_as_many_shares_as_the_threshold_give_a_secret_back_and_fewer_fit_any():
         }
         for chosen in ([1, 2, 3, 4], [4, 5, 6, 7], [1, 3, 5, 7]):
             assert reconstruct({place: shares[place] for place in chosen}, 4) == secret
-    other = deal(b"A" * 32, 3, (b"c" * 32, b"b" * 32), keys, 4)
+    other = deal_secrets(b"A" * 32, 3, (b"c" * 32, b"b" * 32), keys, 4)
     assert dealt.roots == other.roots  # no member's numbers tell the secret
     assert dealt.corrections != other.corrections
 

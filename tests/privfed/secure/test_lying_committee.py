@@ -9,8 +9,8 @@ from committee_liar import World, setting
 from privfed.secure.committee import client as committee_client
 from privfed.secure.committee import policy as committee_policy
 from privfed.secure.committee.client import CommitteeClient, Turns
-from privfed.secure.committee.messages import Inbox
-from privfed.secure.committee.terms import Terms
+from privfed.secure.committee.messages import MemberInbox
+from privfed.secure.committee.terms import RoundTerms
 
 
 class Broken(AssertionError):
@@ -109,7 +109,7 @@ class Unchecked(CommitteeClient):
         pass
 
 
-class Lenient(Terms):
+class Lenient(RoundTerms):
     """It asks for no number of survivors."""
 
     def least(self, committee):
@@ -128,7 +128,7 @@ class Unsteady(CommitteeClient):
     """It votes, and opens, whenever it is asked."""
 
     def handle(self, message):
-        if isinstance(message, Inbox):
+        if isinstance(message, MemberInbox):
             self._step = 1
         return super().handle(message)
 
