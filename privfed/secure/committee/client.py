@@ -7,7 +7,6 @@ says ends the sum for this client. What that achieves is proved in `privfed.secu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -37,7 +36,7 @@ from privfed.secure.committee.messages import (
 from privfed.secure.committee.opening import opened_numbers
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
-from privfed.secure.primitives import KEY, Expander, KeyPair, random_key, seal, unseal, wipe
+from privfed.secure.primitives import KEY, Expander, KeyPair, random_key, seal, unseal
 
 _ENDED = 3
 
@@ -123,15 +122,13 @@ class CommitteeClient:
         self._turns.take(call.round, call.exchange)
         self._agreed, self._clients = call.context, call.clients
         self._others = tuple(other for other in call.clients if other != self.me)
-        seed = random_key()
-        secrets = (bytes(seed), *map(self._pair_seed, self._others))
+        secrets = (bytes(random_key()), *map(self._pair_seed, self._others))
         words = self._masked_row(secrets)
         keys = tuple(bytes(random_key()) for _ in self._members)
         dealt = deal_secrets(self._agreed, self.me, secrets, keys, self._committee.threshold)
         fresh = KeyPair(random_key())
         pairs = zip(self._members, keys, strict=True)
         sealed = tuple(self._seal(fresh, member, key) for member, key in pairs)
-        wipe(seed)
         return Contribution(self._agreed, self.me, fresh.public, sealed, dealt, words)
 
     def _secret(self, other: int) -> bytes:
@@ -174,11 +171,10 @@ class CommitteeClient:
             raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
         if len(survivors) < self._terms.least(self._committee):
             raise BadMessage("too few", "fewer survivors than a sum has to have")
-        roots = (self._draw(*letter) for letter in inbox.sealed)
-        ballot = Ballot(self._agreed, self.me, b"", tuple(roots))
+        roots = tuple(self._draw(*letter) for letter in inbox.sealed)
         self._survivors = survivors
         vote = self._identity.sign(vote_text(self._agreed, survivors))
-        return replace(ballot, vote=vote)
+        return Ballot(self._agreed, self.me, vote, roots)
 
     def _draw(self, sender: int, fresh: bytes, sealed: bytes) -> bytes:
         """Draw this member's numbers for the secrets of `sender`: their root, or zeros."""

@@ -6,7 +6,8 @@ holds one sum `[length]`, and of each client the commitments and sealed texts of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from privfed.secure.committee.commitments import DIGEST
@@ -106,6 +107,7 @@ class CommitteeServer:
         if len(self._letters) < self._terms.least(self._committee):
             raise Aborted("too few clients sent their row")
         self._survivors = tuple(sorted(self._letters))
+        self._opens = Openings(self._agreed, self.call.clients, self._survivors, self._committee)
         inboxes = {}
         for at, member in enumerate(self._members):
             if member in self._letters:
@@ -126,9 +128,9 @@ class CommitteeServer:
 
     def _consistency(self) -> Mapping[int, Ballots]:
         self._require(self._ballots.keys(), "agreed on the survivors")
+        good = Counter(who for member in self._ballots for who in self._good(member))
         for client in self._survivors:
-            against = [who for who in self._ballots if client not in self._good(who)]
-            if len(against) > self._committee.corrupt:
+            if len(self._ballots) - good[client] > self._committee.corrupt:
                 self._accuse(client, "sealed shares that are not what it committed to")
         voters = sorted(self._ballots)[: self._committee.threshold]
         votes = tuple(MemberVote(who, self._ballots[who].vote) for who in voters)
@@ -136,53 +138,54 @@ class CommitteeServer:
 
     def _good(self, member: int) -> set[int]:
         """Whose shares a member holds, as they were committed to."""
+        place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
-        return {who for who, root in pairs if root == self._root(who, member)}
+        return {who for who, root in pairs if root == self._root(who, place)}
 
-    def _root(self, client: int, member: int) -> bytes:
-        return commitment_at(self._letters[client].dealt.roots, self._members.index(member))
+    def _place(self, member: int) -> int:
+        """The place of a member in the committee, from 1."""
+        return 1 + self._members.index(member)
+
+    def _root(self, client: int, place: int) -> bytes:
+        return commitment_at(self._letters[client].dealt.roots, place - 1)
 
     def _opened(self, message: Disclosure) -> None:
         member, texts = message.sender, dict(message.shares)
-        good, place = self._good(member), 1 + self._members.index(member)
+        good, place = self._good(member), self._place(member)
         if len(texts) != len(message.shares) or not good <= texts.keys():
             raise BadMessage("wrong shares", "shares twice, or not of all that it holds")
-        pending = self._pending()
         for who in good:
-            if not pending.right(who, place, texts[who], self._root(who, member)):
+            if not self._opens.right(who, place, texts[who], self._root(who, place)):
                 self.faults[member] = "opened what its dealer did not commit to"
                 raise BadMessage("wrong shares", f"client {member} {self.faults[member]}")
         self._openings[member] = {who: texts[who] for who in good}
-
-    def _pending(self) -> Openings:
-        return Openings(self._agreed, self.call.clients, self._survivors, self._committee)
 
     def total(self) -> tuple[Words, int]:
         """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
         self._require_alive()
         self._alive = False
         self._require(self._openings.keys(), "helped to take the masks off")
-        pending, total = self._pending(), self._sum.copy()
+        total = self._sum.copy()
         for client in self._survivors:
             places = {
-                1 + self._members.index(member): shares[client]
+                self._place(member): shares[client]
                 for member, shares in self._openings.items()
                 if client in shares
             }
             if len(places) < self._committee.threshold:
                 raise Aborted(f"too few members could open the shares of client {client}")
-            seeds = pending.seeds(client, places, self._letters[client].dealt)
+            seeds = self._opens.seeds(client, places, self._letters[client].dealt)
             if seeds is None:
                 self._accuse(client, "shares that are not of the seeds it committed to")
             else:
-                pending.remove(self._masks, total, client, seeds)
+                self._opens.remove(self._masks, total, client, seeds)
         return self._masks.reduce(total), len(self._survivors)
 
     def _accuse(self, client: int, what: str) -> None:
         self.faults[client] = what
         raise Aborted(f"wrong dealing: client {client} dealt {what}")
 
-    def _require(self, left: object, did: str) -> None:
+    def _require(self, left: Collection[int], did: str) -> None:
         """Raises `Aborted` unless enough members are `left`."""
-        if len(left) < self._committee.threshold:  # type: ignore[arg-type]
+        if len(left) < self._committee.threshold:
             raise Aborted(f"too few members of the committee {did}")
