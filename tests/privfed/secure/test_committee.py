@@ -1,6 +1,7 @@
 """Sums that a committee opens: exact whoever drops out, and refused by name."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -207,6 +208,25 @@ def test_members_who_say_that_honest_shares_are_bad_stop_nobody():
     assert not ready.server.faults
 
 
+# --- aborts by chance ---
+
+
+@pytest.mark.parametrize("dropout", [0.15, 0.3])
+def test_the_chance_of_an_abort_is_bounded_and_not_by_much(dropout):
+    part, limits = CommitteeSums(committee=6, threshold=0.7), Limits(50, size=20)
+    _, of = channel(clients=20)
+    rng, aborts, turns = np.random.default_rng(3), 0, 1000
+    for _ in range(turns):
+        gone = rng.random(20) < dropout
+        leaves = np.where(gone, rng.integers(1, 4, 20), 0)
+        try:
+            part.abort_where_lost(replace(of, leaves=leaves), limits)
+        except Aborted:
+            aborts += 1
+    bound, seen = part.stops(20, dropout, limits), aborts / turns
+    assert seen - 0.04 < bound < 1.6 * seen + 0.04
+
+
 # --- refusals of clients ---
 
 REFUSED = {
@@ -315,6 +335,14 @@ def test_a_contribution_that_is_none_counts_as_dropped(fault):
     assert np.array_equal(total, expected)
 
 
+def spoiled_at_random(data):
+    """Some hundred such bytes with one changed, or cut off somewhere."""
+    rng = np.random.default_rng(len(data))
+    for at in rng.integers(0, len(data), 100).tolist():
+        yield data[:at] + bytes([data[at] ^ int(rng.integers(1, 256))]) + data[at + 1 :]
+        yield data[:at]
+
+
 def test_every_message_is_what_its_bytes_are_and_no_more_or_less():
     messages = []
 
@@ -334,6 +362,9 @@ def test_every_message_is_what_its_bytes_are_and_no_more_or_less():
                 continue
             with pytest.raises(BadMessage):
                 read_message(changed)
+        for changed in spoiled_at_random(data):
+            with suppress(BadMessage):
+                assert message_bytes(read_message(changed)) == changed
 
 
 @pytest.mark.parametrize("spoil", ["run", "public", "signature", "alike"])
