@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from committee_sums import client_ring
 
 from privfed.privacy.codec import Codec
 from privfed.secure.committee import client as committee_client
-from privfed.secure.committee.channel import key_book
+from privfed.secure.committee.channel import client_pair, key_book
 from privfed.secure.committee.client import CommitteeClient, Turns
 from privfed.secure.committee.dealing import corrected, member_numbers, secret_commitment
-from privfed.secure.committee.keys import agree, mask_key, pair_seed, sealing_key, shares_context
+from privfed.secure.committee.keys import Keyring, mask_key, pair_seed, sealing_key, shares_context
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.terms import RoundTerms
@@ -68,6 +67,9 @@ class World:
         self.rows = {who: rng.integers(-50, 50, CODEC.length) for who in self.honest}
         self.turns = {who: turns() for who in self.honest}
         self.parties = []
+        self.rings = {who: Keyring(client_pair(who), self.terms.book) for who in clients}
+        for who in self.colluders:
+            self.rings[who].go_on(1)
 
     def call(self, roster):
         """Call the honest of a roster; who answers takes part."""
@@ -77,7 +79,7 @@ class World:
                 continue
             row = self.rows[who]
             client = self.kind(
-                who, client_identity(who), client_ring(who), self.terms, row.copy, self.turns[who]
+                who, client_identity(who), self.rings[who], self.terms, row.copy, self.turns[who]
             )
             try:
                 letter = client.handle(call)
@@ -95,9 +97,9 @@ class World:
             letter = self._letter(who, member)
             if letter and len(letter.sealed) == len(member.members):
                 sealed = letter.sealed[member.members.index(member.me)]
-                texts.append((who, letter.fresh, sealed))
+                texts.append((who, sealed))
             else:
-                texts.append((who, client_ring(who).public, self.rng.bytes(SEALED)))
+                texts.append((who, self.rng.bytes(SEALED)))
         try:
             ballot = member.client.handle(MemberInbox(member.agreed, tuple(texts)))
         except Aborted:
@@ -148,10 +150,8 @@ class World:
         """What members who work with the server were dealt."""
         for party in self.parties:
             for who in self.colluders & set(party.members):
-                ring, way = client_ring(who), (party.me, who)
-                once = agree(ring.pair, party.letter.fresh)
-                secret = ring.secret(self.terms.book.cards[party.me].public)
-                key = sealing_key(party.agreed, once, secret, *way)
+                way = (party.me, who)
+                key = sealing_key(party.agreed, self.rings[who].secret(party.me), *way)
                 sealed = party.letter.sealed[party.members.index(who)]
                 dealt = unseal(key, sealed, shares_context(party.agreed, *way))
                 for number, drawn in enumerate(member_numbers(dealt, len(party.roster))):
@@ -196,7 +196,7 @@ class World:
 
     def _known(self, party, other):
         if other in self.colluders:
-            secret = client_ring(other).secret(self.terms.book.cards[party.me].public)
+            secret = self.rings[other].secret(party.me)
             return pair_seed(party.agreed, secret, party.me, other)
         seed = self._seed(party, party.number(other))
         if seed is None and other != party.me:

@@ -2,7 +2,7 @@
 
 from masked_sums import codec, session
 
-from privfed.secure.committee.channel import CommitteeChannel, client_ring, key_book
+from privfed.secure.committee.channel import CommitteeChannel, client_rings, key_book
 from privfed.secure.committee.client import CommitteeClient, Turns
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.terms import RoundTerms
@@ -25,4 +25,5 @@ def terms(clients, policy=POLICY, limits=None, round=1):
 
 
 def client(me, of, row, turns=None, kind=CommitteeClient):
-    return kind(me, client_identity(me), client_ring(me), of, row, turns or Turns())
+    ring = client_rings(tuple(of.book.cards), of.round)[me]
+    return kind(me, client_identity(me), ring, of, row, turns or Turns())

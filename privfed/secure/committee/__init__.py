@@ -7,7 +7,8 @@ holds no key: each client deals it shares of what takes its own masks off.
 
 *A round.* The server calls n clients; A is the hash of the call. Client u sends, signed,
 y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), with m_u drawn afresh and
-r_uv = KDF(s_uv, A, u, v) of what u and v agreed on for the run; and shares of m_u and of all r_uv
+r_uv = KDF(s_uv, A, u, v), where s_uv is the hash, new in each round, of what u and v agreed on for
+the run; and shares of m_u and of all r_uv
 for c members: sealed for each of them a key that it draws them with, and for the server what some
 of them have to be corrected by. A member votes for the survivors S, once, and for T votes gives its
 shares of m_u of u in S, and of r_uv with u in S and v not in S: never of r_uv with both in S.
@@ -21,8 +22,8 @@ the rows of all honest survivors who agreed to it, at least max(least, k + 2) - 
 
 *Proof.* A client agrees to one call of an exchange (`Turns`), so each honest row is masked and
 dealt under one A. Votes, sealing keys, r_uv and commitments are bound to A, and so to run, book,
-settings, round, exchange, model and roster; long-term secrets s_uv, of books that clients checked,
-leave nobody, and by HKDF what is derived for another A, pair or purpose says nothing of these.
+settings, round, exchange, model and roster; secrets s_uv, of books that clients checked, leave
+nobody, and by HKDF what is derived for another A, pair or purpose says nothing of these.
 
 1. *Votes.* An honest member signs (A, S) once, and opens under A with T votes for its S, at least
    T - k of honest members. Two sets would take 2 (T - k) of the c - k that are honest:
@@ -45,14 +46,15 @@ leave nobody, and by HKDF what is derived for another A, pair or purpose says no
    honest. Else than in masked sums names suffice, as by 4 an honest name that sent nothing closes
    the sum.
 
-What is corrupted when, and who chose the committee, is nowhere used: it may be all k.
+Who chose the committee is nowhere used: all k may sit in it.
 
-*Keys that are stolen later.* Sealing keys come of s_uj, and of a key of this message alone with
-j's. Who steals u's key for the run, and has all traffic, knows every r_uv of u and one share of
-each secret that u held as a member: m_u, and so u's rows, stay hidden while fewer than T members of
-that round's committee lost theirs. Who steals T members' keys reads all rows of that round.
-Masked sums, whose keys are of one session, have nothing to steal. So a client forgets its key with
-the run; a run that goes on for months may begin again with a new book.
+*Keys that are stolen later.* The server is told m_u of all whose rows it summed: these rows are
+hidden by r_uv alone, as in Flamingo and in masked sums. There keys of one session are forgotten
+with it. Here a client forgets its private key when the run begins, and with each round the s_uv of
+the last (`Keyring`): who takes all that it has then cannot turn the hash around, and past rows stay
+hidden. Who takes it reads its rows of this round and all later ones, and a share of what is dealt
+to it as a member, until the run ends or begins again with a new book: it works with the server from
+then on. Masked sums, whose keys are fresh, heal with the next session.
 
 *Who spoils a sum.* A share that its dealer did not commit to is left out, and its member named. A
 client whom more than k members say to have dealt badly, or whose shares give no seed that it

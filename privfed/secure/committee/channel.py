@@ -21,7 +21,7 @@ from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.masked.channel import Wire
-from privfed.secure.primitives import KEY
+from privfed.secure.primitives import KEY, KeyPair
 from privfed.secure.summation import Aborted, Session
 
 
@@ -32,14 +32,14 @@ def _run() -> bytes:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def client_ring(client: int) -> Keyring:
-    """The simulated key of a client for the run, with all that it agreed on in earlier rounds."""
-    return Keyring(os.urandom(KEY))
+def client_pair(client: int) -> KeyPair:
+    """The simulated key of a client for the run."""
+    return KeyPair(os.urandom(KEY))
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _card(client: int) -> KeyCard:
-    return KeyCard(_run(), client, client_ring(client).public).signed(client_identity(client))
+    return KeyCard(_run(), client, client_pair(client).public).signed(client_identity(client))
 
 
 @functools.lru_cache(maxsize=64)
@@ -48,6 +48,21 @@ def key_book(clients: tuple[int, ...]) -> KeyBook:
     book = KeyBook(_run(), client_directory(clients), {client: _card(client) for client in clients})
     book.check()
     return book
+
+
+@functools.lru_cache(maxsize=4)
+def _rings(clients: tuple[int, ...]) -> dict[int, Keyring]:
+    book = key_book(clients)
+    return {client: Keyring(client_pair(client), book) for client in clients}
+
+
+def client_rings(clients: tuple[int, ...], round: int) -> dict[int, Keyring]:
+    """What `clients` agreed on: in earlier rounds of a run, or anew where another run begins."""
+    rings = _rings(clients)
+    if any(ring.round > round for ring in rings.values()):
+        _rings.cache_clear()
+        rings = _rings(clients)
+    return rings
 
 
 class CommitteeChannel:
@@ -82,11 +97,12 @@ class CommitteeChannel:
             key_book(everybody),
         )
         self.server = CommitteeServer(terms, everybody)
+        rings = client_rings(everybody, session.round)
         self.clients = {
             who: CommitteeClient(
                 who,
                 client_identity(who),
-                client_ring(who),
+                rings[who],
                 terms,
                 functools.partial(self._rows.pop, who),
                 Turns(),

@@ -15,7 +15,6 @@ from privfed.secure.committee.commitments import DIGEST, Tree, proof
 from privfed.secure.committee.dealing import column_tree, deal_secrets, member_numbers
 from privfed.secure.committee.keys import (
     Keyring,
-    agree,
     mask_key,
     pair_seed,
     sealing_key,
@@ -36,7 +35,7 @@ from privfed.secure.committee.messages import (
 from privfed.secure.committee.opening import opened_numbers
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
-from privfed.secure.primitives import KEY, Expander, KeyPair, random_key, seal, unseal
+from privfed.secure.primitives import KEY, Expander, random_key, seal, unseal
 
 _ENDED = 3
 
@@ -66,10 +65,10 @@ class Turns:
 class CommitteeClient:
     """Answers a call, and as a member of the committee an inbox and ballots, in this order.
 
-    `identity` is its long-term signing key, `ring` its key for the run, whose card is in the book
-    of `terms`. `row` is asked once for the encoded row `[length]`, when it is masked. `turns` are
-    the same over all of a run. The client raises `BadMessage` for what it will not answer; it then
-    answers nothing more in this sum.
+    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`. `row` is
+    asked once for the encoded row `[length]`, when it is masked. `ring` and `turns` are the same
+    over all of a run. The client raises `BadMessage` for what it will not answer; it then answers
+    nothing more in this sum.
     """
 
     def __init__(
@@ -120,22 +119,19 @@ class CommitteeClient:
             raise BadMessage("wrong roster", "a cohort without this client")
         self._committee, self._members = terms.committee(call.clients)
         self._turns.take(call.round, call.exchange)
+        self._ring.go_on(call.round)
         self._agreed, self._clients = call.context, call.clients
         self._others = tuple(other for other in call.clients if other != self.me)
         secrets = (bytes(random_key()), *map(self._pair_seed, self._others))
         words = self._masked_row(secrets)
         keys = tuple(bytes(random_key()) for _ in self._members)
         dealt = deal_secrets(self._agreed, self.me, secrets, keys, self._committee.threshold)
-        fresh = KeyPair(random_key())
         pairs = zip(self._members, keys, strict=True)
-        sealed = tuple(self._seal(fresh, member, key) for member, key in pairs)
-        return Contribution(self._agreed, self.me, fresh.public, sealed, dealt, words)
-
-    def _secret(self, other: int) -> bytes:
-        return self._ring.secret(self._terms.book.cards[other].public)
+        sealed = tuple(self._seal(member, key) for member, key in pairs)
+        return Contribution(self._agreed, self.me, sealed, dealt, words)
 
     def _pair_seed(self, other: int) -> bytes:
-        return pair_seed(self._agreed, self._secret(other), self.me, other)
+        return pair_seed(self._agreed, self._ring.secret(other), self.me, other)
 
     def _masked_row(self, secrets: tuple[bytes, ...]) -> bytes:
         """y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed."""
@@ -147,20 +143,15 @@ class CommitteeClient:
             masks.apply(total, mask_key(self._agreed, secret), subtract=other > self.me)
         return masks.pack(masks.reduce(total))
 
-    def _seal(self, fresh: KeyPair, member: int, text: bytes) -> bytes:
+    def _seal(self, member: int, text: bytes) -> bytes:
         way = (self.me, member)
-        once = agree(fresh, self._terms.book.cards[member].public)
-        key = sealing_key(self._agreed, once, self._secret(member), *way)
+        key = sealing_key(self._agreed, self._ring.secret(member), *way)
         return seal(key, text, shares_context(self._agreed, *way))
 
-    def _unseal(self, sender: int, fresh: bytes, sealed: bytes) -> bytes | None:
+    def _unseal(self, sender: int, sealed: bytes) -> bytes | None:
         """The key that `sender` dealt this member under the roster that it agreed to, if it did."""
         way = (sender, self.me)
-        try:
-            once = agree(self._ring.pair, fresh)
-        except BadMessage:
-            return None
-        key = sealing_key(self._agreed, once, self._secret(sender), *way)
+        key = sealing_key(self._agreed, self._ring.secret(sender), *way)
         return unseal(key, sealed, shares_context(self._agreed, *way))
 
     def _vote(self, inbox: MemberInbox) -> Ballot:
@@ -176,9 +167,9 @@ class CommitteeClient:
         vote = self._identity.sign(vote_text(self._agreed, survivors))
         return Ballot(self._agreed, self.me, vote, roots)
 
-    def _draw(self, sender: int, fresh: bytes, sealed: bytes) -> bytes:
+    def _draw(self, sender: int, sealed: bytes) -> bytes:
         """Draw this member's numbers for the secrets of `sender`: their root, or zeros."""
-        key = self._unseal(sender, fresh, sealed)
+        key = self._unseal(sender, sealed)
         if key is None:
             return bytes(DIGEST)
         place = 1 + self._members.index(self.me)

@@ -1,8 +1,8 @@
 """The long-term keys of a run: agreed once, and what every round derives from them.
 
 A client has one X25519 key pair for a run, whose public half its long-term Ed25519 key signed. What
-two clients agree on with it is the same in all rounds, and never leaves them: each round derives
-from it, bound to that round's roster.
+two clients agree on with it never leaves them. Each round hashes it anew, forgets what was before,
+and derives from it, bound to that round's roster.
 """
 
 from __future__ import annotations
@@ -68,22 +68,30 @@ class KeyBook:
 
 
 class Keyring:
-    """A client's long-term private key, and what it has agreed on with others so far."""
+    """What a client has agreed on with everybody in a `book`: for each round new, by a hash of it.
 
-    def __init__(self, private: bytes) -> None:
-        self.pair = KeyPair(private)
-        self._agreed: dict[bytes, bytes] = {}
+    It does not keep the private key of `pair`, and forgets what earlier rounds used: who takes it
+    learns of these nothing.
+    """
 
-    @property
-    def public(self) -> bytes:
-        """The public half of its key."""
-        return self.pair.public
+    def __init__(self, pair: KeyPair, book: KeyBook) -> None:
+        self.round = 0
+        self._secrets = {other: agree(pair, card.public) for other, card in book.cards.items()}
 
-    def secret(self, public: bytes) -> bytes:
-        """What it shares with the holder of `public`: computed once a run. Or `BadMessage`."""
-        if public not in self._agreed:
-            self._agreed[public] = agree(self.pair, public)
-        return self._agreed[public]
+    def go_on(self, round: int) -> None:
+        """Forget the rounds before `round`. Raises `BadMessage` for one that is forgotten."""
+        if round < self.round:
+            raise BadMessage("forgotten keys", "a call for a round whose keys are forgotten")
+        for _ in range(round - self.round):
+            self._secrets = {
+                other: hashlib.sha256(b"privfed committee next" + secret).digest()
+                for other, secret in self._secrets.items()
+            }
+        self.round = round
+
+    def secret(self, other: int) -> bytes:
+        """What this client and `other` share in the round that it has gone on to."""
+        return self._secrets[other]
 
 
 def agree(pair: KeyPair, public: bytes) -> bytes:
@@ -104,13 +112,9 @@ def mask_key(agreed: bytes, seed: bytes) -> bytes:
     return derive(seed, agreed, b"committee mask")
 
 
-def sealing_key(agreed: bytes, fresh: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """What shares are sealed with.
-
-    `secret` is of the two long-term keys, and so tells that the sender sealed; `fresh` is of the
-    receiver's and a key of this message alone, so that the sender's long-term key opens nothing.
-    """
-    return derive(fresh + secret, agreed, b"committee seal" + _between(sender, receiver))
+def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
+    """What a member's key is sealed with: one text for each roster and direction."""
+    return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
 def _between(client: int, other: int) -> bytes:

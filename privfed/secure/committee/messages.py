@@ -67,11 +67,10 @@ class Call(WireMessage):
 class Contribution(ClientMessage):
     """Client to server, its one message: a masked row, and what takes its masks off.
 
-    `fresh` is a public key of this message alone; `sealed` is, for each member of the committee in
-    order, the key that it draws its shares with. The rest of what is `dealt` is for the server.
+    `sealed` is, for each member of the committee in order, the key that it draws its shares with.
+    The rest of what is `dealt` is for the server.
     """
 
-    fresh: bytes
     sealed: tuple[bytes, ...]
     dealt: Dealt
     words: bytes
@@ -81,36 +80,36 @@ class Contribution(ClientMessage):
     def content(self) -> bytes:
         dealt = self.dealt
         texts = map(sized, (dealt.roots, dealt.corrections, dealt.secrets))
-        return self.fresh + records(list(self.sealed)) + b"".join(texts) + self.words
+        return records(list(self.sealed)) + b"".join(texts) + self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Contribution:
-        (signature, sender), fresh = read_sender(data), data.take(KEY)
+        signature, sender = read_sender(data)
         sealed = tuple(text.rest() for text in data.records(SEALED))
         dealt = Dealt(*(data.sized() for _ in range(3)))
-        return cls(context, sender, fresh, sealed, dealt, data.rest(), signature=signature)
+        return cls(context, sender, sealed, dealt, data.rest(), signature=signature)
 
 
 @dataclass(frozen=True)
 class MemberInbox(WireMessage):
-    """Server to a member: who survived, in order, each with its fresh key and sealed text."""
+    """Server to a member: who survived, in order, each with its sealed text."""
 
     context: bytes
-    sealed: tuple[tuple[int, bytes, bytes], ...]
+    sealed: tuple[tuple[int, bytes], ...]
     kind: ClassVar[int] = 3
 
     @property
     def survivors(self) -> tuple[int, ...]:
         """Whose rows are in the sum."""
-        return tuple(client for client, _, _ in self.sealed)
+        return tuple(client for client, _ in self.sealed)
 
     def body(self) -> bytes:
-        return records([NUMBER.pack(client) + fresh + text for client, fresh, text in self.sealed])
+        return records([NUMBER.pack(client) + text for client, text in self.sealed])
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> MemberInbox:
-        texts = data.records(NUMBER.size + KEY + SEALED)
-        return cls(context, tuple((text.number(), text.take(KEY), text.rest()) for text in texts))
+        texts = data.records(NUMBER.size + SEALED)
+        return cls(context, tuple((text.number(), text.rest()) for text in texts))
 
 
 def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:

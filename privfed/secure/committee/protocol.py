@@ -36,9 +36,9 @@ class CommitteeSums(SecureProtocol):
 
     *Trust*: up to a fraction `colluders` of a cohort, whoever sits in the committee, may work with
     a server that lies in every message (proved in `privfed.secure.committee`). Computational: as
-    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. Who steals the keys of as
-    many clients as open sums reads past rows of the run. No client is stopped from lying about its
-    own row, and any client can make a sum abort.
+    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. Who steals a client's
+    keys reads its later rows of the run, and no earlier ones. No client is stopped from lying about
+    its own row, and any client can make a sum abort.
 
     Source: Ma et al. 2023 (Flamingo), sections 4 and 5; Bonawitz et al. 2017.
     """
@@ -113,14 +113,14 @@ class CommitteeSums(SecureProtocol):
     def download(self, clients: int) -> float:
         """The roster; and, for the part of clients who are members, an inbox and votes."""
         members, threshold = self._members(clients)
-        inbox = clients * (8 + KEY + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
+        inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int) -> float:
         """A masked row, what is dealt; and a member's ballot and opening, where nobody drops."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
-        dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST + KEY
+        dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST
         proved = 12 + KEY + DIGEST * (1 + math.ceil(math.log2(clients)))
         opened = clients * proved + 3 * (SIGNATURE + _FRAMES)
         row = Expander(codec.length, codec.bits).size + SIGNATURE + _FRAMES

@@ -112,7 +112,7 @@ class CommitteeServer:
         for at, member in enumerate(self._members):
             if member in self._letters:
                 letters = ((who, self._letters[who]) for who in self._survivors)
-                texts = tuple((who, letter.fresh, letter.sealed[at]) for who, letter in letters)
+                texts = tuple((who, letter.sealed[at]) for who, letter in letters)
                 inboxes[member] = MemberInbox(self._agreed, texts)
         self._require(inboxes.keys(), "sent a row")
         return inboxes

@@ -11,10 +11,11 @@ from masked_sums import codec, rows, sent
 
 from privfed.errors import Refused
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.committee.channel import client_ring, key_book
+from privfed.secure.committee.channel import client_pair, key_book
 from privfed.secure.committee.client import Turns
 from privfed.secure.committee.commitments import DIGEST, proof, proved_root, tree
 from privfed.secure.committee.dealing import corrected, deal_secrets, member_numbers
+from privfed.secure.committee.keys import Keyring
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
@@ -32,6 +33,7 @@ from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import Wire
 from privfed.secure.masked.shamir import reconstruct
+from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted
 
 NAMES = (3, 8, 13, 18, 23, 28, 33, 38, 43)
@@ -137,10 +139,23 @@ def test_keys_are_agreed_once_and_masks_are_new_in_each_round():
     for ready in (first, second):
         ready.send(3, np.zeros(5, dtype=np.int64))
         texts.append(ready.server._letters[3])
-    assert client_ring(3).secret(client_ring(8).public) is client_ring(3).secret(
-        client_ring(8).public
-    )
     assert texts[0].dealt.secrets != texts[1].dealt.secrets
+
+
+def test_a_ring_agrees_with_others_in_each_round_and_forgets_what_was_before():
+    book = key_book(NAMES)
+    one, other = (Keyring(client_pair(who), book) for who in (3, 8))
+    secrets = []
+    for round in (0, 1, 5):
+        one.go_on(round)
+        other.go_on(round)
+        assert one.secret(8) == other.secret(3)
+        secrets.append(one.secret(8))
+    assert len(set(secrets)) == 3
+    assert not {*secrets[:2]} & {*vars(one)["_secrets"].values()}
+    assert not any(isinstance(value, KeyPair) for value in vars(one).values())
+    with pytest.raises(BadMessage, match="forgotten"):
+        one.go_on(4)
 
 
 # --- who spoils a sum ---
