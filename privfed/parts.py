@@ -128,11 +128,10 @@ def catalogued(kind: str, part: type[Any]) -> str:
 def imported(target: str, name: str, key: str) -> Any:
     """What `module:attribute` names; a user's own module may lie in the working directory."""
     module, _, attribute = moved(target).partition(":")
-    here = str(Path.cwd())
-    if ":" in name and here not in sys.path:  # of a user's own
-        sys.path.append(here)
+    if ":" in name and str(Path.cwd()) not in sys.path:  # of a user's own
+        sys.path.append(str(Path.cwd()))
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(sys.modules.get(module) or importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's module does
         reason = " ".join(str(error).split())
         if module == "__main__" or "<" in attribute:
@@ -140,8 +139,8 @@ def imported(target: str, name: str, key: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and (now := MODULES.get(str(error.name))):
             reason += f" (it is {now} now)"
         raise Refused(
-            f"{key} is {name!r}, which cannot be imported from {here}: {type(error).__name__}: "
-            f"{reason}{in_own_code(error)}",
+            f"{key} is {name!r}, which cannot be imported from {Path.cwd()}: "
+            f"{type(error).__name__}: {reason}{in_own_code(error)}",
             key=key,
         ) from error
 

@@ -1,10 +1,29 @@
-"""One thread per process: two make small models several times slower, and results noisier."""
+"""What every test shares, most of it for speed: none of it changes what is asserted.
+
+One thread per process: two make small models several times slower, and results noisier. Temporary
+files in memory, where there is room: runs sync tens of thousands of writes, and a disk takes
+milliseconds for each. Compiled modules are kept, which workers and commands would else compile
+again, each for itself.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from spelling import asked_in_every_spelling
 
+MEMORY, ROOM = Path("/dev/shm"), 4 << 30
+
 torch.set_num_threads(1)
+roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+if roomy and "TMPDIR" not in os.environ:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True)

@@ -39,6 +39,7 @@ def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
     return min(cumulant / (order - 1) * _MARGIN, plain)
 
 
+@functools.lru_cache(maxsize=256)
 def _cumulant(rate: float, z: float, order: int) -> float:
     """log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order; 0 at order 1."""
     if order == 1:

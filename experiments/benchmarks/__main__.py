@@ -27,6 +27,8 @@ SHORT: dict[str, list[str]] = {
     "accounting_speed": ["--rounds", "1000", "--queries", "50"],
     "start_up": ["--repeats", "5"],
     "secure_sums": [],
+    "layered_sums": [],
+    "packing": ["--lengths", "1000000"],
     "sites": ["--rounds", "5"],
     "distributed_noise": ["--count", "500000", "--clients", "20"],
     "aggregation": ["--turns", "3"],

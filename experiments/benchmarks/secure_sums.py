@@ -33,7 +33,7 @@ from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode
-from privfed.secure.primitives import Expander, verified
+from privfed.secure.primitives import Expander, KeyPair, verified
 from privfed.secure.summation import Session
 
 LOST = 10
@@ -55,7 +55,9 @@ class Given:
 
 
 class Stopwatch(Wire):
-    """Takes the time from a message's arrival at a client to its answer."""
+    """Takes the time from a message's arrival at a client to its answer, by `clock`."""
+
+    clock = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
         self.taken: dict[str, list[float]] = defaultdict(list)
@@ -63,11 +65,12 @@ class Stopwatch(Wire):
 
     def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
         if upward:
-            self.taken[self._asked[0]].append(time.perf_counter() - self._asked[1])
+            self.taken[self._asked[0]].append(self.clock() - self._asked[1])
         else:
             names = {Roster.kind: STEPS[0], Inbox.kind: STEPS[1]}
-            verified.cache_clear()  # a client of its own has checked nothing yet
-            self._asked = (names.get(decode(data).kind, ""), time.perf_counter())
+            verified.cache_clear()  # a client of its own has checked nothing yet,
+            KeyPair.agree_apart()  # and nobody has agreed on keys for it
+            self._asked = (names.get(decode(data).kind, ""), self.clock())
         return data
 
 

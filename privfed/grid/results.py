@@ -40,6 +40,7 @@ _NO_MEASURE = {
     "constant",
     "diverged",
     "ledger_head",
+    "misbehaviour",
     "test_shared",
 }
 

@@ -14,6 +14,7 @@ from privfed.report.tables import (
     beside_rows,
     budget_rows,
     chosen_row,
+    counted,
     disjoint_row,
     head_line,
     rows,
@@ -42,6 +43,7 @@ def outcome_table(outcome: Outcome) -> Table:
             **_clients_rows(outcome),
             **_attack_row(outcome),
             **_misbehaviour_rows(outcome),
+            **_excluded_row(outcome),
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
             + (" (nominal)" if plan.simulation else "")
             + (", earlier runs included" if plan.before.runs else ""),
@@ -126,6 +128,14 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
         )
         words = f"clients named at {LEVEL:.0%} false discoveries, {counts}"
     return {"misbehaviour": f"{words} (simulation only: report/simulation_only_clients.csv)"}
+
+
+def _excluded_row(outcome: Outcome) -> dict[str, str]:
+    """How many parties of secure sums were proved to lie, if any."""
+    if not outcome.excluded:
+        return {}
+    parties = counted(outcome.excluded, "site" if outcome.plan.cost.limits.sites else "client")
+    return {"excluded": f"{parties} proved to lie in secure sums (excluded.jsonl)"}
 
 
 def _divergence_row(outcome: Outcome) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
 from privfed.local.objective import Cohorts, Memory, Objective
+from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
 from privfed.sampling.evaluation_rounds import EvaluationRounds
@@ -121,6 +122,11 @@ class Algorithm:
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
         norm = self.summation.encoded(encoding, width)
         return norm / encoding.bound if encoding.bound < math.inf else 1.0
+
+    @property
+    def noise_share(self) -> Share | None:
+        """The noise that each party adds to a sum; None where they add none."""
+        return self.mechanism.encoding(self.mechanism.init()).noise
 
     def grid_step(self, parameters: int) -> float | None:
         """The step of the whole numbers that are summed; None without a secure sum."""

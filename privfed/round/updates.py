@@ -18,7 +18,7 @@ from privfed.privacy.mechanism import BoundedRows, PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
-from privfed.secure.dropout import SENDS, leaving
+from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.summation import Session
 from privfed.vector import Indices, Layout
 
@@ -45,18 +45,25 @@ class ClientUpdates:
     def __post_init__(self) -> None:
         self.attack_memory = self.state.attack
         """What attackers remember."""
+        exclusions, round = self.world.exclusions, self.cohort.round
+        excluded = self.world.ranks.first(lambda: exclusions.before(round))
+        self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
         """Those whose rows of exchange `number` are added, and when each party leaves `[n]`.
 
         Parties are the cohort, or all sites, whoever was drawn there. Passes ask about the same
-        rows: who sends none in the first of them sends none in any.
+        rows: who sends none in the first of them sends none in any. Who was proved to lie in an
+        earlier round is drawn as ever, and counts as one that leaves before sharing: that moves no
+        coin, no rate, no divisor and no other party (PRIVACY, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
         keys = self.world.streams.at(f"dropout/{first}", self.cohort.round, identities)
         leaves = leaving(dropout, keys, len(identities))
-        if not dropout:
+        liars = np.isin(self._parties, self._excluded)
+        leaves = np.where(liars, int(Leaves.BEFORE_SHARING), leaves)
+        if not leaves.any():
             return self.cohort, leaves
         sends = np.isin(leaves, SENDS)
         if self.algorithm.sites:
@@ -75,17 +82,32 @@ class ClientUpdates:
         """What the sum of exchange `number` is bound to; `leaves` `[n]` as of its parties."""
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
-            return Session(cohort.round, number, model_hash, cohort.clients, leaves, streams)
+            return Session(
+                cohort.round,
+                number,
+                model_hash,
+                cohort.clients,
+                leaves,
+                streams,
+                accuse=self.world.exclusions.note,
+            )
         return Session(
             cohort.round,
             number,
             model_hash,
-            np.arange(self.algorithm.sites),
+            self._parties,
             leaves,
             streams,
             sites=self.site_of,
             identities=self.world.people.identities,
+            accuse=self.world.exclusions.note,
         )
+
+    @property
+    def _parties(self) -> Indices:
+        """The parties `[n]` of a sum, by their places: the cohort, or all sites."""
+        sites = self.algorithm.sites
+        return np.arange(sites) if sites else self.cohort.clients
 
     def _party_numbers(self) -> Indices:
         """The numbers `[n]` by which the parties of a sum drop out."""

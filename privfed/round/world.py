@@ -19,6 +19,7 @@ from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import Alone, Ranks
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import People
+from privfed.secure.culprit import Culprit
 from privfed.streams import Keys, Streams
 
 
@@ -52,6 +53,28 @@ class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
         """Make all exchanges' releases of the charged round so far durable."""
         ...
+
+
+class Exclusions(Protocol):
+    """Who was proved to lie in a secure sum, and takes part in none of later rounds."""
+
+    def before(self, round: int) -> frozenset[int]:
+        """The parties who were named in rounds before `round`."""
+        ...
+
+    def note(self, culprit: Culprit) -> None:
+        """Remember a culprit."""
+        ...
+
+
+class NoExclusions:
+    """Nobody is remembered, and nobody left out."""
+
+    def before(self, round: int) -> frozenset[int]:
+        return frozenset()
+
+    def note(self, culprit: Culprit) -> None:
+        return
 
 
 class RemoteSites(Protocol):
@@ -90,6 +113,8 @@ class World:
     attackers: Attackers | None = None
     sites: RemoteSites | None = None
     """Sites elsewhere, whose clients nobody else draws or trains; None where all are here."""
+    exclusions: Exclusions = field(default_factory=NoExclusions)
+    """Parties of secure sums who were proved to lie."""
     layers: tuple[int, ...] = ()
     """How many numbers each parameter of the model has, in their order in its flat vector."""
     ranks: Ranks = field(default_factory=Alone)

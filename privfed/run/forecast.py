@@ -86,7 +86,8 @@ def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
     encoded = algorithm.encoding_factor(parameters)
     broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
     broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
-    keys = algorithm.summation.download(round(parties))
+    noise_share = algorithm.noise_share
+    keys = algorithm.summation.download(round(cohort), noise_share)
     signal = noise = None
     if algorithm.mechanism.private and plan.noise_multiplier is not None:
         signal = float(config.mechanism.clip)
@@ -96,7 +97,9 @@ def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
     return RoundForecast(
         cohort=cohort,
         down=parties * (parameters * _NUMBER * broadcasts + algorithm.exchanges * keys),
-        up=parties * algorithm.summation.upload(width, round(parties)) * algorithm.exchanges,
+        up=parties
+        * algorithm.summation.upload(width, round(cohort), noise_share)
+        * algorithm.exchanges,
         signal=signal,
         noise=noise,
         encoded=encoded,
@@ -117,9 +120,8 @@ def forecast(setup: Setup) -> Forecast:
     work = setup.executor.trainer.steps(np.array([math.ceil(examples)]), config.client.epochs)
     if config.example_privacy:
         work = np.array([config.example_privacy.steps(config.client.epochs)])
-    sums = (
-        config.run.rounds * algorithm.exchanges * algorithm.summation.seconds(width, round(cohort))
-    )
+    a_sum = algorithm.summation.seconds(width, round(cohort), algorithm.noise_share)
+    sums = config.run.rounds * algorithm.exchanges * a_sum
     evaluations = -(-config.run.rounds // config.run.evaluate_every) + 1
     training = config.run.rounds * cohort * float(work[0]) * setup.speed.seconds
     canaries = canary_updates(setup)

@@ -45,6 +45,7 @@ def play_to_end(
     begin = last_checkpoint(setup, directory, ledger)
     directory.metrics.cut(begin.round)
     directory.aborts.mend()
+    directory.exclusions.mend()
     directory.ranks.mend()
     expected = forecast(setup)
     tally = tally_of(setup, expected, directory)
@@ -185,6 +186,7 @@ def outcome_of(
         aborts={
             round: why for round, why in directory.aborts.reasons().items() if round <= end.round
         },
+        excluded=sum(each.round <= end.round for each in directory.exclusions.culprits()),
         constant=recorder.constant(end),
         divergence=recorder.divergence,
         evaluations=int(end.state.evaluation.get("count", 0)),

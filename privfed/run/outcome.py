@@ -74,6 +74,7 @@ class Outcome:
     `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
     those of the best answer that looks at nothing. `updates` counts rounds that moved the model,
     `charges` all that were paid for, `aborts` those whose secure sum was aborted, and why;
+    `excluded` counts parties that were proved to lie in one, and are left out since;
     `guarantee` covers all charges and what earlier runs over the same population had spent.
     `public` counts clients declared public; `test_shared`: clients of the test set trained too.
     `evaluations` counts rounds in which clients evaluated, and `charged_measures` is what the last
@@ -92,6 +93,7 @@ class Outcome:
     public: int = 0
     test_shared: bool = False
     aborts: Mapping[int, str] = field(default_factory=dict)
+    excluded: int = 0
     constant: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence = field(default_factory=Divergence)
     evaluations: int = 0
@@ -134,6 +136,7 @@ class Outcome:
             "rounds": self.updates,
             "charges": self.charges,
             "aborted": len(self.aborts),
+            "excluded": self.excluded,
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,

@@ -132,6 +132,7 @@ def build_world(
         streams=streams,
         correlated=correlated(setup, streams),
         watch=watch,
+        exclusions=directory.exclusions,
         attackers=setup.attackers,
         states=states,
         histories=rule_histories(setup, directory, ledger, begin),

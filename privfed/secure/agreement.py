@@ -10,9 +10,8 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 
 import numpy as np
-from pydantic import BaseModel
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of messages and of what they mean; parties of other versions are refused."""
 
 
@@ -43,8 +42,9 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         pairs = ([_plain(key), _plain(item)] for key, item in value.items())
         return ["mapping", *sorted(pairs, key=json.dumps)]
-    if isinstance(value, BaseModel):
-        return _instance(value, type(value).model_fields)
+    declared = getattr(type(value), "model_fields", None)
+    if isinstance(declared, dict):  # a pydantic model's; whoever has none starts without pydantic
+        return _instance(value, declared)
     if is_dataclass(value) and not isinstance(value, type):
         if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise TypeError(

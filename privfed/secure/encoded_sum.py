@@ -18,6 +18,7 @@ from scipy import stats
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.codec import Codec
+from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.site_noise import whole_sites
@@ -27,6 +28,7 @@ from privfed.secure.channel import Channel
 from privfed.secure.dropout import sending
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.operations import Operations
 from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
 
@@ -107,17 +109,17 @@ class SecureProtocol(Part):
         """An upper bound on the probability that a sum over `clients` aborts."""
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
-    def upload(self, codec: Codec, clients: int) -> float:
-        """Bytes that a client sends, about."""
+    def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
+        """Bytes that a client sends, about, with so many layers of noise."""
         return codec.bits / 8 * codec.length
 
-    def download(self, clients: int) -> float:
-        """Bytes that a client is sent beside the model, about."""
+    def download(self, clients: int, layers: int = 0) -> float:
+        """Bytes that a client is sent beside the model, about, with so many layers of noise."""
         return 0.0
 
-    def seconds(self, codec: Codec, clients: int) -> float:
-        """What a sum over `clients` takes when all of it runs on one core, about."""
-        return arithmetic_seconds(codec, clients)
+    def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
+        """What a sum of the rows of `clients` is made of beside their encoding, if all stay."""
+        return Operations()
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words."""
@@ -136,11 +138,6 @@ class SecureProtocol(Part):
 def binomial_at_most(count: int, clients: int, rate: float) -> float:
     """P[Binomial(clients, rate) <= count]."""
     return float(stats.binom.cdf(count, clients, rate)) if count >= 0 else 0.0
-
-
-def arithmetic_seconds(codec: Codec, clients: int) -> float:
-    """What encoding and adding the rows of `clients` takes on one core, about: no cryptography."""
-    return 2e-8 * clients * codec.length
 
 
 @dataclass(frozen=True)
@@ -199,20 +196,36 @@ class EncodedSummation:
     def step(self, encoding: Encoding, length: int) -> float | None:
         return self.codec(encoding, length).step
 
-    def download(self, clients: int) -> float:
-        return self.protocol.download(clients)
-
-    def seconds(self, length: int, clients: int) -> float:
-        codec = Codec(1.0, 1.0, length, self.protocol.bits)
-        inside_sites = arithmetic_seconds(codec, clients) if self.limits.sites else 0.0
+    def download(self, clients: int, noise: Share | None = None) -> float:
         parties = self.limits.sites or clients
-        if self.limits.arithmetic:
-            return inside_sites + arithmetic_seconds(codec, parties)
-        return inside_sites + self.protocol.seconds(codec, parties)
+        return self.protocol.download(parties, _layers(noise, parties))
 
-    def upload(self, length: int, clients: int) -> float:
+    def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
+        return sum(part.seconds for part in self.operations(length, clients, noise))
+
+    def operations(
+        self, length: int, clients: int, noise: Share | None = None
+    ) -> tuple[Operations, ...]:
+        """What encoding, noise and the protocol take, if all stay; `noise` is each party's."""
+        parties = self.limits.sites or clients
+        summed = clients + (parties if self.limits.sites else 0)
+        layers = _layers(noise, parties)
+        from_seeds = layers and not self.limits.arithmetic
+        fresh = parties * length if noise and not from_seeds else 0
+        rows = Operations(encoded=summed * length, fresh=fresh)
+        if self.limits.arithmetic:
+            return (rows,)
         codec = Codec(1.0, 1.0, length, self.protocol.bits)
-        return self.protocol.upload(codec, clients)
+        return rows, self.protocol.operations(codec, parties, layers)
+
+    def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
+        codec = Codec(1.0, 1.0, length, self.protocol.bits)
+        parties = self.limits.sites or clients
+        return self.protocol.upload(codec, parties, _layers(noise, parties))
+
+
+def _layers(noise: Share | None, parties: int) -> int:
+    return noise.count(parties) if isinstance(noise, Layers) else 0
 
 
 def _refuse_incomparable(noise: object) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
+from privfed.secure.packing import Bytes
 from privfed.secure.summation import Aborted
 
 NUMBER = struct.Struct("<Q")
@@ -35,26 +37,34 @@ def sized(text: bytes) -> bytes:
 class Reader:
     """Takes bytes apart; every byte has to be used. Raises `BadMessage` where they end too early.
 
-    Every call takes what comes next.
+    Every call takes what comes next. Nothing is copied but what is returned as bytes.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+    def __init__(self, data: Bytes) -> None:
+        self._data, self._at = memoryview(data), 0
 
-    def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+    def view(self, count: int) -> memoryview:
+        """The next `count` bytes where they lie: as long as those that are read."""
         if count > len(self._data) - self._at:
             raise BadMessage("wrong length", "the message ends too early")
         self._at += count
         return self._data[self._at - count : self._at]
 
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        return bytes(self.view(count))
+
+    def fields(self, form: struct.Struct) -> tuple[Any, ...]:
+        """What comes next in this `form`."""
+        return form.unpack(self.view(form.size))
+
     def number(self) -> int:
         """A number of eight bytes."""
-        return int(NUMBER.unpack(self.take(NUMBER.size))[0])
+        return int(self.fields(NUMBER)[0])
 
     def count(self) -> int:
         """A number of four bytes, of records or of bytes."""
-        return int(COUNT.unpack(self.take(COUNT.size))[0])
+        return int(self.fields(COUNT)[0])
 
     def sized(self) -> bytes:
         """A text whose length comes first."""
@@ -62,15 +72,15 @@ class Reader:
 
     def rest(self) -> bytes:
         """All bytes that are left."""
-        return self.take(len(self._data) - self._at)
+        return bytes(self.rest_in_place())
 
-    def records(self, size: int) -> Iterator[Reader]:
-        """Records of `size` bytes, as many as the message says, each with a reader of its own."""
-        count = self.count()
-        if count * size > len(self._data) - self._at:
-            raise BadMessage("wrong length", "the message ends too early")
-        for _ in range(count):
-            yield Reader(self.take(size))
+    def rest_in_place(self) -> memoryview:
+        """All bytes that are left, where they lie."""
+        return self.view(len(self._data) - self._at)
+
+    def records(self, form: struct.Struct) -> Iterator[tuple[Any, ...]]:
+        """The fields of records of one `form`, as many as the message says."""
+        return form.iter_unpack(self.view(self.count() * form.size))
 
     def end(self) -> None:
         """Raises `BadMessage` where bytes are left."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from privfed.deferred import torch
 from privfed.parts import Part
 from privfed.privacy.blocks import blocks
+from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.secure.limits import Limits
@@ -48,16 +49,16 @@ class PlainSum(Part):
     def stops(self, clients: int, dropout: float) -> float:
         return 0.0
 
-    def seconds(self, length: int, clients: int) -> float:
+    def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         return 0.0
 
     def step(self, encoding: Encoding, length: int) -> float | None:
         return None
 
-    def download(self, clients: int) -> float:
+    def download(self, clients: int, noise: Share | None = None) -> float:
         return 0.0
 
-    def upload(self, length: int, clients: int) -> float:
+    def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         return 4.0 * length
 
 

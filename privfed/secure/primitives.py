@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from numpy.typing import NDArray
+
+from privfed.secure.packing import PackedRows, Words
 
 KEY = 32
 """Bytes of every key, seed and hash."""
@@ -27,10 +32,7 @@ SEAL = 16
 """Bytes by which a sealed text is longer."""
 _BLOCK = 1 << 18
 """Bytes of a mask at once: they stay in the processor's cache until they are added."""
-_PACKED = 1 << 15
-"""Words that are packed at once: a whole number of bytes."""
-
-Words = NDArray[np.unsignedinteger]
+_FROM_ZERO = CTR(bytes(16))
 
 
 class LowOrder(ValueError):
@@ -48,18 +50,36 @@ def wipe(secret: bytearray) -> None:
 
 
 class KeyPair:
-    """An X25519 key pair, parsed once."""
+    """An X25519 key pair, parsed once.
+
+    Two pairs that live in one process, of a simulation, agree once: the second remembers what the
+    first came to, until it asks. Of a party by itself nothing is remembered.
+    """
+
+    _living: ClassVar[WeakValueDictionary[bytes, KeyPair]] = WeakValueDictionary()
 
     def __init__(self, private: bytes | bytearray) -> None:
         self._key = X25519PrivateKey.from_private_bytes(private)
         self.public = self._key.public_key().public_bytes_raw()
+        self._agreed: dict[bytes, bytes] = {}
+        self._living[self.public] = self
 
     def agree(self, public: bytes) -> bytes:
         """The secret shared with the holder of `public`. Raises `LowOrder`."""
+        if secret := self._agreed.pop(public, None):
+            return secret
         try:
-            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
             raise LowOrder("a public key of low order") from error
+        if other := self._living.get(public):
+            other._agreed[self.public] = secret
+        return secret
+
+    @classmethod
+    def agree_apart(cls) -> None:
+        """Forget whose pairs live here: these agree as if each had a process of its own."""
+        cls._living.clear()
 
 
 def derive(secret: bytes | bytearray, context: bytes, purpose: bytes) -> bytes:
@@ -98,28 +118,19 @@ def verified(public: bytes, signature: bytes, text: bytes) -> bool:
     return True
 
 
-class Expander:
-    """Expands keys into masks of `length` words and adds them; holds one block of them at a time.
-
-    Words have 2, 4 or 8 bytes, little-endian: the fewest that hold `bits`. Sums are modulo 2^16,
-    2^32 or 2^64, and so modulo 2^bits.
-    """
+class Expander(PackedRows):
+    """Expands keys into masks of rows and adds them; holds one block of a mask at a time."""
 
     def __init__(self, length: int, bits: int) -> None:
-        self.length, self.bits = length, bits
-        self.word = np.dtype("<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
+        super().__init__(length, bits)
         self._step = min(_BLOCK // self.word.itemsize, max(length, 1))
         self._zeros = bytes(self._step * self.word.itemsize)
         self._stream = bytearray(len(self._zeros) + 15)  # what the library asks for
         self._words = np.frombuffer(self._stream, self.word, count=self._step)
 
-    def zeros(self) -> Words:
-        """A sum of nothing yet `[length]`."""
-        return np.zeros(self.length, self.word)
-
     def apply(self, total: Words, key: bytes, subtract: bool = False) -> None:
         """Add the mask of `key` to `total` `[length]` in place, or subtract it."""
-        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        stream = Cipher(AES256(key), _FROM_ZERO).encryptor()
         for start in range(0, self.length, self._step):
             part = total[start : start + self._step]
             stream.update_into(self._zeros[: part.nbytes], self._stream)
@@ -128,42 +139,3 @@ class Expander:
                 np.subtract(part, words, out=part)
             else:
                 np.add(part, words, out=part)
-
-    def reduce(self, words: Words) -> Words:
-        """`words` modulo 2^bits."""
-        return words & self.word.type(2**self.bits - 1)
-
-    @property
-    def size(self) -> int:
-        """Bytes of a packed row."""
-        return -(-self.length * self.bits // 8)
-
-    def pack(self, words: Words) -> bytes:
-        """The bytes of words below 2^bits: `bits` bits of each, the lowest first."""
-        if self.bits == 8 * self.word.itemsize:
-            return words.tobytes()
-        blocks = (words[start : start + _PACKED] for start in range(0, self.length, _PACKED))
-        return b"".join(self._bits(block).tobytes() for block in blocks)
-
-    def _bits(self, block: Words) -> NDArray[np.uint8]:
-        spread = np.unpackbits(block.view(np.uint8), bitorder="little")
-        return np.packbits(spread.reshape(len(block), -1)[:, : self.bits], bitorder="little")
-
-    def unpack(self, data: bytes) -> Words | None:
-        """The words of a packed row; None for another length, or bits that are no number's."""
-        if len(data) != self.size:
-            return None
-        if self.bits == 8 * self.word.itemsize:
-            return np.frombuffer(data, self.word)
-        total, step = self.zeros(), _PACKED * self.bits // 8
-        for start in range(0, self.length, _PACKED):
-            at = start * self.bits // 8
-            spread = np.unpackbits(np.frombuffer(data[at : at + step], np.uint8), bitorder="little")
-            count = min(_PACKED, self.length - start)
-            if spread[count * self.bits :].any():
-                return None
-            wide = np.zeros((count, 8 * self.word.itemsize), np.uint8)
-            wide[:, : self.bits] = spread[: count * self.bits].reshape(count, self.bits)
-            words = np.packbits(wide, axis=1, bitorder="little").view(self.word)
-            total[start : start + count] = words[:, 0]
-        return total

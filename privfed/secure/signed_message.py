@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import SIGNATURE, verified
 
 
@@ -24,11 +25,14 @@ class SignedMessage(ABC):
     @property
     def text(self) -> bytes:
         """What the signature is on: a text that no other message, session or protocol has."""
-        return self.domain + hashlib.sha256(bytes([self.kind]) + self.covered()).digest()
+        hashed = hashlib.sha256(bytes([self.kind]))
+        for part in self.covered():
+            hashed.update(part)
+        return self.domain + hashed.digest()
 
     @abstractmethod
-    def covered(self) -> bytes:
-        """All that the signature is on, beside the kind."""
+    def covered(self) -> tuple[Bytes, ...]:
+        """All that the signature is on, beside the kind, one part after another."""
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
         """The same message, signed by the holder of `key`."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.secure.culprit import Culprit
 from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
 from privfed.streams import Keys, Streams
 from privfed.vector import Indices
+
+if TYPE_CHECKING:  # of pydantic's, without which a client of masked sums does
+    from privfed.privacy.integers import Share
+    from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+
+
+def _unheard(culprit: Culprit) -> None:
+    """Names nobody."""
 
 
 def _nobody() -> Indices:
@@ -27,7 +36,8 @@ class Session:
 
     Where sites are the parties, they are the `clients` of the session, and `sites` `[population]`
     holds the site of each client whose row is added, and `identities` `[population]` its own
-    number, by which it rounds whoever else there is.
+    number, by which it rounds whoever else there is. Who is proved to lie in it, `accuse` is told,
+    whether the sum aborts or not.
     """
 
     round: int
@@ -38,6 +48,7 @@ class Session:
     streams: Streams = field(default_factory=lambda: Streams(0))
     sites: Indices | None = None
     identities: Indices | None = None
+    accuse: Callable[[Culprit], None] = _unheard
 
     @property
     def senders(self) -> Indices:
@@ -130,7 +141,12 @@ def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
 
 
 class Aborted(Exception):
-    """A sum that cannot be completed. Its round is charged and consumed, never repeated."""
+    """A sum that cannot be completed. Its round is charged and consumed, never repeated.
+
+    `culprits` are who was proved to lie in it.
+    """
+
+    culprits: tuple[Culprit, ...] = ()
 
 
 class Accumulator(Protocol):
@@ -159,10 +175,11 @@ class Summation(Protocol):
         """An upper bound on the chance that a sum of `clients` aborts; each drops out by a coin."""
         ...
 
-    def seconds(self, length: int, clients: int) -> float:
+    def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         """What a sum over `clients` takes when all of it runs on one core, about.
 
-        They are those whose rows are added, also where sites are the parties.
+        They are those whose rows are added, also where sites are the parties. Each party adds
+        `noise`.
         """
         ...
 
@@ -170,10 +187,10 @@ class Summation(Protocol):
         """The step of the whole numbers that rows become; None where they stay real."""
         ...
 
-    def download(self, clients: int) -> float:
+    def download(self, clients: int, noise: Share | None = None) -> float:
         """Bytes that one of `clients` is sent beside the model, about."""
         ...
 
-    def upload(self, length: int, clients: int) -> float:
+    def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Bytes that one of `clients` sends for a row `[length]`, about."""
         ...

@@ -12,6 +12,7 @@ FILES = {
     "releases/": "noised releases since the last checkpoint, a file for each round",
     CONSTANTS: "frozen layers and buffers, where the model has any",
     "aborts.jsonl": "rounds whose secure sum aborted, and why",
+    "excluded.jsonl": "who was proved to lie in a secure sum, when and how, and is left out since",
     "report/summary.json": "how the run ended",
     "report/public_clients.json": "which clients were declared public, where some were",
     "report/attackers.json": "in a simulation of attacks, who attacked",
@@ -31,6 +32,7 @@ FILES = {
     "private/canaries.f64": "what canaries saw of each release",
     "private/canaries.safetensors": "the run's start, and the examples of canaries that train",
     "private/simulation.html": "a page with what no ε covers, by `privfed report --simulation`",
+    "private/proofs/": "what proves that clients lied in secure sums, with who else took part",
     "private/silos/": "a ledger for each silo, of the privacy of its examples",
 }
 """File or folder -> what it holds. Most runs have the first five and a summary."""

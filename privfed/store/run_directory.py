@@ -1,9 +1,10 @@
 """A run directory: everything a run leaves, each file written so that a crash loses nothing.
 
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
-`metrics.jsonl`, `aborts.jsonl`, `report/summary.json`; `constants.safetensors` where the model has
-frozen parts and `report/public_clients.json` where clients were declared public; `private/` where
-clients, or a rule of them, remember something between rounds: mode 0700, never to be published.
+`metrics.jsonl`, `aborts.jsonl`, `excluded.jsonl`, `report/summary.json`; `constants.safetensors`
+where the model has frozen parts and `report/public_clients.json` where clients were declared
+public; `private/` where clients, or a rule of them, remember something between rounds, or clients
+were proved to lie: mode 0700, never to be published.
 Files are replaced atomically (temporary file, fsync, rename); the ledger and the metrics are
 appended to.
 """
@@ -25,6 +26,7 @@ from privfed.models.pretrained import CHECKPOINT, CONSTANTS
 from privfed.store.checkpoint_file import CheckpointFile
 from privfed.store.config_file import ConfigFile
 from privfed.store.constants_file import ConstantsFile
+from privfed.store.exclusions import ExclusionLog
 from privfed.store.folders import held_alone
 from privfed.store.people_digest import PeopleDigest
 from privfed.store.private_key import PrivateKey
@@ -52,6 +54,7 @@ class RunDirectory:
         self.releases = Releases(path / "releases")
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.aborts = AbortLog(path / "aborts.jsonl")
+        self.exclusions = ExclusionLog(path / "excluded.jsonl", path / "private" / "proofs")
         self.summary = path / "report" / "summary.json"
         self.ranks = RanksLog(path / "report" / "simulation_only_ranks.jsonl")
         self.clients = path / "report" / "simulation_only_clients.csv"
@@ -118,7 +121,10 @@ class RunDirectory:
         Its folders are there then, with no file half written, and every name in them durable.
         """
         self.make_folders()
-        folders = (self.path, self.releases.folder, self.summary.parent, self.private, self.silos)
+        folders = (
+            *(self.path, self.releases.folder, self.summary.parent, self.private, self.silos),
+            self.exclusions.proofs,
+        )
         for folder in filter(Path.is_dir, folders):
             durable.recover_folder(folder)
 

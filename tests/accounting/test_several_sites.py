@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from accounting.accountants import epsilon, supports
 from accounting.bounds.pld import _losses
 from accounting.bounds.rdp import _curve
-from accounting.bounds.several_sites import _Pair, at_several_sites, split
+from accounting.bounds.several_sites import _Pair, at_several_sites, losses, split
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart
@@ -98,6 +98,17 @@ def test_its_distribution_is_the_librarys_but_never_below_the_truth(sites, rate,
     both = [ours.get_delta_for_epsilon(float(each)) for each in at]
     known = [theirs.get_delta_for_epsilon(float(each)) for each in at]
     assert both == pytest.approx(known, rel=1e-6, abs=1e-10)
+
+
+@pytest.mark.parametrize("rate, z", [(0.02, 1.0), (0.5, 0.4), (1.0, 2.0)])
+def test_at_one_site_it_is_the_librarys_sampled_gaussian(rate, z):
+    ours = losses(SeveralSites(rate, 1, Gaussian(z)), 1e-3).self_compose(20)
+    theirs = library.from_gaussian_mechanism(
+        z, sampling_prob=rate, value_discretization_interval=1e-3
+    ).self_compose(20)
+    for delta in (1e-2, 1e-5, 1e-8):
+        expected = theirs.get_epsilon_for_delta(delta)
+        assert ours.get_epsilon_for_delta(delta) == pytest.approx(expected, rel=1e-6)
 
 
 def test_trap_weight_one_at_each_of_two_sites_charged_as_one():

@@ -21,12 +21,13 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked import derived_keys
 from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.evidence import WrongShare
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import unmasking
 from privfed.secure.masked.messages.roster import Advertise, Roster
 from privfed.secure.masked.messages.rows import Inbox
-from privfed.secure.masked.messages.sealed_shares import read_shares, share_text
+from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
@@ -114,9 +115,11 @@ class Honest:
     agreed: bytes = b""
     pair: masking_client.KeyPair | None = None
     secrets: tuple[bytes, ...] = ()
-    sealed: dict[int, bytes] = field(default_factory=dict)
+    sealed: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     dealers: dict[int, Honest] = field(default_factory=dict)
     named: tuple[int, ...] = ()
+    handed: tuple[tuple[int, bytes], ...] = ()
+    framed: bool = False
     words: np.ndarray | None = None
     survivors: tuple[int, ...] = ()
     vote: Vote | None = None
@@ -204,7 +207,8 @@ class World:
         keys = tuple(keys for keys in roster.keys if keys.sender != one.me)
         if (shares := self._told(one, replace(roster, keys=keys))) is None:
             return
-        client, one.roster, one.sealed = one.client, roster, dict(shares.sealed)
+        client, one.roster, hashes = one.client, roster, dict(shares.hashes)
+        one.sealed = {who: (text, hashes[who]) for who, text in shares.sealed}
         one.threshold = client._graph.threshold
         one.agreed, one.pair = client._agreed, client._pair
         one.secrets = (bytes(client._seed), private, *client._layers)
@@ -217,7 +221,7 @@ class World:
         _, channel, _ = self.played[who]
         secret, way = channel.agree(one.keys.channel), (one.me, who)
         key = masking_client.channel_key(one.agreed, secret, *way)
-        text = unseal(key, one.sealed[who], masking_client.between(one.agreed, *way))
+        text = unseal(key, one.sealed[who][0], masking_client.between(one.agreed, *way))
         return read_shares(text, *way, len(one.secrets))
 
     def _learn(self, one, which, holder, value):
@@ -226,18 +230,30 @@ class World:
             self._shares.setdefault((one, which), {})[place] = value
 
     def corrupt_text(self, who, one):
-        """Shares of who works with the server, sealed as they should be."""
+        """Shares of who works with the server, sealed as they should be, and their hashes."""
         _, channel, _ = self.played[who]
         values = tuple(int(self.rng.integers(1 << 62)) for _ in one.secrets)
         secret, way = channel.agree(one.keys.channel), (who, one.me)
         key = masking_client.channel_key(one.agreed, secret, *way)
         text = share_text(*way, values)
-        return seal(key, text, masking_client.between(one.agreed, *way))
+        hashes = masking_client.share_hashes(one.agreed, *way, values)
+        if values[0] % 64 == 0:  # the server says that it signed others
+            hashes = bytes(len(hashes))
+        return seal(key, text, masking_client.between(one.agreed, *way)), hashes
 
     def deliver(self, one, sealed, dealers):
         """Shares by the name under which they come; `dealers` says who really dealt them."""
         one.dealers = {**dealers, one.me: one}
-        masked = self._told(one, Inbox(self.context, tuple(sorted(sealed.items()))))
+        mine = one.client._held.get(one.me)
+        own = (
+            {one.me: (b"", masking_client.share_hashes(one.agreed, one.me, one.me, mine))}
+            if mine
+            else {}
+        )
+        every = {**sealed, **own}
+        one.handed = tuple((who, every[who][1]) for who in sorted(every))
+        texts, hashes = (tuple((who, sealed[who][at]) for who in sorted(sealed)) for at in (0, 1))
+        masked = self._told(one, Inbox(self.context, texts, hashes))
         if masked is not None:
             one.named = tuple(sealed)
             one.words = np.frombuffer(masked.words, "<u2")
@@ -254,9 +270,12 @@ class World:
     def votes_of(self, clients, one):
         return [self.corrupt_vote(who, one) for who in clients]
 
-    def unmask(self, one, votes):
-        if answer := self._told(one, Votes(self.context, tuple(votes))):
-            told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.gone: answer.layers}
+    def unmask(self, one, votes, gone=0):
+        if answer := self._told(one, Votes(self.context, tuple(votes), gone)):
+            proof = WrongShare(answer, one.handed)
+            assert answer.acknowledged == acknowledged(one.agreed, one.me, one.handed)
+            one.framed = proof.holds(one.roster, self._directory)
+            told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.staying: answer.layers}
             for which, shares in told.items():
                 for who, value in shares:
                     self._learn(one.dealers.get(who), which, one.me, value)

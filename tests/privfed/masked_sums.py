@@ -23,6 +23,10 @@ class Fixed:
     threshold: int
     degree: int | None = None
     survivors: int = 0
+    liars: int = 0
+
+    def corrupt(self, clients):
+        return self.liars
 
     def counted_of(self, clients):
         return clients

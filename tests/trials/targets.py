@@ -328,14 +328,14 @@ def _rounds(place: Path) -> int:
 def _messages(folder: Path) -> list[Files]:
     context, key, signature = bytes(KEY), bytes(range(32)), bytes(SIGNATURE)
     advertise = messages.Advertise(context, 3, key, key, key, signature=signature)
-    pairs = ((1, 5), (2, 2**100))
+    pairs, texts = ((1, 5), (2, 2**100)), ((2, b"sealed"), (3, b"sealet"))
     whole = (
         messages.Invitation(key, 1, 0, key, 16, 10, key),
         advertise,
         messages.Roster(context, (1, 3), (key, key), 1, 2, key, (advertise, advertise)),
-        messages.Shares(context, 1, key, key, ((2, b"sealed"), (3, b"sealet"))),
-        messages.Inbox(context, ((2, b"sealed"), (3, b"sealet"))),
-        messages.Masked(context, 1, b"words" * 9),
+        messages.Shares(context, 1, key, key, texts, texts),
+        messages.Inbox(context, texts, texts),
+        messages.Masked(context, 1, b"words" * 9, (2, 3)),
         messages.Survivors(context, (1, 2, 5)),
         messages.Vote(context, 1, signature),
         messages.Votes(context, (messages.Vote(context, 1, signature),) * 2),

@@ -33,9 +33,9 @@ Connect = Callable[[Greeter], Carrier]
 
 @dataclass(frozen=True)
 class Reach:
-    """Reaches the sites of a `federation` for a run whose configuration file lies at `config`."""
+    """Reaches the sites of a `federation` for the run in a `directory`."""
 
-    config: Path
+    directory: RunDirectory
     federation: FederationFile
     key: SiteKey
     connect: Connect
@@ -48,7 +48,7 @@ class Reach:
         opening = ledger.path.read_bytes().split(b"\n", 1)[0]
         form = ExampleForm.of(setup.federation.examples)
         sealing = KeyPair(random_key())
-        declared = self.config.read_text(encoding="utf-8")
+        declared = self.directory.config.path.read_text(encoding="utf-8")
         return Coordinator(
             setup.algorithm_in,
             federation.directory(),
@@ -63,6 +63,7 @@ class Reach:
             seconds=self.seconds,
             patience=self.patience,
             names=federation.order,
+            exclusions=self.directory.exclusions,
         )
 
 
@@ -87,7 +88,7 @@ def coordinate(
     if str(signing.public) != agreed.coordinator:
         raise Refused(f"{key} is not the key of the coordinator that {federation} names")
     directory = RunDirectory(out)
-    reach = Reach(directory.config.path, agreed, signing, connect, seconds, patience)
+    reach = Reach(directory, agreed, signing, connect, seconds, patience)
     elsewhere = Elsewhere(load_nobody, reach)
     config = load(run)
     _refuse_other_runs(config, agreed, run)

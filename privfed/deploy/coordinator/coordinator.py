@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from privfed.errors import Busy
 from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm
+from privfed.round.world import Exclusions, NoExclusions
 from privfed.secure.frames import BadMessage, sized
 from privfed.secure.identities import Directory
 from privfed.secure.primitives import KeyPair
@@ -39,7 +41,8 @@ class Coordinator:
     run of the `declaration`, whose `ledger` the sites are shown as it grows: who was away is told
     of the run again. A site has `seconds` for each of its answers, beside the time to train; who
     has not answered by then has dropped out of the sum. What it answers in the wrong form is as
-    good as nothing. A round begins when `least` sites are at hand, for whom it waits `patience`
+    good as nothing. Who is proved to lie in a sum is noted in `exclusions`, and asked in no later
+    round. A round begins when `least` sites are at hand, for whom it waits `patience`
     seconds.
     """
 
@@ -56,6 +59,7 @@ class Coordinator:
     seconds: float = 60.0
     patience: float = 0.0
     names: tuple[str, ...] = ()
+    exclusions: Exclusions = field(default_factory=NoExclusions)
     sleep: Callable[[float], None] = time.sleep
     _heads: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     """The last line of the ledger that each site has seen, of those that are at hand."""
@@ -67,7 +71,7 @@ class Coordinator:
         until = time.monotonic() + self.patience
         while True:
             self._declare()
-            if len(self._heads) >= self.least:
+            if len(self._heads.keys() - self._left_out()) >= self.least:
                 return
             if time.monotonic() >= until:
                 raise Busy(
@@ -82,16 +86,22 @@ class Coordinator:
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
         session = begun(self.algorithm_in(round), self.directory, question, *facts)
+        excluded = self.exclusions.before(round)
         head, start = self.ledger.head(), sized(question.encode())
         bodies: Mapping[int, bytes] = {
             site: start + since + sized(self._lines(since)) + session.invitation
             for site, since in self._heads.items()
+            if site not in excluded
         }
         answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
-        while bodies := session.proceed():
-            self._stepped(session, Kind.STEP, bodies)
-        return session.total()
+        try:
+            while bodies := session.proceed():
+                self._stepped(session, Kind.STEP, bodies)
+            return session.total()
+        finally:
+            for culprit in session.culprits:
+                self.exclusions.note(culprit)
 
     def _stepped(
         self, session: SumSession, kind: Kind, bodies: Mapping[int, bytes]
@@ -110,7 +120,9 @@ class Coordinator:
 
     def _declare(self) -> None:
         """Tell those of the run who are not at hand; they answer with what they saw of it."""
-        absent = [site for site in self.directory if site not in self._heads]
+        self._away |= dict.fromkeys(self._left_out(), "it was proved to lie in a secure sum")
+        informed = self._heads.keys() | self._left_out()
+        absent = [site for site in self.directory if site not in informed]
         if not absent:
             return
         body = self.declaration.encode()
@@ -123,6 +135,10 @@ class Coordinator:
             else:
                 self._away[site] = "it saw lines that this ledger does not have"
                 _log.warning("%s: %s", self._name(site), self._away[site])
+
+    def _left_out(self) -> frozenset[int]:
+        """Who was proved to lie in any round so far."""
+        return self.exclusions.before(sys.maxsize)
 
     def _lines(self, since: bytes) -> bytes:
         """The ledger's lines after the one of hash `since`."""

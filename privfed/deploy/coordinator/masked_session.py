@@ -12,6 +12,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.noise.shares import Layers
 from privfed.round.algorithm import Algorithm
+from privfed.secure.culprit import Culprit
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.identities import Directory
 from privfed.secure.masked.expected import Expected, Masking
@@ -73,6 +74,11 @@ class MaskedSession:
         messages = self.server.proceed()
         self.awaits_rows = any(isinstance(message, Inbox) for message in messages.values())
         return {site: encode(message) for site, message in messages.items()}
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Which sites were proved to lie so far."""
+        return self.server.culprits
 
     def total(self) -> BoundedSum:
         """The sum, opened. Raises `Aborted`."""

@@ -14,6 +14,7 @@ from privfed.deploy.messages.plain_sum import SealedSums
 from privfed.deploy.messages.questions import Question
 from privfed.privacy.mechanism import BoundedSum
 from privfed.round.algorithm import Algorithm
+from privfed.secure.culprit import Culprit
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.primitives import KeyPair
@@ -57,6 +58,11 @@ class PlainSession:
     def proceed(self) -> Mapping[int, bytes]:
         """No message: a sum is sent at once."""
         return {}
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Nobody: there is nothing to prove."""
+        return ()
 
     def total(self) -> BoundedSum:
         """The sum over all sites that sent one. Raises `Aborted` where none did."""

@@ -10,6 +10,7 @@ from privfed.deploy.coordinator.plain_session import PlainSession
 from privfed.deploy.messages.questions import Question
 from privfed.privacy.mechanism import BoundedSum
 from privfed.round.algorithm import Algorithm
+from privfed.secure.culprit import Culprit
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.identities import Directory
 from privfed.secure.primitives import KeyPair
@@ -34,6 +35,11 @@ class SumSession(Protocol):
 
     def proceed(self) -> Mapping[int, bytes]:
         """The next messages to sites; none where the sum may be opened. Raises `Aborted`."""
+        ...
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Which sites were proved to lie so far."""
         ...
 
     def total(self) -> BoundedSum:

@@ -9,7 +9,7 @@ from accounting.noises import DiscreteGaussians, Skellam
 from accounting.releases import Unprotected
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanisms.distributed_noise import DistributedNoise
-from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
+from privfed.privacy.noise.shares import WASTE, DiscreteGaussianShare, Layers, SkellamShare
 
 _EXACT = 1e-9
 """A tolerance that shields floor from the last bits of a product."""
@@ -25,15 +25,16 @@ class SkellamNoise(DistributedNoise):
     and unwrapping, rotating back and dividing are post-processing.
 
     *Unit and relation*: one client; against the server its contribution against zero (zero-out,
-    not amplified), as against readers of the aggregates, unless the noise is `layers`, the cohort
-    Poisson and no client hostile: then adding or removing a client, amplified.
+    not amplified), as against readers of the aggregates, unless the noise is exact `layers`, the
+    cohort Poisson and no client hostile: then adding or removing a client, amplified.
 
     *Sensitivity*: of the encoded whole numbers, `Codec.bound` in L2 and min(sqrt(d), L2) times that
     in L1, d the padded length.
 
     *Sizing*: with "minimum", `secure.minimum` clients (or 1 - `tolerance` of the expected cohort)
     make up the noise, more only add to it, and with fewer the sum aborts. With "layers" noise is
-    taken off again for whoever stayed, so that the total is (z C)^2 exactly, whoever dropped.
+    taken off again for whoever stayed, so that the total is (z C)^2, or up to 5 % more by how many
+    dropped; exactly that where the budget is held against readers, and nobody is hostile.
 
     *Trust*: honest survivors, and the secure sum. Hostile clients' noise (`aggregation.byzantine`)
     is never counted, and colluding clients' (`secure.colluders`) not against the server. Readers
@@ -78,7 +79,8 @@ class SkellamNoise(DistributedNoise):
         variance = (self._noise() * self.clip / grid.step) ** 2
         sites = self._planned_setting().sites
         if self.layered:
-            return sites.layers(variance) if sites else Layers(variance, self.tolerance)
+            waste = 0.0 if self._exact else WASTE
+            return sites.layers(variance) if sites else Layers(variance, self.tolerance, 0, waste)
         return SkellamShare(variance / self._shares())
 
     def noise_on_update(self, size: int) -> float:

@@ -72,6 +72,22 @@ class DistributedNoise(NoisedMechanism):
         """A lower bound on the part of the noise added by clients who keep it to themselves."""
         return self._planned_setting().honest
 
+    @property
+    def _exact(self) -> bool:
+        """Whether the total noise is the same whatever the count, so that it does not tell it.
+
+        Coarse layers leave up to 5 % more, by how many took part and dropped out: so they are as
+        many as may be missing where readers are amplified. To a server, that knows the count, and
+        of sites, whose attendance no client's coin moves, more noise is a post-processing.
+        """
+        setting = self._planned_setting()
+        return (
+            self.layered
+            and not setting.sites
+            and self.against == "readers"
+            and setting.added == 1.0
+        )
+
     def grid(self) -> IntegerGrid:
         """The grid that the secure sum's bits allow for this noise. Raises `Refused`."""
         return self._roomy_grid() or self._rotated_grid()
@@ -150,10 +166,11 @@ class DistributedNoise(NoisedMechanism):
         has to be as much on both neighbours, as it is under zero-out: who was drawn, stayed or is
         hostile does not follow from what one client contributes.
 
-        Amplified are readers where the total noise is the same whatever the count (layers), and
-        nobody is hostile: of m survivors h hostile ones leave out h / m, so that the noise itself
-        would tell m, on which a client more or less is one more or less; and whoever shares keys
-        is told the cohort, and could write into its row who is in it.
+        Amplified are readers where the total noise is the same whatever the count (layers that
+        waste nothing, as where the budget is held against readers), and nobody is hostile: of m
+        survivors h hostile ones leave out h / m, so that the noise itself would tell m, on which a
+        client more or less is one more or less; and whoever shares keys is told the cohort, and
+        could write into its row who is in it.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:
@@ -170,8 +187,7 @@ class DistributedNoise(NoisedMechanism):
             "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
             "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
         }
-        exact = self.layered and self._planned_setting().added == 1.0
-        if exact and isinstance(drawn, PoissonSampled) and isinstance(readers, Skellam):
+        if self._exact and isinstance(drawn, PoissonSampled) and isinstance(readers, Skellam):
             amplified = PoissonSampled(drawn.rate, readers)
             by_party["readers"] = Event(amplified, witness.sampler, witness.relation, slack=slack)
         return by_party

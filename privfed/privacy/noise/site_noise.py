@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.shares import WASTE, Layers
 
 _EXACT = 1e-9
 """A tolerance that shields ceil from the last bits of a product."""
@@ -28,7 +28,8 @@ class SiteNoise:
     (z C)^2 or more, so that z is about what the proof counts:
 
     *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
-    and layers by the same number, so that each of m survivors keeps (z C)^2 / (m - colluders).
+    and layers by the same number, so that each of m survivors keeps (z C)^2 / (m - colluders), or
+    5 % more.
     """
 
     sites: int
@@ -41,8 +42,8 @@ class SiteNoise:
         return self.minimum - self.colluders
 
     @property
-    def most_layers(self) -> int:
-        """How many layers each site has: as many as sites may be missing."""
+    def most_gone(self) -> int:
+        """How many sites may be missing, for whom layers make up."""
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:
@@ -51,7 +52,7 @@ class SiteNoise:
 
     def layers(self, variance: float) -> Layers:
         """Layers of which those who stay make up `variance` without the colluders' noise."""
-        return Layers(variance, self.most_layers / self.sites, self.colluders)
+        return Layers(variance, self.most_gone / self.sites, self.colluders, WASTE)
 
     def added_by(self, survivors: int, layered: bool) -> float:
         """What all `survivors` add together, over (z C)^2."""

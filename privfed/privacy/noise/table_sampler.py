@@ -1,7 +1,8 @@
 """Integer noise by inverting a table of its distribution, exact to 2^-192.
 
-A draw compares 64 random bits with the leading 64 of the distribution function; where they tie,
-128 further bits decide. So a table costs no accuracy (64 bits alone would be off by 5e-16 per
+A draw is where a uniform number of 192 bits falls among the values of the distribution function.
+Its leading 32 bits tell, unless they are also a value's, which is so of few numbers: then the
+other 160 decide. So short draws cost no accuracy (64 bits alone would be off by 5e-16 per
 coordinate, which adds up over d n T draws), and what is left out, tails beyond the table and the
 last of 192 bits, is `total_variation`, which is charged to delta.
 
@@ -13,20 +14,24 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import mpmath
 import numpy as np
+from numpy.typing import NDArray
 
 from privfed.privacy.integers import Integers
-from privfed.streams import Keys, Words
+from privfed.privacy.noise.guide import Guide, Scratch, guide
+from privfed.privacy.noise.uniforms import BITS, LEADING, REST, Leading, Uniforms, uniforms_of
+from privfed.streams import Keys
 
-_BITS = 192
 _WORK = 512
 """Bits of the weights."""
-_GUIDE = 16
-"""Leading bits that a draw is looked up by first."""
+_BLOCK = 1 << 16
+"""Draws at once: they stay in the processor's cache."""
+_FEW = 1 << 14
+"""Draws for which no guide is made."""
 LARGEST_DEVIATION = 5000.0
 """The largest deviation, in steps: a table stays near a hundred thousand entries."""
 TOTAL_VARIATION = 1e-40
@@ -39,46 +44,75 @@ _REACH = 15.0
 class DistributionTable:
     """The distribution function of whole numbers: P[X <= first + j], in 192 bits, for each j.
 
-    `words` `[m]` are the leading 64 bits, `exact` all of them. `total_variation` bounds how far a
-    draw is from the true distribution.
+    `exact` has them, the last of which is one, and `words` `[m]` the leading 32 bits of each.
+    `total_variation` bounds how far a draw is from the true distribution.
     """
 
     first: int
-    words: Words
     exact: list[int]
     total_variation: float
-    guide: Integers = field(init=False)
+    words: Leading = field(init=False)
 
     def __post_init__(self) -> None:
-        edges = np.arange(1 << _GUIDE, dtype=np.uint64) << np.uint64(64 - _GUIDE)
-        guide = np.searchsorted(self.words, edges, side="left")
-        object.__setattr__(self, "guide", np.append(guide, len(self.words)))
+        words = [min(below >> REST, 2**LEADING - 1) for below in self.exact]
+        object.__setattr__(self, "words", np.array(words, dtype=np.uint32))
 
     def draw(self, keys: Keys, count: int) -> Integers:
         """`count` independent draws."""
-        bits = keys.bits(count)
-        bucket = (bits >> np.uint64(64 - _GUIDE)).astype(np.int64)
-        place = self.guide[bucket]
-        unsure = np.flatnonzero(self.guide[bucket + 1] != place)  # an entry lies in this bucket
-        place[unsure] = np.searchsorted(self.words, bits[unsure], side="right")
-        tied = unsure[bits[unsure] == self.words[np.maximum(place[unsure] - 1, 0)]]
-        for at in tied.tolist():
-            place[at] = self._untied(int(bits[at]), keys.derived(at.to_bytes(8, "little")))
-        return np.minimum(place, len(self.words) - 1) + self.first
+        drawn = np.empty(count, dtype=np.int64)
+        for part, block in self.blocks(uniforms_of(keys, count), count):
+            drawn[part] = block
+        return drawn
 
-    def _untied(self, word: int, keys: Keys) -> int:
-        """The place of a draw whose leading 64 bits are also an entry's, by 128 more."""
-        low, high = (int(part) for part in keys.bits(2))
-        bits = (word << 128) + (low << 64) + high
-        place = int(np.searchsorted(self.words, np.uint64(word), side="left"))
-        while place < len(self.exact) - 1 and self.exact[place] <= bits:
+    def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
+        """`count` draws by the numbers of `source`: in blocks, with where each belongs.
+
+        A block is valid until the next one is asked for.
+        """
+        guided = _guided(self) if count > _FEW else None
+        scratch = Scratch(min(count, _BLOCK))
+        for start in range(0, count, _BLOCK):
+            size = min(_BLOCK, count - start)
+            drawn = self._block(source, start, size, guided, scratch)
+            yield slice(start, start + size), drawn
+
+    def _block(
+        self, source: Uniforms, start: int, size: int, guided: Guide | None, scratch: Scratch
+    ) -> NDArray[np.int32]:
+        bits = source.leading(size)
+        if guided:
+            drawn, unsure = guided.draw(bits, scratch)
+            open_bits = bits[unsure]
+        else:
+            drawn, unsure, open_bits = np.empty(size, np.int32), np.arange(size), bits
+        above = np.searchsorted(self.words, open_bits, side="right")
+        drawn[unsure] = above + self.first
+        tied = self.words[np.maximum(above - 1, 0)] == open_bits
+        for at in unsure[tied].tolist():
+            place = self._untied(int(bits[at]), source.rest(start + at))
+            drawn[at] = place + self.first
+        return drawn
+
+    def _untied(self, leading: int, rest: int) -> int:
+        """The place of a draw whose leading bits are also an entry's."""
+        number = (leading << REST) + rest
+        place = int(np.searchsorted(self.words, np.uint32(leading), side="left"))
+        while self.exact[place] <= number:  # the last is one, and above
             place += 1
         return place
+
+
+@functools.lru_cache(maxsize=32)
+def _guided(table: DistributionTable) -> Guide:
+    """The guide of a table, a megabyte."""
+    return guide(table.words, table.first)
 
 
 @functools.lru_cache(maxsize=128)
 def discrete_gaussian_table(deviation: float) -> DistributionTable:
     """P[X = k] ~ exp(-k^2 / (2 deviation^2)). Raises `ValueError` for a deviation beyond 5000."""
+    import mpmath  # whoever draws none of it starts without
+
     most = reach(deviation)
     with mpmath.workprec(_WORK + 64):
         step = mpmath.exp(-1 / (2 * mpmath.mpf(deviation) ** 2))
@@ -129,11 +163,10 @@ def _table(weights: list[int], reach: int) -> DistributionTable:
     exact, cumulated = [], tail // 2
     for weight in both:
         cumulated += weight
-        exact.append((cumulated << _BITS) // total)
-    exact[-1] = 1 << _BITS  # the last entry takes what is beyond
-    words = np.array([min(below >> (_BITS - 64), 2**64 - 1) for below in exact], dtype=np.uint64)
+        exact.append((cumulated << BITS) // total)
+    exact[-1] = 1 << BITS  # the last entry takes what is beyond
     beyond = float(Fraction(tail, total)) if tail else 1e-49
-    off = beyond + len(both) * 2.0**-_BITS
+    off = beyond + len(both) * 2.0**-BITS
     if off > TOTAL_VARIATION:
         raise ValueError(f"a table that is off by {off:g}; expected at most {TOTAL_VARIATION:g}")
-    return DistributionTable(-reach, words, exact, off)
+    return DistributionTable(-reach, exact, off)

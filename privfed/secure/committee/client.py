@@ -65,8 +65,8 @@ class Turns:
 class CommitteeClient:
     """Answers a call, and as a member of the committee an inbox and ballots, in this order.
 
-    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`. `row` is
-    asked once for the encoded row `[length]`, when it is masked. `ring` and `turns` are the same
+    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`. `row`
+    is asked once for the encoded row `[length]`, when it is masked. `ring` and `turns` are the same
     over all of a run. The client raises `BadMessage` for what it will not answer; it then answers
     nothing more in this sum.
     """

@@ -63,12 +63,12 @@ class Opening(_Signed):
 
     def encode(self) -> bytes:
         """The byte form."""
-        return _start(self.kind) + self.covered() + self.signature
+        return b"".join((_start(self.kind), *self.covered(), self.signature))
 
-    def covered(self) -> bytes:
+    def covered(self) -> tuple[bytes, ...]:
         numbers = (self.round, self.exchange, self.bits, self.length)
         texts = (self.scheme, self.model_hash, self.agreed, self.nonce, self.key)
-        return b"".join([*map(NUMBER.pack, numbers), *map(sized, texts)])
+        return *map(NUMBER.pack, numbers), *map(sized, texts)
 
     @classmethod
     def decode(cls, data: bytes) -> Opening:
@@ -83,7 +83,7 @@ class Opening(_Signed):
     @cached_property
     def context(self) -> bytes:
         """The hash of all that it says, which every other message of the session names."""
-        return hashlib.sha256(_start(self.kind) + self.covered()).digest()
+        return hashlib.sha256(b"".join((_start(self.kind), *self.covered()))).digest()
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class _Encrypted(_Signed):
     def _head(self) -> bytes:
         return self.context + NUMBER.pack(self.number) + COUNT.pack(len(self.blocks))
 
-    def covered(self) -> bytes:
-        return self._head() + b"".join(hashlib.sha256(block).digest() for block in self.blocks)
+    def covered(self) -> tuple[bytes, ...]:
+        return self._head(), *(hashlib.sha256(block).digest() for block in self.blocks)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

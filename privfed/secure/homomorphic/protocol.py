@@ -60,6 +60,7 @@ from privfed.secure.identities import (
     verifying_key,
 )
 from privfed.secure.limits import Limits
+from privfed.secure.operations import Operations
 from privfed.secure.summation import Session
 
 
@@ -105,17 +106,18 @@ class _Homomorphic(SecureProtocol):
         self.refuse_codec(codec, limits)
         return EncryptedChannel(session, self.scheme, codec, limits)
 
-    def seconds(self, codec: Codec, clients: int) -> float:
-        """Measured seconds: a row's block encrypted, signed, verified, read, compared and added."""
-        per_block = 3.6e-3 if self.approximate else 2.1e-3
-        blocks = len(self.scheme.blocks(codec.length))
-        return super().seconds(codec, clients) + clients * blocks * per_block
+    def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
+        blocks = clients * len(self.scheme.blocks(codec.length))
+        signatures = 2 * (clients + 2)  # of rows, the opening and the total, made and checked
+        if self.approximate:
+            return Operations(signatures=signatures, approximate_blocks=blocks)
+        return Operations(signatures=signatures, exact_blocks=blocks)
 
-    def download(self, clients: int) -> float:
+    def download(self, clients: int, layers: int = 0) -> float:
         """The session's opening, most of which is its public key."""
         return float(OPENING + PUBLIC_KEY)
 
-    def upload(self, codec: Codec, clients: int) -> float:
+    def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
         return HEADER + len(self.scheme.blocks(codec.length)) * (SIZE + CIPHERTEXT)
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:

@@ -35,13 +35,20 @@ these, against who else may carry messages, and nothing here rests on them.)
    key. It is known only where that client's mask key was told, there.
 4. *Counts.* A voter opened under A the shares of at least max(least, t) of S, with its own. Who is
    honest among them dealt them under A, and is in H: all but k.
-5. *Layers.* To take off the layers of one of H from number j + 1 on takes t shares of that layer's
-   seed, at least one from a voter who counts n - j of S: n - j <= h + k. v / (n - j) is kept.
-   Where colluders' noise is not counted (pinned sites, n all of them, whoever is on the roster),
-   v / (n - k - j) is, so that H keeps at least v.
+5. *Layers.* To take off the layers of one of H from number i + 1 on takes t shares of that layer's
+   seed, at least one from a voter who counts n - j of S or more (the server names j, and a client
+   none below its own count of who is gone), with j <= d_i, up to which layer i makes up for who is
+   gone: n - j <= h + k. v / (n - d_i) is kept, v / (n - j) at least. Where colluders' noise is not
+   counted (pinned sites, n all of them, whoever is on the roster), v / (n - k - j) is at least, so
+   that H keeps v.
 
 What is *named* counts for nothing here: a server can name as survivors clients that never agreed to
 this roster, whose mask keys it was given under another, and put random bytes into inboxes. They
 are masked with by name all the same, so that one client that garbles its shares stops nobody,
 unless it leaves fewer than t good shares, or takes a count below `least`.
+
+Of each share the server knows a hash, which its dealer signed: it tells nothing of a share to who
+knows fewer than t of them (the hash is modelled as a random function), and a client that is handed
+another than its share has complains, and counts as if it had been sent nothing. So nothing above
+rests on it; it is how clients who lie are named (`unmasking`, `evidence`).
 """

@@ -54,6 +54,7 @@ class MaskedChannel:
         wire: Wire | None = None,
     ) -> None:
         self._codec, self._wire = codec, wire or Wire()
+        self._accuse = session.accuse
         everybody = tuple(session.clients.tolist())
         leaves = session.leaves.tolist() or [Leaves.NEVER] * len(everybody)
         self._leaves = dict(zip(everybody, leaves, strict=True))
@@ -128,4 +129,9 @@ class MaskedChannel:
             yield
         except Aborted as aborted:
             first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            raise Aborted(f"{aborted}{first}") from aborted
+            named = Aborted(f"{aborted}{first}")
+            named.culprits = aborted.culprits
+            raise named from aborted
+        finally:
+            for culprit in self.server.culprits:
+                self._accuse(culprit)

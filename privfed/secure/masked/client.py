@@ -21,10 +21,17 @@ from privfed.secure.masked.derived_keys import (
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import between, read_shares, share_text
+from privfed.secure.masked.messages.sealed_shares import (
+    acknowledged,
+    between,
+    read_shares,
+    share_hashes,
+    share_text,
+)
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromClient, Message
 from privfed.secure.masked.shamir import share
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unseal
 
 
@@ -102,7 +109,11 @@ class MaskingClient(ClientMemory):
         sealed = tuple((other, self._seal(other, held[other])) for other in near)
         commitment = commit(self._agreed, bytes(self._seed))
         layer_commitment = commit(self._agreed, self._layers[-1] if self._layers else b"")
-        return Shares(self._context, self.me, commitment, layer_commitment, sealed)
+        hashes = tuple((who, self._hashes(self.me, who, held[who])) for who in holders)
+        return Shares(self._context, self.me, commitment, layer_commitment, hashes, sealed)
+
+    def _hashes(self, dealer: int, holder: int, shares: tuple[int, ...]) -> bytes:
+        return share_hashes(self._agreed, dealer, holder, shares)
 
     def _checked_graph(self, roster: Roster) -> Graph:
         """What this client's own policy makes of the cohort: the server has to offer that graph."""
@@ -155,12 +166,19 @@ class MaskingClient(ClientMemory):
         senders = [client for client, _ in inbox.sealed]
         if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
             raise BadMessage("wrong senders", "shares twice, or of others than neighbours")
-        self._shared = set(senders)
+        if [dealer for dealer, _ in inbox.hashes] != sorted(senders):
+            raise BadMessage("wrong senders", "hashes of others' shares")
+        self._shared, hashes = set(senders), dict(inbox.hashes)
         for sender, sealed in inbox.sealed:
-            if held := self._unseal(sender, sealed):
+            held = self._unseal(sender, sealed)
+            if held and self._hashes(sender, self.me, held) == hashes[sender]:
                 self._held[sender] = held  # who garbles its shares is masked with, and not counted
         self._require_enough(self._places.keys(), "senders of shares")
-        return Masked(self._context, self.me, self._masked_row())
+        mine = {who: self._hashes(who, who, self._held[who]) for who in {self.me} & {*self._held}}
+        every = tuple(sorted({**hashes, **mine}.items()))
+        self._acknowledged = acknowledged(self._agreed, self.me, every)
+        complaints = tuple(sorted(self._shared - self._held.keys()))
+        return Masked(self._context, self.me, self._masked_row(), complaints)
 
     def _counted(self, clients: Collection[int]) -> int:
         """How many `clients` are, without neighbours whose shares this client could not open."""
@@ -176,7 +194,7 @@ class MaskingClient(ClientMemory):
             )
         least = self._limits.least(total)
         if self._noise:
-            least = max(least, total - self._noise.layers.count(total))
+            least = max(least, total - self._noise.layers.most_gone(total))
         if counted < least:
             raise BadMessage(
                 "too few",
@@ -184,21 +202,20 @@ class MaskingClient(ClientMemory):
                 f"be opened; expected {least}",
             )
 
-    def _masked_row(self) -> bytes:
+    def _masked_row(self) -> Bytes:
         """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
         masks = Expander(self._expected.codec.length, self._expected.codec.bits)
         total = masks.zeros()
-        row = self._row()
+        total += self._row().astype(masks.word)
         if self._noise:
-            row = row + self._noise.draw(self._expected_parties, self._layers, len(row))
-        total += row.astype(masks.word)
+            self._noise.add(total, self._expected_parties, self._layers)
         masks.apply(total, self_key(self._agreed, self._seed))
         for other in sorted(self._shared):
             secret = agreed_secret(self._pair, self._keys[other].mask)
             masks.apply(total, pair_key(self._agreed, secret, self.me, other), other > self.me)
         self._wipe()
         del self._pair, self._channel, self._secrets, self._layers
-        return masks.pack(masks.reduce(total))
+        return masks.pack(total)
 
     def _vote(self, survivors: Survivors) -> Vote:
         self._take_survivors(survivors)
@@ -231,6 +248,8 @@ class MaskingClient(ClientMemory):
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
-        too_much = self._near if gone < self._layer_count else set()  # from layer gone + 1 on
-        layers = tuple((who, shares[2 + gone]) for who, shares in held if who in too_much)
-        return Unmask(self._context, self.me, seeds, keys, gone, layers)
+        gone = max(gone, votes.gone)  # by no fewer layers than this client itself counts
+        staying = self._noise.layers.staying(self._expected_parties, gone) if self._noise else 0
+        too_much = self._near if staying < self._layer_count else set()  # from layer staying + 1 on
+        layers = tuple((who, shares[2 + staying]) for who, shares in held if who in too_much)
+        return Unmask(self._context, self.me, seeds, keys, staying, layers, self._acknowledged)

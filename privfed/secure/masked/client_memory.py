@@ -46,6 +46,7 @@ class ClientMemory(ABC):
     _layers: tuple[bytes, ...]
     _held: dict[int, tuple[int, ...]]
     _shared: set[int]
+    _acknowledged: bytes
     _survivors: Survivors
 
     def __init__(
@@ -96,7 +97,7 @@ class ClientMemory(ABC):
         )
         self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
         self._expected_parties = total = self._policy.counted_of(len(roster.clients))
-        self._layer_count = max(self._noise.layers.count(total), 0) if self._noise else 0
+        self._layer_count = self._noise.layers.count(total) if self._noise else 0
         near = neighbours(roster.seed, roster.clients, self._graph.degree, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
             raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
@@ -125,7 +126,8 @@ class ClientMemory(ABC):
             held, layers = tuple(sorted(self._held.items())), self._layers if step == 2 else ()
             state = replace(state, roster=self._roster, layers=layers, held=held)
         if 3 <= step < ENDED:
-            state = replace(state, shared=tuple(sorted(self._shared)))
+            hashes = self._acknowledged
+            state = replace(state, shared=tuple(sorted(self._shared)), acknowledged=hashes)
         if step == 4:
             state = replace(state, survivors=self._survivors)
         return state.to_bytes(self._terms)
@@ -166,6 +168,7 @@ class ClientMemory(ABC):
         if state.roster:
             near = {*self._take_roster(state.roster), self.me}
             self._held, self._shared = dict(state.held), set(state.shared)
+            self._acknowledged = state.acknowledged
             counts = {len(shares) for shares in self._held.values()}
             if not self._held.keys() | self._shared <= near or counts - {2 + self._layer_count}:
                 raise ValueError("shares of others than neighbours, or more or fewer than dealt")

@@ -9,6 +9,7 @@ signature: who may write the file may make one up, and may read the secrets in i
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,6 +21,7 @@ from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, si
 from privfed.secure.limits import Limits
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.messages.roster import Roster
+from privfed.secure.masked.messages.sealed_shares import values_of
 from privfed.secure.masked.messages.unmasking import Survivors
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.masked.shamir import LENGTH, PRIME
@@ -27,7 +29,8 @@ from privfed.secure.primitives import KEY
 
 ENDED = 5
 """The step of a client that answers nothing more."""
-_FORMAT = b"PFP1"
+_FORMAT = b"PFP2"
+_SEED = struct.Struct(f"<{KEY}s")
 _Kind = TypeVar("_Kind", Roster, Survivors)
 
 
@@ -79,8 +82,9 @@ class PartyState:
 
     `secrets` are its nonce, the seed of its own mask, and the private keys of channels and masks
     (steps 1 and 2), `layers` the seeds of its layers of noise (2). `held` are shares of secrets,
-    with whom they are of, and `shared` those who sent any (from 2 on, as `roster`). `survivors` it
-    voted for (4). After the end it holds nothing.
+    with whom they are of, and `shared` those who sent any (from 2 on, as `roster`), `acknowledged`
+    the hash of these shares' hashes (3 and 4). `survivors` it voted for (4). After the end it holds
+    nothing.
     """
 
     me: int
@@ -92,6 +96,7 @@ class PartyState:
     roster: Roster | None = None
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
     shared: tuple[int, ...] = ()
+    acknowledged: bytes = b""
     survivors: Survivors | None = None
 
     def to_bytes(self, terms: PartyTerms) -> bytes:
@@ -107,7 +112,7 @@ class PartyState:
         data += b"".join(self.secrets)
         if self.roster:
             data += sized(encode(self.roster)) + records(list(self.layers)) + _packed(self.held)
-            data += records([NUMBER.pack(client) for client in self.shared])
+            data += records([NUMBER.pack(client) for client in self.shared]) + self.acknowledged
         return data + (sized(encode(self.survivors)) if self.survivors else b"")
 
 
@@ -157,10 +162,11 @@ class StateReader:
             state = replace(state, secrets=tuple(data.take(KEY) for _ in range(4)))
         if 2 <= step < ENDED:
             roster = _message(data, Roster, context)
-            layers = tuple(seed.rest() for seed in data.records(KEY))
-            held, shared = _unpacked(data), data.records(NUMBER.size)
-            senders = tuple(sender.number() for sender in shared)
+            layers = tuple(seed for (seed,) in data.records(_SEED))
+            held, senders = _unpacked(data), tuple(sender for (sender,) in data.records(NUMBER))
             state = replace(state, roster=roster, layers=layers, held=held, shared=senders)
+        if step in (3, 4):
+            state = replace(state, acknowledged=data.take(KEY))
         if step == 4:
             state = replace(state, survivors=_message(data, Survivors, context))
         return state
@@ -185,9 +191,8 @@ def _packed(held: tuple[tuple[int, tuple[int, ...]], ...]) -> bytes:
 def _unpacked(data: Reader) -> tuple[tuple[int, tuple[int, ...]], ...]:
     width = data.count()
     held = []
-    for record in data.records(NUMBER.size + width * LENGTH):
-        who = record.number()
-        shares = tuple(int.from_bytes(record.take(LENGTH), "little") for _ in range(width))
+    for who, values in data.records(struct.Struct(f"<Q{width * LENGTH}s")):
+        shares = values_of(values)
         if not all(share < PRIME for share in shares):
             raise BadState("damaged", "a share outside the field")
         held.append((who, shares))

@@ -71,10 +71,10 @@ class Expected:
                 "wrong agreement",
                 "the server is configured otherwise than this client; compare on both sides the "
                 f"codec (clip, step, reach, noise), the policy ({_names(type(policy))}), the "
-                f"limits ({_names(Limits)}), the layers of noise (variance, tolerance, colluders) "
+                f"limits ({_names(Limits)}), the layers of noise ({_names(Layers)}) "
                 "and the version of privfed",
             )
 
 
-def _names(settings: type[Insists] | type[Limits]) -> str:
+def _names(settings: type[Insists] | type[Limits] | type[Layers]) -> str:
     return ", ".join(field.name for field in fields(settings))

@@ -23,7 +23,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted, Session
@@ -169,17 +168,20 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
 
 def _tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
     """P[of `degree` clients, drawn without replacement, j or more are marked], j = 0 ... k + 1."""
-    j = np.arange(degree + 1)
-    ways = _log_choose(clients, np.array([degree]))
-    chance = np.exp(_log_choose(marked, j) + _log_choose(clients - marked, degree - j) - ways)
+    others = clients - marked
+    least, most = max(0, degree - others), min(degree, marked)
+    first = _log_choose(marked, least) + _log_choose(others, degree - least)
+    j = np.arange(least, most)
+    rises = np.log((marked - j) * (degree - j) / ((j + 1) * (others - degree + j + 1)))
+    chance = np.zeros(degree + 1)
+    logs = first - _log_choose(clients, degree) + np.append(0.0, np.cumsum(rises))
+    chance[least : most + 1] = np.exp(logs)
     return np.append(np.cumsum(chance[::-1])[::-1], 0.0)
 
 
-def _log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The logarithm of n choose k; minus infinity where k is none of 0 to n."""
-    with np.errstate(invalid="ignore"):
-        ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    return np.where((k >= 0) & (k <= n), ways, -np.inf)
+def _log_choose(n: int, k: int) -> float:
+    """The logarithm of n choose k, for k from 0 to n."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _log2_cut(clients: int, gone: int, degree: int) -> float:
@@ -188,8 +190,9 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
     if gone < k:
         return -math.inf
     ways = math.log(n * (n - k - 1) / 2) if n > k + 1 else -math.inf
-    picks = gammaln(gone + 1) + gammaln(n - k + 1) - gammaln(n + 1) - gammaln(gone - k + 1)
-    return float((ways + picks) / math.log(2))
+    above = math.lgamma(gone + 1) + math.lgamma(n - k + 1)
+    below = math.lgamma(n + 1) + math.lgamma(gone - k + 1)
+    return (ways + above - below) / math.log(2)
 
 
 def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:

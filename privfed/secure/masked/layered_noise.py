@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import numpy as np
+
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.masked.seeded_uniforms import CipherUniforms
+from privfed.secure.packing import Words
 from privfed.secure.primitives import KEY
 from privfed.streams import Keys
 
@@ -19,20 +23,30 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """The seeds of layers 1 to T: each is the hash of the one before, and tells later ones."""
+        """The seeds of layers 1 to L: each is the hash of the one before, and tells later ones."""
         seeds = []
-        seed = self.keys.derived(b"layers").bits(KEY // 8).tobytes()
+        seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):
             seeds.append(seed)
             seed = next_layer(seed)
         return tuple(seeds)
 
+    def _seed(self, purpose: bytes) -> bytes:
+        return self.keys.derived(purpose).bits(KEY // 8).tobytes()
+
     def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
         """The noise `[length]` of one of `clients`: its base, and the layers of all `seeds`."""
-        total = self.layers.base(clients).draw(self.keys.derived(b"base"), length)
-        for number, seed in enumerate(seeds, start=1):
-            total = total + layer_noise(self.layers, clients, number, seed, length)
+        total = np.zeros(length, dtype=np.int64)
+        self.add(total, clients, seeds)
         return total
+
+    def add(self, total: Integers | Words, clients: int, seeds: tuple[bytes, ...]) -> None:
+        """Add the noise of `draw` to `total` `[length]` in place, modulo what its words hold."""
+        base = self.layers.base(clients)
+        shares = (base, *(self.layers.layer(clients, k + 1) for k in range(len(seeds))))
+        for share, seed in zip(shares, (self._seed(b"base"), *seeds), strict=True):
+            for part, noise in share.blocks(CipherUniforms(seed), len(total)):
+                total[part] += noise.astype(total.dtype)
 
 
 def next_layer(seed: bytes) -> bytes:
@@ -40,6 +54,8 @@ def next_layer(seed: bytes) -> bytes:
     return hashlib.sha256(b"privfed layer" + seed).digest()
 
 
-def layer_noise(layers: Layers, clients: int, number: int, seed: bytes, length: int) -> Integers:
-    """Layer `number` of a client `[length]`, to itself and to the server that takes it off."""
-    return layers.layer(clients, number).draw(Keys(seed, secret=True), length)
+def subtract_layer(total: Words, layers: Layers, clients: int, number: int, seed: bytes) -> None:
+    """Take layer `number` of one of `clients`, by its `seed`, off `total` `[length]` in place."""
+    share = layers.layer(clients, number)
+    for part, noise in share.blocks(CipherUniforms(seed), len(total)):
+        total[part] -= noise.astype(total.dtype)

@@ -14,15 +14,19 @@ from privfed.privacy.noise.site_noise import whole_sites
 from privfed.secure.channel import Channel
 from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
+from privfed.secure.frames import NUMBER
 from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.masked.channel import MaskedChannel
+from privfed.secure.masked.counted_operations import masked_operations
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graph import COMPLETE, Policy, graph_seed, neighbours, recoverable
+from privfed.secure.masked.graph import COMPLETE, Graph, Policy, graph_seed, neighbours, recoverable
 from privfed.secure.masked.messages.roster import Advertise
-from privfed.secure.masked.messages.sealed_shares import sealed_size
+from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
+from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.masked.site_policy import SitePolicy, least_threshold
-from privfed.secure.primitives import KEY, Expander
+from privfed.secure.operations import Operations
+from privfed.secure.primitives import KEY, SIGNATURE, Expander
 from privfed.secure.summation import Aborted, Session
 
 
@@ -132,32 +136,29 @@ class MaskedSums(SecureProtocol):
             few += clients * binomial_at_most(graph.threshold - 1, graph.degree, 1 - dropout)
         return min(1.0, missing + few)
 
-    def _degree(self, clients: int) -> int:
+    def _graph(self, clients: int) -> Graph:
+        """The graph of so many; the complete one where they are too few for any."""
         try:
-            return self.policy(0).graph(clients).degree
+            return self.policy(0).graph(clients)
         except Aborted:
-            return max(clients - 1, 1)
+            return Graph(clients, max(clients - 1, 1), max(clients - 1, 1))
 
-    def seconds(self, codec: Codec, clients: int) -> float:
-        """Measured seconds: keys and signatures for each neighbour, and the bytes of its mask."""
-        size = codec.length * Expander(1, codec.bits).word.itemsize
-        per_pair = 2e-4 + 2e-10 * size
-        return super().seconds(codec, clients) + clients * self._degree(clients) * per_pair
+    def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
+        return masked_operations(self._graph(clients), codec, layers)
 
-    def download(self, clients: int) -> float:
-        degree = self._degree(clients)
-        keys, shares, votes = Advertise.size, sealed_size(0) + 8, Vote.size
-        return degree * (keys + shares + votes * self.threshold) + (2 * 8 + KEY) * clients
+    def download(self, clients: int, layers: int = 0) -> float:
+        graph = self._graph(clients)
+        keys, shares = Advertise.size, sealed_size(layers) + _hashed_size(layers) + NUMBER.size
+        per_client = 2 * NUMBER.size + KEY  # in the roster with a nonce, and as a survivor
+        return graph.degree * (keys + shares) + graph.threshold * Vote.size + per_client * clients
 
-    def upload(self, codec: Codec, clients: int) -> float:
-        degree = self._degree(clients)
-        per_neighbour = sealed_size(0) + 8 + 41  # a sealed pair of shares, and one share at the end
-        return (
-            Expander(codec.length, codec.bits).size
-            + degree * per_neighbour
-            + Advertise.size
-            + 5 * 36
-        )
+    def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
+        degree, fixed = self._graph(clients).degree, 3 * (SIGNATURE + NUMBER.size) + 2 * KEY
+        opened = (NUMBER.size + LENGTH) * (2 if layers else 1)
+        sealed = NUMBER.size + sealed_size(layers) + _hashed_size(layers)
+        frames = 5 * (KEY + NUMBER.size)
+        row = Expander(codec.length, codec.bits).size
+        return row + degree * (sealed + opened) + Advertise.size + Vote.size + fixed + frames
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         """What holds of a sum over `clients`, in words.
@@ -250,3 +251,8 @@ class MaskedSums(SecureProtocol):
         stayed = {who for who in clients if gone[who] == Leaves.NEVER}
         if not all(recoverable(graph, near, shared, left) for left in (shared, sent, stayed)):
             raise Aborted("too few clients stayed to take the masks off")
+
+
+def _hashed_size(layers: int) -> int:
+    """Bytes of the hashes of one holder's shares, with whose they are."""
+    return NUMBER.size + (2 + layers) * HASH

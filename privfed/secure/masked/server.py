@@ -7,23 +7,28 @@ this client counts as dropped; where too few are left the session aborts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.culprit import Culprit
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
+from privfed.secure.masked.blame import Blame
 from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import neighbours, recoverable
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
+from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromServer, Message
 from privfed.secure.masked.shamir import PRIME
-from privfed.secure.masked.unmasking import Commitments, Members, Unmasking
-from privfed.secure.primitives import Expander, KeyPair, Words, random_key
+from privfed.secure.masked.unmasking import Members, Unmasking, handed
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair, random_key
 from privfed.secure.summation import Aborted
 
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
@@ -58,6 +63,8 @@ class MaskingServer:
         self._keys: dict[int, Advertise] = {}
         self._taken: set[bytes] = set()
         self._shares: dict[int, Shares] = {}
+        self._complaints: dict[int, tuple[int, ...]] = {}
+        self._gone, self._culprits = 0, dict[int, Culprit]()
         self._senders: set[int] = set()
         self._votes: dict[int, Vote] = {}
         self._unmasks: dict[int, Unmask] = {}
@@ -100,9 +107,23 @@ class MaskingServer:
         self._step += 1
         step = (self._roster, self._inboxes, self._survivors, self._consistency)[self._step - 1]
         self._alive = False  # unless the step succeeds
-        sent = step()
+        with self._named():
+            sent = step()
         self._alive, self._awaited = True, set(sent)
         return sent
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Who was proved to lie so far. An abort names them too."""
+        return tuple(culprit for _, culprit in sorted(self._culprits.items()))
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except Aborted as aborted:
+            aborted.culprits = self.culprits
+            raise
 
     def _require_alive(self) -> None:
         if not self._alive:
@@ -127,6 +148,8 @@ class MaskingServer:
         masks = {client: keys.mask for client, keys in self._keys.items()}
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
+        liars = min(self._policy.corrupt(len(clients)), graph.threshold - 1)
+        self._blame = Blame(self.invitation, common, self._keys, liars, self._culprits)
         return {
             client: replace(common, keys=tuple(self._keys[other] for other in near[client]))
             for client in clients
@@ -135,6 +158,11 @@ class MaskingServer:
     def _shared(self, message: Shares) -> None:
         if tuple(client for client, _ in message.sealed) != self._members.near[message.sender]:
             raise BadMessage("wrong receivers", "shares for others than the graph's neighbours")
+        holders = tuple(holder for holder, _ in message.hashes)
+        layers = self._members.layers(self._layers)
+        sizes = {len(hashes) for _, hashes in message.hashes}
+        if holders != self._members.holders(message.sender) or sizes != {(2 + layers) * HASH}:
+            raise BadMessage("wrong hashes", "not of all shares of each of its holders")
         self._shares[message.sender] = message
 
     def _inboxes(self) -> Mapping[int, Inbox]:
@@ -145,23 +173,27 @@ class MaskingServer:
             for receiver, text in message.sealed:
                 if receiver in sealed:
                     sealed[receiver].append((sender, text))
-        self._commitments = {
-            who: Commitments(shares.commitment, shares.layer_commitment)
-            for who, shares in self._shares.items()
-        }
+        self._dealings = {who: shares.dealing for who, shares in sorted(self._shares.items())}
         self._shares.clear()
-        return {me: Inbox(self._context, tuple(sorted(texts))) for me, texts in sealed.items()}
+        inboxes = {}
+        for me, texts in sealed.items():
+            hashes = tuple(pair for pair in handed(self._dealings, me) if pair[0] != me)
+            inboxes[me] = Inbox(self._context, tuple(sorted(texts)), hashes)
+        return inboxes
 
     def _masked(self, message: Masked) -> None:
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
-        words = self._masks.unpack(message.words)
-        if words is None:
+        near, complaints = self._members.near[message.sender], set(message.complaints)
+        if len(complaints) < len(message.complaints) or not complaints <= {*near} & self._sharers:
+            raise BadMessage("wrong complaints", "twice, or of others than neighbours who shared")
+        if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
-        self._sum += words
+        self._complaints[message.sender] = message.complaints
         self._senders.add(message.sender)
 
     def _survivors(self) -> Mapping[int, Survivors]:
+        self._blame.count(self._complaints.values())
         self._require(self._senders, "sent their row")
         if len(self._senders) < self._limits.least(self._members.expected):
             raise Aborted("too few clients sent their row")
@@ -174,12 +206,23 @@ class MaskingServer:
 
     def _consistency(self) -> Mapping[int, Votes]:
         self._require(set(self._votes), "agreed on the survivors")
+        self._gone = self._most_gone()
         sent: dict[int, Votes] = {}
         for me in sorted(self._votes):
             voters = [who for who in self._members.holders(me) if who in self._votes]
             enough = voters[: self._members.graph.threshold]
-            sent[me] = Votes(self._context, tuple(self._votes[who] for who in enough))
+            votes = tuple(self._votes[who] for who in enough)
+            sent[me] = Votes(self._context, votes, self._gone)
         return sent
+
+    def _most_gone(self) -> int:
+        """How many are gone as any honest voter counts them: those it complained about, too.
+
+        These are no more than there are liars. Layers of noise that all of them let go come off.
+        """
+        counted = (len(self._senders.intersection(self._complaints[who])) for who in self._votes)
+        garbled = max((count for count in counted if count <= self._blame.liars), default=0)
+        return self._members.expected - len(self._senders) + garbled
 
     def _unmasked(self, message: Unmask) -> None:
         near = set(self._members.holders(message.sender))
@@ -191,27 +234,34 @@ class MaskingServer:
         layers = [who for who, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
             raise BadMessage("wrong shares", "layers twice, or of others than survivors")
-        if message.gone < self._members.expected - len(self._senders):
+        missing = self._members.expected - len(self._senders)
+        if message.staying < self._members.staying(self._layers, missing):
             raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
         values = (*message.seeds, *message.keys, *message.layers)
         if not all(value < PRIME for _, value in values):
             raise BadMessage("wrong shares", "a share outside the field")
+        received = handed(self._dealings, message.sender)
+        if message.acknowledged != acknowledged(self._members.agreed, message.sender, received):
+            raise BadMessage("wrong hashes", "of others than the shares that it was handed")
         self._unmasks[message.sender] = message
 
     def total(self) -> tuple[Words, int]:
         """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
         self._require_alive()
         self._alive = False
-        self._require(set(self._unmasks), "helped to take the masks off")
         unmasking = Unmasking(
             self._masks,
             self._members,
-            self._commitments,
+            self._dealings,
             self._senders,
             self._unmasks,
             self._layers,
+            self._members.staying(self._layers, self._gone),
+            self._blame,
         )
-        return unmasking.total(self._sum), len(self._senders)
+        with self._named():
+            self._require(set(self._unmasks), "helped to take the masks off")
+            return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:
         """Raises `Aborted` unless, of all who shared secrets, enough holders are `left`."""

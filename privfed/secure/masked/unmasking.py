@@ -7,16 +7,30 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.masked.derived_keys import agreed_secret, commit, pair_key, self_key
+from privfed.secure.masked.blame import Blame
+from privfed.secure.masked.derived_keys import agreed_secret, pair_key, self_key
+from privfed.secure.masked.evidence import WrongDealing, WrongShare, gives_its_secret
 from privfed.secure.masked.graph import Graph
-from privfed.secure.masked.layered_noise import layer_noise, next_layer
+from privfed.secure.masked.layered_noise import next_layer, subtract_layer
+from privfed.secure.masked.messages.rows import Dealing
+from privfed.secure.masked.messages.sealed_shares import (
+    LAYERS,
+    MASK_KEY,
+    SEED,
+    ShareHashes,
+    hash_of,
+    share_hash,
+)
 from privfed.secure.masked.messages.unmasking import Unmask
+from privfed.secure.masked.reed_solomon import corrected
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.primitives import Expander, KeyPair, Words
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander, KeyPair
 from privfed.secure.summation import Aborted
 
-Dealt = dict[int, dict[int, int]]
-"""Shares of secrets: by their owner, and by the place of their holder."""
+Secret = tuple[int, int]
+"""Whose secret, and which."""
+_NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a layer's seed"}
 
 
 @dataclass(frozen=True)
@@ -38,119 +52,142 @@ class Members:
         """The place of each client among the holders of shares, from 1."""
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
+    def layers(self, noise: Layers | None) -> int:
+        """How many layers each client's `noise` has."""
+        return max(noise.count(self.expected), 0) if noise else 0
+
+    def staying(self, noise: Layers | None, gone: int) -> int:
+        """How many layers of each client's `noise` stay with `gone` of the parties missing."""
+        return noise.staying(self.expected, gone) if noise else 0
+
     def holders(self, client: int) -> tuple[int, ...]:
         """The clients who hold shares of the secrets of `client`."""
         return self.graph.holders(client, self.near[client])
 
 
 @dataclass(frozen=True)
-class Commitments:
-    """Hashes by which the server knows a client's seed, and that of its last layer of noise."""
-
-    seed: bytes
-    layer: bytes
-
-
-@dataclass(frozen=True)
 class Unmasking:
     """Takes the masks off one sum of the rows of `senders`, with the shares in helpers' `answers`.
 
-    `commitments` are of all who shared their secrets. Of each client helpers tell shares of the
-    seed or of the key, never of both, and tell none but those that they hold: the server has
-    refused other answers.
+    `dealings` are of all who shared their secrets. Of each client helpers tell shares of the seed
+    or of the key, never of both, and tell none but those that they hold: the server has refused
+    other answers. Of the layers of noise those above `staying` come off.
+
+    *Wrong shares* have another hash than their dealer signed: they are left out, and who told them
+    is proved to lie. So as long as `threshold` good ones are left of each secret, a sum comes out.
+    *Wrong dealings* have the right hashes, and give another secret than their dealer committed to:
+    it is proved to lie. As far as half of what is more than `threshold` shares, they are corrected.
+
+    **Who stops a sum is named.** Let at most `liars` of a client's holders lie, and let threshold +
+    `liars` honest ones have told what they hold. Then either all secrets are there, or there is a
+    culprit. For where a secret has fewer than `threshold` good shares, more than `liars` honest
+    holders had none: each of them complained. And where it has as many, it is given back, or its
+    dealer is proved to lie.
     """
 
     masks: Expander
     members: Members
-    commitments: Mapping[int, Commitments]
+    dealings: Mapping[int, Dealing]
     senders: Set[int]
     answers: Mapping[int, Unmask]
     layers: Layers | None
+    staying: int
+    blame: Blame
 
     def total(self, masked: Words) -> Words:
         """The sum `[length]` modulo 2^bits of the rows whose masked sum is `masked`.
 
-        Raises `Aborted` for secrets that cannot be put together, or are not those committed to.
+        Raises `Aborted` where a secret cannot be put together. All shares are looked at before.
         """
+        secrets = self._secrets()
         total = masked.copy()
-        agreed = self.members.agreed
-        for who, shares in sorted(self._seeds().items()):
-            seed = self._secret(shares)
-            if commit(agreed, seed) != self.commitments[who].seed:
-                raise Aborted("wrong seed: shares of a client's seed do not fit its commitment")
-            self.masks.apply(total, self_key(agreed, seed), subtract=True)
-        for who, shares in sorted(self._keys().items()):
-            self._remove_pairs(total, who, self._secret(shares))
-        self._remove_layers(total)
+        for (who, which), secret in secrets.items():
+            if which == SEED:
+                self.masks.apply(total, self_key(self.members.agreed, secret), subtract=True)
+            elif which == MASK_KEY:
+                self._remove_pairs(total, who, KeyPair(secret))
+            else:
+                self._remove_layers(total, secret)
         return self.masks.reduce(total)
 
-    def _seeds(self) -> Dealt:
-        """Shares of the seeds of those in the sum."""
-        dealt: Dealt = {who: {} for who in self.senders}
+    def _secrets(self) -> dict[Secret, bytes]:
+        """All secrets that are needed. Raises `Aborted`."""
+        opened = self._opened()
+        secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
+        for (_, which), secret in secrets.items():
+            if secret is None:
+                raise Aborted(f"too few good shares of {_NAMES[min(which, LAYERS)]}")
+        return {needed: secret for needed, secret in secrets.items() if secret is not None}
+
+    def _opened(self) -> dict[Secret, dict[int, int]]:
+        """The shares of each secret that is needed, by their holders, without wrong ones."""
+        opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
+        opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
+        if self.members.layers(self.layers) > self.staying:
+            opened |= {(who, LAYERS + self.staying): {} for who in self.senders}
+        agreed = self.members.agreed
         for helper, answer in self.answers.items():
-            self._collect(dealt, helper, answer.seeds)
-        return dealt
+            for who, which, value in answer.shares:
+                hashes = self.dealings[who].by_holder[helper]
+                if hash_of(hashes, which) != share_hash(agreed, who, helper, which, value):
+                    self._prove_wrong_share(answer)
+                elif (who, which) in opened:
+                    opened[who, which][helper] = value
+        return opened
 
-    def _keys(self) -> Dealt:
-        """Shares of the mask keys of those who shared them, and sent no row."""
-        dealt: Dealt = {who: {} for who in self.commitments.keys() - self.senders}
-        for helper, answer in self.answers.items():
-            self._collect(dealt, helper, answer.keys)
-        return dealt
+    def _prove_wrong_share(self, answer: Unmask) -> None:
+        hashes = handed(self.dealings, answer.sender)
+        self.blame.prove(WrongShare(answer, hashes))
 
-    def _layer_seeds(self) -> dict[int, Dealt]:
-        """Shares of seeds of layers, by how many clients are gone as their helpers count."""
-        dealt: dict[int, Dealt] = {}
-        for helper, answer in self.answers.items():
-            counted_alike = dealt.setdefault(answer.gone, {who: {} for who in self.senders})
-            self._collect(counted_alike, helper, answer.layers)
-        return dealt
+    def _secret(self, who: int, which: int, shares: Mapping[int, int]) -> bytes | None:
+        """The secret that has these `shares`, by their holders; None where it cannot be had."""
+        threshold, places = self.members.graph.threshold, self.members.places
+        if len(shares) < threshold:
+            return None
+        by_place = {places[holder]: value for holder, value in shares.items()}
+        if self._is_right(who, which, secret := _any(by_place, threshold)):
+            return secret
+        first = tuple(sorted(shares.items(), key=lambda share: places[share[0]]))[:threshold]
+        self.blame.prove(WrongDealing(self.dealings[who], which, first))
+        secret = corrected(by_place, threshold)
+        return secret if self._is_right(who, which, secret) else None
 
-    def _collect(self, dealt: Dealt, helper: int, shares: tuple[tuple[int, int], ...]) -> None:
-        for who, value in shares:
-            dealt[who][self.members.places[helper]] = value
+    def _is_right(self, who: int, which: int, secret: bytes | None) -> bool:
+        members = self.members
+        public = members.mask_keys[who]
+        return secret is not None and gives_its_secret(
+            self.dealings[who], members.agreed, public, which, secret
+        )
 
-    def _remove_pairs(self, total: Words, gone: int, secret: bytes) -> None:
+    def _remove_pairs(self, total: Words, gone: int, pair: KeyPair) -> None:
         """Subtract the masks that survivors put on for a client that never sent its row."""
-        pair = KeyPair(secret)
-        if pair.public != self.members.mask_keys[gone]:
-            raise Aborted("wrong key: shares of a client's key do not fit its public key")
         for other in self.members.near[gone]:
             if other in self.senders:
                 shared = agreed_secret(pair, self.members.mask_keys[other])
                 key = pair_key(self.members.agreed, shared, gone, other)
                 self.masks.apply(total, key, subtract=gone < other)
 
-    def _remove_layers(self, total: Words) -> None:
-        """Subtract the layers of noise that fewer survivors would have needed.
-
-        Each helper counted who is `gone` by itself. Where somebody garbled what it dealt some of
-        them, these count it as gone: it is the others' count, if they are enough, that holds.
-        """
-        clients = self.members.expected
-        most = self.layers.count(clients) if self.layers else 0
-        if self.layers is None or clients - len(self.senders) >= most:
+    def _remove_layers(self, total: Words, seed: bytes) -> None:
+        """Subtract the layers of one client's noise that fewer survivors would have needed."""
+        if self.layers is None:
             return
-        shares = self._layer_seeds()
-        gone = self._agreed_gone(shares)
-        for who in sorted(self.senders) if gone < most else ():
-            seed = self._secret(shares[gone][who])
-            for number in range(gone + 1, most + 1):
-                noise = layer_noise(self.layers, clients, number, seed, len(total))
-                total -= noise.astype(total.dtype)
-                last, seed = seed, next_layer(seed)
-            if commit(self.members.agreed, last) != self.commitments[who].layer:
-                raise Aborted("wrong layer: shares of a layer's seed do not fit its commitment")
+        for number in range(self.staying + 1, self.members.layers(self.layers) + 1):
+            subtract_layer(total, self.layers, self.members.expected, number, seed)
+            seed = next_layer(seed)
 
-    def _agreed_gone(self, shares: Mapping[int, Dealt]) -> int:
-        """The smallest number of missing clients for which everybody's layers can be told."""
-        for gone in sorted(shares):
-            if all(len(dealt) >= self.members.graph.threshold for dealt in shares[gone].values()):
-                return gone
-        raise Aborted("too few clients count the same survivors to take layers of noise off")
 
-    def _secret(self, shares: Mapping[int, int]) -> bytes:
-        try:
-            return reconstruct(shares, self.members.graph.threshold)
-        except ValueError as error:
-            raise Aborted(f"a secret cannot be put together: {error}") from error
+def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
+    """The hashes of all shares that `holder` was dealt, in the order of their dealers."""
+    return tuple(
+        (dealer, dealing.by_holder[holder])
+        for dealer, dealing in sorted(dealings.items())
+        if holder in dealing.by_holder
+    )
+
+
+def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
+    """The secret that the first `threshold` shares give; None where there is no such secret."""
+    try:
+        return reconstruct(shares, threshold)
+    except ValueError:
+        return None

@@ -15,6 +15,7 @@ from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.envelope import Envelope, Kind
 from privfed.errors import Busy, Refused
+from privfed.round.world import NoExclusions
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,22 @@ def test_it_waits_until_enough_are_there(made):
     asking.play()
     assert waited == [1.0] * 3
     assert [charge.round for charge in asking.ledger.charges] == [1]
+
+
+class Listed(NoExclusions):
+    def before(self, round):
+        return frozenset({2})
+
+
+def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
+    """Here all sites are needed: nothing is charged for a round without it."""
+    asked, there = [], sites(made)
+    there[2] = asked.append
+    asking = Asking(made, Loopback(there), exclusions=Listed())
+    with pytest.raises(Busy, match="h2: it was proved to lie in a secure sum"):
+        asking.play()
+    assert not asked
+    assert not asking.ledger.charges
 
 
 @pytest.mark.parametrize(

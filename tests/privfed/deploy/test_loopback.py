@@ -38,6 +38,7 @@ from privfed.secure.frames import Reader, sized
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted
+from privfed.store.run_directory import RunDirectory
 from privfed.vector import Layout
 
 SITES, PATIENTS, ROUNDS = 5, 40, 4
@@ -304,7 +305,7 @@ def test_a_site_that_fails_says_nothing_of_why(tables, monkeypatch):
 def reaching(sites, out):
     """Elsewhere: these agents, over a loop-back carrier, of the run in the folder `out`."""
     carrier = Loopback({site: agent.answer for site, agent in sites.items()})
-    reach = Reach(out / "config.toml", FEDERATION, KEY_OF_COORDINATOR, lambda _: carrier, 20.0, 0.0)
+    reach = Reach(RunDirectory(out), FEDERATION, KEY_OF_COORDINATOR, lambda _: carrier, 20.0, 0.0)
     return Elsewhere(load_nobody, reach)
 
 

@@ -622,6 +622,18 @@ def test_awkward_tables_are_drawn(kind):
         )
 
 
+def test_what_rows_showed_of_clients_is_no_column(tmp_path, quick):
+    """Under a rule on rows, simulation metrics hold facts of clients, which no table can."""
+    base = BASE.replace("noise_multiplier = 2.0", 'mechanism = "none"')
+    base = base.replace("rounds = 4", "rounds = 4\nsimulation_metrics = true")
+    grid = 'base = "base.toml"\n[grid]\n"aggregation.rule" = ["median"]'
+    path = write(tmp_path, grid, base)
+    assert run(path).exit_code == 0
+    (measured,) = table(path)
+    assert measured["status"] == "done"
+    assert "misbehaviour" not in measured
+
+
 def test_words_that_look_like_numbers_or_nothing_stay_words(tmp_path, quick):
     grid = 'base = "base.toml"\n[grid]\n"data.population" = ["1", "01", "NA", "a, \\"b\\"\\nc"]\n'
     figure = '[[figure]]\nname = "f"\nkind = "bars"\nx = "data.population"\nwhere = {}\n'

@@ -12,7 +12,7 @@ from scipy import stats
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -25,7 +25,7 @@ from privfed.streams import Keys, Streams
 
 def summed(mechanism, leaves, rounds, *, protocol=None, arithmetic=False, tolerance=1.0, minimum=0):
     """`[rounds, d]` whole numbers of the sum of zero rows: noise alone."""
-    clients, width = len(leaves), 16
+    clients, width = len(leaves), 256
     limits = Limits(clients, minimum, arithmetic, tolerance)
     summation = (protocol or MaskedSums(threshold=0.3, bits=20)).over(limits)
     encoding = mechanism.encoding(mechanism.init())
@@ -48,13 +48,13 @@ def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
     setting = replace(SETTING, size=8, capacity=8, minimum=1, honest=1.0)
     mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
     leaves = [*GONE[:gone], *[Leaves.NEVER] * (8 - gone)]
-    sample = summed(mechanism, leaves, 200, arithmetic=arithmetic, tolerance=0.3)
+    sample = summed(mechanism, leaves, 25, arithmetic=arithmetic, tolerance=0.3)
     variance = (2.0 * mechanism.clip / mechanism.grid().step) ** 2
     spread = 3 * math.sqrt(variance)
     assert mechanism._release(1.0, 1).variance == pytest.approx(variance)
     assert fits(sample, skellam_cdf(variance), -spread, spread) > 1e-6
-    missing = skellam_cdf(variance * 7 / 8)
-    assert fits(sample, missing, -spread, spread) < 1e-3
+    missing = skellam_cdf(variance * 6 / 8)
+    assert fits(sample, missing, -spread, spread) < 1e-6
 
 
 @pytest.mark.parametrize("kind", [SkellamNoise, DiscreteGaussianNoise])
@@ -63,7 +63,7 @@ def test_sized_by_a_minimum_survivors_make_up_what_is_charged_or_more(kind):
     mechanism = kind(noise_multiplier=2.0).resolved(setting)
     for gone in (0, 2):
         leaves = [*[Leaves.BEFORE_MASKING] * gone, *[Leaves.NEVER] * (8 - gone)]
-        sample = summed(mechanism, leaves, 120, minimum=6)
+        sample = summed(mechanism, leaves, 15, minimum=6)
         share = mechanism.grid().share
         spread = math.sqrt(8 - gone) * share
         statistic = (sample.astype(float) ** 2).sum() / spread**2
@@ -140,14 +140,37 @@ def test_a_wrong_layer_aborts_and_never_makes_a_wrong_sum():
         channel.total()
 
 
-def test_layers_add_up_to_the_same_whatever_is_kept():
-    layers = Layers(100.0, 0.4)
-    for clients in (2, 7, 50):
-        for gone in range(layers.count(clients) + 1):
-            each = layers.base(clients).variance
-            each += sum(layers.layer(clients, k).variance for k in range(1, gone + 1))
-            assert (clients - gone) * each == pytest.approx(100.0)
+@pytest.mark.parametrize("colluders", [0, 3])
+@pytest.mark.parametrize("waste", [0.0, WASTE, 0.3])
+def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
+    """Whoever is gone: v at least of those who count, 1 + waste times that at most."""
+    layers = Layers(100.0, 0.4, colluders, waste)
+    for clients in (5, 7, 22, 50, 400):
+        shares = [layers.layer(clients, k + 1) for k in range(layers.count(clients))]
+        variances = [share.variance for share in (layers.base(clients), *shares)]
+        for gone in range(layers.most_gone(clients) + 1):
+            kept = layers.staying(clients, gone)
+            each = sum(variances[: kept + 1])
             assert layers.remaining(clients, gone).variance == pytest.approx(each)
+            counted = clients - gone - colluders
+            assert 100 * (1 - 1e-9) <= counted * each <= 100 * (1 + waste + 1e-9)
+            fewer = sum(variances[:kept])
+            assert counted * fewer < 100 * (1 - 1e-9), "a layer too many was kept"
+        assert layers.boundaries(clients)[-1] == max(layers.most_gone(clients), 0)
+
+
+def test_coarse_layers_are_few_and_exact_ones_are_for_amplified_readers_alone():
+    assert Layers(1.0, 0.2, 0, WASTE).boundaries(100) == (0, 5, 10, 15, 20)
+    assert Layers(1.0, 0.2).count(100) == 20
+    assert Layers(1.0, 0.2, 0, WASTE).count(10_000) == 5
+    for against, added, waste in (
+        ("server", 1.0, WASTE),
+        ("readers", 1.0, 0),
+        ("readers", 0.9, WASTE),
+    ):
+        setting = replace(SETTING, against=against, added=added)
+        mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers").resolved(setting)
+        assert mechanism.share().waste == waste
 
 
 def test_encoding_is_right_on_average_on_a_coarse_grid():

@@ -1,5 +1,6 @@
 """The shares of distributed noise have their distributions, to the last bit."""
 
+import bisect
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from privfed.privacy.noise.table_sampler import (
     discrete_gaussian_table,
     skellam_table,
 )
+from privfed.privacy.noise.uniforms import FreshUniforms
 from privfed.streams import Keys
 
 
@@ -59,26 +61,61 @@ def test_a_table_is_the_distribution_to_192_bits():
     assert found.total_variation < 1e-40
 
 
-def test_further_bits_decide_where_64_tie():
-    """An entry that ends in the middle of a 64-bit word takes its half of the tied draws."""
-    word = 3 << 62
-    exact = [(word << 128) + (1 << 127), 1 << 192]
-    words = np.array([word, 2**64 - 1], dtype=np.uint64)
-    table = DistributionTable(0, words, exact, 0.0)
+class Fixed:
+    """Numbers with given leading bits, and further ones of the system's."""
 
-    class Tied(Keys):
-        def bits(self, count):
-            if count == 2:  # the further ones
-                return super().bits(count)
-            return np.full(count, word, dtype=np.uint64)
+    def __init__(self, bits, rest=None):
+        self.bits, self.given, self.asked = np.array(bits, dtype=np.uint32), rest, []
 
-        def derived(self, what):
-            return Keys(None)
+    def leading(self, count):
+        part, self.bits = self.bits[:count], self.bits[count:]
+        return part
 
-    drawn = table.draw(Tied(None), 4000)
-    assert stats.binomtest(int((drawn == 0).sum()), 4000).pvalue > 1e-6
-    below = DistributionTable(0, words, exact, 0.0).draw(Keys(None), 40_000)
+    def rest(self, place):
+        self.asked.append(place)
+        return FreshUniforms(Keys(None)).rest(place) if self.given is None else self.given
+
+
+def drawn(table, source, count):
+    return np.concatenate([block.copy() for _, block in table.blocks(source, count)])
+
+
+def test_further_bits_decide_where_the_leading_tie():
+    """An entry that ends in the middle of a leading word takes its half of the tied draws."""
+    word = 3 << 30
+    table = DistributionTable(0, [(word << 160) + (1 << 159), 1 << 192], 0.0)
+    tied = drawn(table, Fixed([word] * 4000), 4000)
+    assert stats.binomtest(int((tied == 0).sum()), 4000).pvalue > 1e-6
+    below = table.draw(Keys(None), 40_000)
     assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("variance", [0.3, 900.0, 900.0**2, 5000.0**2])
+def test_each_draw_is_where_its_number_falls_among_all_192_bits(variance):
+    """At every value of the distribution, beside it, and anywhere: by the guide and without."""
+    table = skellam_table(variance)
+    edges = np.unique(table.words)[:: max(1, len(table.words) // 6000)].astype(np.int64)
+    near = np.concatenate([edges - 1, edges, edges + 1, [0, 2**32 - 1]]).clip(0, 2**32 - 1)
+    anywhere = Keys(b"16 bytes of seed").bits(20_000) >> np.uint64(32)
+    bits = np.concatenate([near, anywhere.astype(np.int64)])
+    for rest in (0, 2**160 - 1):
+        wanted = [
+            bisect.bisect_right(table.exact, (bit << 160) + rest) + table.first
+            for bit in bits.tolist()
+        ]
+        guided, short = Fixed(bits, rest), Fixed(bits, rest)
+        assert drawn(table, guided, len(bits)).tolist() == wanted
+        few = [drawn(table, short, min(5000, len(bits) - at)) for at in range(0, len(bits), 5000)]
+        assert np.concatenate(few).tolist() == wanted
+        tied = np.flatnonzero(np.isin(bits, table.words))
+        assert guided.asked == tied.tolist()
+
+
+def test_seeded_draws_are_those_of_their_64_bit_words():
+    table, keys = skellam_table(50.0), Keys(b"16 bytes of seed")
+    leading = np.array([below >> 128 for below in table.exact[:-1]], dtype=np.uint64)
+    wanted = np.searchsorted(leading, keys.bits(50_000), side="right") + table.first
+    assert np.array_equal(table.draw(keys, 50_000), wanted)
 
 
 def test_exact_draws_refuse_what_they_have_no_proof_for():

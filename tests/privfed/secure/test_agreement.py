@@ -83,7 +83,7 @@ def test_another_version_completes_no_sum(monkeypatch):
     assert (
         here == agreement.agreement(noise=None, clip=np.float64(1)) != agreement.agreement(clip=1)
     )
-    monkeypatch.setattr(agreement, "PROTOCOL", 3)
+    monkeypatch.setattr(agreement, "PROTOCOL", agreement.PROTOCOL + 1)
     assert agreement.agreement(**facts) != here
     with pytest.raises(TypeError, match="no form that two parties could compare"):
         agreement.agreement(of=object())

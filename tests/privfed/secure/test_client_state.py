@@ -77,7 +77,7 @@ def resealed(data):
 
 def test_another_format_is_refused_by_name():
     with pytest.raises(BadState, match=r"^other format: a state that another version"):
-        restored(resealed(b"PFP2" + STATES[2][4:]))
+        restored(resealed(b"PFP3" + STATES[2][4:]))
 
 
 FOREIGN = {
@@ -126,7 +126,7 @@ def read(data):
 @settings(max_examples=100, deadline=None)
 def test_no_other_bytes_are_a_state(data):
     assert read(data) is None
-    assert read(b"PFP1" + data) is None
+    assert read(b"PFP2" + data) is None
     assert read(resealed(STATES[1][:HEAD] + data + bytes(CHECK))) is None
 
 

@@ -1,5 +1,6 @@
 """Whatever a server says: a sum of enough honest survivors who agreed on it, or nothing."""
 
+import bisect
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ class Broken(AssertionError):
 def judge(world):
     """Every sum that was opened: each exact, of enough rows, and with the noise that is due."""
     setting, opened = world.setting, world.opened()
+    if any(one.framed for one in world.honest):
+        raise Broken("an honest client is proved to lie")
     for each in opened:
         exact = sum(one.noised() for one in each.of)
         assert np.array_equal(each.total, exact.astype(np.uint16)), "the judge has miscounted"
@@ -38,7 +41,8 @@ def judge(world):
             raise Broken(f"a sum of {honest} of {clients}")
         if setting.layers:
             corrupt, parties = setting.policy.corrupt(clients), setting.policy.counted_of(clients)
-            left = sum(setting.layers.remaining(parties, kept).variance for kept in each.kept)
+            ends = setting.layers.boundaries(parties)
+            left = sum(setting.layers.remaining(parties, ends[kept]).variance for kept in each.kept)
             counted = honest + (0 if setting.layers.colluders else corrupt)
             due = setting.layers.variance * honest / counted
             if left < due * (1 - 1e-9):
@@ -63,9 +67,13 @@ class Moves:
     """Honest clients for whom the server makes up keys."""
     spoil: str = ""
     """What it changes of a roster."""
+    gone: bool = False
+    """Whether it makes up how many are gone."""
 
 
 PLAIN = Moves()
+COARSE = 0.5
+"""What coarse layers may waste, so that of few clients several share one."""
 
 
 def attack(world, rosters, moves=PLAIN):
@@ -126,7 +134,8 @@ def attack(world, rosters, moves=PLAIN):
             votes[stranger.me] = stranger.vote
         strangers = setting.strangers if moves.votes == "strangers" else ()
         cast = [*(votes[who] for who in sorted(votes)), *world.votes_of(strangers, one)]
-        world.unmask(one, cast * (8 if moves.votes == "often" else 1))
+        gone = int(rng.integers(len(one.secrets))) if moves.gone else 0
+        world.unmask(one, cast * (8 if moves.votes == "often" else 1), gone)
     return world
 
 
@@ -147,7 +156,11 @@ def dealer(world, one, name):
 def text(world, one, name, dealer):
     if name in world.played:
         return world.corrupt_text(name, one)
-    return dealer.sealed[one.me] if dealer else world.rng.bytes(SEAL + 16 + LENGTH * 2)
+    return (
+        dealer.sealed[one.me]
+        if dealer
+        else tuple(map(world.rng.bytes, (SEAL + 16 + LENGTH * 2, 32)))
+    )
 
 
 def weak(roster, world, former):
@@ -214,7 +227,7 @@ def drawn(rng):
         others = [(picks, picks - agree, named(rng, picks, picks - agree, agree))]
     rosters = [(small, agree, named(rng, small, agree | hostile, absent)), *others]
     limits = Limits(len(small | more), minimum, tolerance=tolerance)
-    layers = Layers(30.0, tolerance) if layered else None
+    layers = Layers(30.0, tolerance, 0, COARSE * (len(small) % 2)) if layered else None
     people = tuple(sorted(small | more))
     return Setting(people, frozenset(hostile), policy, limits, layers), rosters
 
@@ -256,7 +269,8 @@ def scripted(rng, scripts):
     """A setting, one roster that all agree to, and a plan to open a sum of fewer than is due."""
     count, policy = cohort(rng, (4, 5, 5, 8, 8, 8, 10), (0.6, 0.6, 0.6, 0.75), (0.0, 0.0, 0.1, 0.2))
     graph, corrupt = policy.graph(count), policy.corrupt(count)
-    layers = Layers(30.0, float(rng.choice([0.26, 0.4]))) if rng.random() < 0.3 else None
+    part = float(rng.choice([0.26, 0.4]))
+    layers = Layers(30.0, part, 0, COARSE * (count % 2)) if rng.random() < 0.3 else None
     tolerance = layers.tolerance if layers and rng.random() < 0.5 else 1.0
     minimum = int(rng.choice([0, 0, min(graph.threshold + 1, count), rng.integers(2, count + 1)]))
     limits = Limits(count, 0 if layers else minimum, tolerance=tolerance)
@@ -264,7 +278,7 @@ def scripted(rng, scripts):
     setting = Setting(tuple(range(count)), hostile, policy, limits, layers, strangers)
     due = max(limits.least(count), graph.threshold, graph.survivors)
     if layers:
-        due = max(due, count - layers.count(count))
+        due = max(due, count - layers.most_gone(count))
     others = (corrupt + rng.permutation(count - corrupt)).tolist()
     everybody = [*hostile, *others]
     script, survivors, moves = rng.choice(scripts), [set(everybody)], PLAIN
@@ -318,6 +332,7 @@ def session(seed, client=MaskingClient, scripts=()):
     else:
         setting, rosters = drawn(rng)
         moves = Moves(float(rng.choice([0.0, 0.0, 0.0, 0.0, 0.03, 0.15])))
+    moves = replace(moves, gone=bool(setting.layers and seed % 2))
     world = World(setting, rng, client)
     for _ in range(1 + (rng.random() < (0.5 if moves.spoil else 0.1))):
         attack(world, rosters, moves)
@@ -366,6 +381,14 @@ class NamesOfLayers(MaskingClient):
         return super()._unmask(votes)
 
 
+class Believing(MaskingClient):
+    """Takes layers of noise off by what the server says."""
+
+    def _unmask(self, votes):
+        self._counted = lambda clients: self._expected_parties
+        return super()._unmask(votes)
+
+
 class Obedient(MaskingClient):
     """Takes the threshold that the server offers."""
 
@@ -375,7 +398,7 @@ class Obedient(MaskingClient):
 
 def unbound(monkeypatch):
     """Shares are sealed for a receiver, and not for a roster."""
-    for name in ("channel_key", "between"):
+    for name in ("channel_key", "between", "share_hashes"):
         whole = getattr(masking_client, name)
         monkeypatch.setattr(masking_client, name, lambda _, *rest, whole=whole: whole(b"", *rest))
 
@@ -383,6 +406,15 @@ def unbound(monkeypatch):
 def without_a_roster(monkeypatch):
     """All that is bound to the roster is bound to the invitation instead."""
     monkeypatch.setattr(Roster, "agreed", lambda roster: roster.context)
+
+
+def a_layer_too_many(monkeypatch):
+    """Of layers that several numbers of missing clients share, the one above is taken off, too."""
+
+    def staying(layers, clients, gone):
+        return bisect.bisect_right(layers.boundaries(clients), gone) - 1
+
+    monkeypatch.setattr(Layers, "staying", staying)
 
 
 def halved(monkeypatch):
@@ -405,7 +437,7 @@ CHECKS = {
         "len(holders) < self._graph.threshold or counted < self._graph.survivors",
     ),
     "the limits": ("few", "self._limits.least(total)"),
-    "the noise": ("few", "total - self._noise.layers.count(total)"),
+    "the noise": ("few", "total - self._noise.layers.most_gone(total)"),
     "that survivors are of the roster": (
         "few",
         "list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys()",
@@ -430,11 +462,11 @@ keys differ (all that is derived from them is bound to two names), and the capac
 """
 
 
-def without(check):
+def without(check, by="False"):
     """A client for which it is never false, or a number zero."""
     source, names = inspect.getsource(MaskingClient), dict(vars(masking_client))
     assert source.count(check) == 1
-    exec(source.replace(check, "False"), names)
+    exec(source.replace(check, by), names)
     return names["MaskingClient"]
 
 
@@ -442,6 +474,11 @@ def without(check):
 def test_the_judge_finds_what_a_client_gives_away_without_one_of_its_checks(ideal, script, check):
     with pytest.raises(Broken):
         judged(range(300), without(check), [script])
+
+
+def test_the_judge_finds_who_is_proved_to_lie_as_it_does_not_look_at_hashes(ideal):
+    with pytest.raises(Broken, match="an honest client"):
+        judged(range(300), without("self._hashes(sender, self.me, held) == hashes[sender]", "True"))
 
 
 @pytest.mark.slow
@@ -456,10 +493,12 @@ def test_it_finds_them_among_all_others(ideal, check):
     [
         (Names, None, ()),
         (NamesOfLayers, None, ()),
+        (Believing, None, ()),
         (Obedient, None, ["weak"]),
         (MaskingClient, unbound, ()),
         (MaskingClient, without_a_roster, ()),
         (MaskingClient, halved, ()),
+        (MaskingClient, a_layer_too_many, ()),
     ],
 )
 def test_the_judge_finds_what_a_weaker_client_gives_away(

@@ -177,7 +177,7 @@ def test_layers_come_off_by_the_count_of_those_whom_nobody_garbled():
     """A client that could not open one sender's shares counts it as gone; the others are enough."""
     of, layers = session(8, [Leaves.BEFORE_MASKING, *[0] * 7]), Layers(50.0, 0.3)
     encoder, limits = codec(), Limits(8, tolerance=0.3)
-    sums, gone = [], set()
+    sums, staying = [], set()
 
     class Seeing(Wire):
         def __init__(self, spoils):
@@ -186,7 +186,7 @@ def test_layers_come_off_by_the_count_of_those_whom_nobody_garbled():
         def carry(self, client, data, upward):
             message = wire.decode(data)
             if isinstance(message, wire.Unmask):
-                gone.add(message.gone)
+                staying.add(message.staying)
             if self.spoils and client == 13 and isinstance(message, wire.Inbox):
                 _, (second, text), *rest = message.sealed
                 garbled = (message.sealed[0], (second, bytes(len(text))), *rest)
@@ -199,4 +199,4 @@ def test_layers_come_off_by_the_count_of_those_whom_nobody_garbled():
         assert channel.faults == []
         sums.append(channel.total()[0].tolist())
     assert sums[0] == sums[1]
-    assert gone == {1, 2}
+    assert staying == {1, 2}

@@ -11,7 +11,7 @@ from privfed.secure.masked.derived_keys import channel_key, pair_key, self_key
 from privfed.secure.masked.graph import neighbours
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import share_text
+from privfed.secure.masked.messages.sealed_shares import acknowledged, share_hashes, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.primitives import (
@@ -113,14 +113,27 @@ def test_masks_cancel_at_every_word_size_and_length(bits, size, length):
     before = words.copy()
     expander.apply(words, b"k" * 32)
     assert words.nbytes == size * length
-    packed = expander.pack(expander.reduce(words))
-    assert len(packed) == expander.size == (length * bits + 7) // 8
-    assert np.array_equal(expander.unpack(packed), expander.reduce(words))
-    assert expander.unpack(packed + b"x") is None
     if length > 100:
         assert (words != before).mean() > 0.99
     expander.apply(words, b"k" * 32, subtract=True)
     assert np.array_equal(words, before)
+
+
+def test_two_key_pairs_of_one_process_agree_once_and_as_if_apart():
+    def agreed():
+        pairs = [KeyPair(bytes([name]) * 32) for name in b"abc"]
+        secrets = [one.agree(two.public) for one in pairs for two in pairs if one is not two]
+        return secrets, [len(pair._agreed) for pair in pairs]
+
+    together, left = agreed()
+    assert left == [0, 0, 0]
+    pair, alone = KeyPair(b"a" * 32), []
+    for name in b"bc":
+        public = KeyPair(bytes([name]) * 32).public
+        alone.append(pair.agree(public))
+        assert not pair._agreed
+    assert alone == together[:2]
+    assert [together[at] for at in (0, 1, 3)] == [together[at] for at in (2, 4, 5)]
 
 
 def test_a_mask_does_not_depend_on_the_blocks_it_is_made_in():
@@ -148,21 +161,23 @@ def test_what_we_derive_and_send_is_frozen():
     invitation = Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32)
     keys = Advertise(context, 5, b"n" * 32, b"a" * 32, b"b" * 32, signature=b"s" * 64)
     sealed, signature = ((3, b"x" * 40), (9, b"y" * 40)), b"s" * 64
-    shares = Shares(context, 5, b"a" * 32, b"b" * 32, sealed, signature=signature)
-    masked, vote = Masked(context, 5, b"w" * 10, signature=signature), Vote(context, 5, signature)
+    hashes = ((3, b"h" * 32), (9, b"i" * 32))
+    shares = Shares(context, 5, b"a" * 32, b"b" * 32, hashes, sealed, signature=signature)
+    masked = Masked(context, 5, b"w" * 10, (3,), signature=signature)
+    vote = Vote(context, 5, signature)
     roster = Roster(context, (3, 5, 9), (b"1" * 32, b"n" * 32, b"2" * 32), 2, 2, seed, (keys,))
     survivors = Survivors(context, (3, 5))
-    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),), 1, ((1, 7),))
+    unmask = Unmask(context, 5, ((1, 2),), ((3, 2**256),), 1, ((1, 7),), b"h" * 32)
     sent = {
         "invitation": invitation,
         "keys": keys,
         "roster": roster,
         "shares": shares,
-        "inbox": Inbox(context, sealed),
+        "inbox": Inbox(context, sealed, hashes),
         "masked": masked,
         "survivors": survivors,
         "vote": vote,
-        "votes": Votes(context, (vote,)),
+        "votes": Votes(context, (vote,), 1),
         "unmask": unmask,
     }
     assert all(decode(encode(message)) == message for message in sent.values())
@@ -175,6 +190,8 @@ def test_what_we_derive_and_send_is_frozen():
         "survivors, signed": digest(survivors.vote_text(roster.agreed())),
         "unmask, signed": digest(unmask.text),
         "shares, sealed": digest(share_text(5, 9, (1, 2**256))),
+        "shares, hashed": digest(share_hashes(context, 5, 9, (1, 2**256))),
+        "acknowledged": digest(acknowledged(context, 5, hashes)),
         "channel": digest(channel_key(context, b"s" * 32, 9, 4)),
         "self": digest(self_key(context, b"b" * 32)),
         "pair": digest(pair_key(context, b"s" * 32, 9, 4)),
@@ -182,23 +199,25 @@ def test_what_we_derive_and_send_is_frozen():
     }
     assert pair_key(context, b"s" * 32, 4, 9) == pair_key(context, b"s" * 32, 9, 4)
     assert found == {
-        "invitation": "254812e34a339fa0",
-        "keys": "1d9c4b673b0e127f",
-        "roster": "cf9bd62d089b9d49",
-        "shares": "175904bed329c25e",
-        "inbox": "5c1cb2ae6b489da8",
-        "masked": "bf1b8ca473c01a5d",
-        "survivors": "0a6dc7e306c26889",
-        "vote": "4badf9f25c0034ee",
-        "votes": "a2fd6584c4153a87",
-        "unmask": "8f8ae409b837285f",
+        "invitation": "a91b95e6319a82fb",
+        "keys": "df71f0c23cebc620",
+        "roster": "11496986dd8d56ab",
+        "shares": "78f49fdb69dab1c4",
+        "inbox": "62214e0e090d3437",
+        "masked": "55b4e780fa31bd0c",
+        "survivors": "48ff07d47e7b01b1",
+        "vote": "39673778ad3be31b",
+        "votes": "b3f86a28620a9990",
+        "unmask": "cc99b4e287aeda87",
         "roster, agreed": "bd833250c3256c46",
         "keys, signed": "310bae3cc60a0eef",
-        "shares, signed": "3467da800eef2922",
-        "masked, signed": "c6a5efb0345d1c6c",
+        "shares, signed": "fdb40961af1e0a64",
+        "masked, signed": "8b617b40230a16a7",
         "survivors, signed": "cbbb68b3d540af9a",
-        "unmask, signed": "0f38b62c3ddfe894",
+        "unmask, signed": "def1d82778bdcc82",
         "shares, sealed": "50823cecf5d8f355",
+        "shares, hashed": "f0fcbc20222a6f0a",
+        "acknowledged": "2dc956188126b9d2",
         "channel": "345b25e1d0c97b1c",
         "self": "3d31ef5483128da5",
         "pair": "362e44011b1b13e9",

@@ -167,11 +167,14 @@ def test_layers_leave_as_much_as_is_claimed_whoever_stays():
             for minimum in range(k + 1, n + 1):
                 sites = SiteNoise(n, minimum, k)
                 layers = sites.layers(v)
-                assert layers.count(n) == sites.most_layers == n - minimum
+                assert layers.most_gone(n) == sites.most_gone == n - minimum
                 assert layers.base(n).variance == pytest.approx(v / sites.shares(True))
                 for m in range(minimum, n + 1):
                     gone = n - m
-                    parts = [layers.base(n), *(layers.layer(n, j + 1) for j in range(gone))]
+                    parts = [
+                        layers.base(n),
+                        *(layers.layer(n, j + 1) for j in range(layers.staying(n, gone))),
+                    ]
                     each = sum(part.variance for part in parts)
                     assert each == pytest.approx(layers.remaining(n, gone).variance)
                     assert m * each == pytest.approx(v * m / (m - k))

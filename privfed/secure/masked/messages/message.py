@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from privfed.secure.frames import NUMBER, Reader
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import SIGNATURE
 from privfed.secure.signed_message import SignedMessage
 
@@ -35,17 +36,18 @@ class ClientMessage(WireMessage, SignedMessage):
     domain: ClassVar[bytes] = b"privfed message"
 
     @abstractmethod
-    def content(self) -> bytes:
+    def content(self) -> Bytes:
         """What follows the sender."""
 
-    def covered(self) -> bytes:
-        return self.context + self._said_by_sender()
+    def parts(self) -> tuple[Bytes, ...]:
+        """The content, one part after another."""
+        return (self.content(),)
+
+    def covered(self) -> tuple[Bytes, ...]:
+        return self.context, NUMBER.pack(self.sender), *self.parts()
 
     def body(self) -> bytes:
-        return self.signature + self._said_by_sender()
-
-    def _said_by_sender(self) -> bytes:
-        return NUMBER.pack(self.sender) + self.content()
+        return b"".join((self.signature, NUMBER.pack(self.sender), *self.parts()))
 
 
 def read_sender(data: Reader) -> tuple[bytes, int]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, BadMessage, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage
 from privfed.secure.primitives import KEY, SIGNATURE
+
+_MEMBER = struct.Struct(f"<Q{KEY}s")
+_ADVERTISED = struct.Struct(f"<Q{KEY}s{KEY}s{KEY}s{SIGNATURE}s")
 
 
 @dataclass(frozen=True)
@@ -52,22 +57,27 @@ class Advertise(ClientMessage):
     channel: bytes
     mask: bytes
     kind: ClassVar[int] = 2
-    size: ClassVar[int] = NUMBER.size + 3 * KEY + SIGNATURE
+    size: ClassVar[int] = _ADVERTISED.size
 
     @property
     def text(self) -> bytes:
-        return b"privfed keys" + self.covered()
+        return b"".join((b"privfed keys", *self.covered()))
 
     def content(self) -> bytes:
         return self.nonce + self.channel + self.mask
 
     def body(self) -> bytes:
+        return self._body
+
+    @cached_property
+    def _body(self) -> bytes:
+        """The body, which goes to each neighbour."""
         return NUMBER.pack(self.sender) + self.content() + self.signature
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Advertise:
-        sender, (nonce, channel, mask) = data.number(), (data.take(KEY) for _ in range(3))
-        return cls(context, sender, nonce, channel, mask, signature=data.take(SIGNATURE))
+        sender, nonce, channel, mask, signature = data.fields(_ADVERTISED)
+        return cls(context, sender, nonce, channel, mask, signature=signature)
 
 
 @dataclass(frozen=True)
@@ -91,18 +101,27 @@ class Roster(WireMessage):
         return hashlib.sha256(b"privfed roster" + self.context + self._common()).digest()
 
     def _common(self) -> bytes:
-        pairs = zip(self.clients, self.nonces, strict=True)
-        members = records([NUMBER.pack(client) + nonce for client, nonce in pairs])
-        return members + NUMBER.pack(self.degree) + NUMBER.pack(self.threshold) + self.seed
+        return _common(self.clients, self.nonces, self.degree, self.threshold, self.seed)
 
     def body(self) -> bytes:
         return self._common() + records([keys.body() for keys in self.keys])
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Roster:
-        members = data.records(NUMBER.size + KEY)
-        pairs = [(member.number(), member.take(KEY)) for member in members]
+        pairs = list(data.records(_MEMBER))
         clients, nonces = tuple(who for who, _ in pairs), tuple(nonce for _, nonce in pairs)
         degree, threshold, seed = data.number(), data.number(), data.take(KEY)
-        keys = tuple(Advertise.read(context, record) for record in data.records(Advertise.size))
+        keys = tuple(
+            Advertise(context, sender, nonce, channel, mask, signature=signature)
+            for sender, nonce, channel, mask, signature in data.records(_ADVERTISED)
+        )
         return cls(context, clients, nonces, degree, threshold, seed, keys)
+
+
+@lru_cache(maxsize=4)
+def _common(
+    clients: tuple[int, ...], nonces: tuple[bytes, ...], degree: int, threshold: int, seed: bytes
+) -> bytes:
+    """What everybody's roster says alike: a server writes it for each client."""
+    members = records([_MEMBER.pack(*pair) for pair in zip(clients, nonces, strict=True)])
+    return members + NUMBER.pack(degree) + NUMBER.pack(threshold) + seed

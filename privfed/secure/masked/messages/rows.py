@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.sealed_shares import ShareHashes
+from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
@@ -14,42 +20,90 @@ SealedShares = tuple[tuple[int, bytes], ...]
 
 
 @dataclass(frozen=True)
-class Shares(ClientMessage):
-    """Client to server: sealed shares of its two secrets, one pair for each neighbour.
+class Dealing(ClientMessage):
+    """What a client signs of its shares: all but the sealed texts, of which a hash.
 
     By `commitment`, a hash of the self-mask's seed, and `layer_commitment`, one of the seed of the
-    last layer of noise (if there are any), the server knows wrong ones.
+    last layer of noise (if there are any), wrong secrets are known, and by `hashes`, of each share
+    that each of its holders is dealt, wrong shares.
     """
 
     commitment: bytes
     layer_commitment: bytes
+    hashes: ShareHashes
+    texts: bytes
+    kind: ClassVar[int] = 4
+
+    @cached_property
+    def by_holder(self) -> Mapping[int, bytes]:
+        """The hashes of the shares of each holder."""
+        return dict(self.hashes)
+
+    def content(self) -> bytes:
+        return self.commitment + self.layer_commitment + _packed(self.hashes) + self.texts
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Dealing:
+        signature, sender = read_sender(data)
+        commitments = data.take(KEY), data.take(KEY)
+        hashes, texts = _unpacked(data), data.take(KEY)
+        return cls(context, sender, *commitments, hashes, texts, signature=signature)
+
+
+@dataclass(frozen=True)
+class Shares(ClientMessage):
+    """Client to server: sealed shares of its secrets for each neighbour, and their hashes.
+
+    `hashes` are those of each holder, on the complete graph itself among them. What is signed is
+    its `Dealing`.
+    """
+
+    commitment: bytes
+    layer_commitment: bytes
+    hashes: ShareHashes
     sealed: SealedShares
     kind: ClassVar[int] = 4
 
+    @property
+    def dealing(self) -> Dealing:
+        """What its sender signed."""
+        commitments = self.commitment, self.layer_commitment
+        texts = hashlib.sha256(_packed(self.sealed)).digest()
+        return Dealing(
+            self.context, self.sender, *commitments, self.hashes, texts, signature=self.signature
+        )
+
+    @property
+    def text(self) -> bytes:
+        return self.dealing.text
+
     def content(self) -> bytes:
-        return self.commitment + self.layer_commitment + _packed(self.sealed)
+        commitments = self.commitment + self.layer_commitment
+        return commitments + _packed(self.hashes) + _packed(self.sealed)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Shares:
         signature, sender = read_sender(data)
         commitments = data.take(KEY), data.take(KEY)
-        return cls(context, sender, *commitments, _unpacked(data), signature=signature)
+        hashes, sealed = _unpacked(data), _unpacked(data)
+        return cls(context, sender, *commitments, hashes, sealed, signature=signature)
 
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Server to one client: the sealed shares that its neighbours sent it."""
+    """Server to one client: the sealed shares that its neighbours sent it, and their hashes."""
 
     context: bytes
     sealed: SealedShares
+    hashes: ShareHashes
     kind: ClassVar[int] = 5
 
     def body(self) -> bytes:
-        return _packed(self.sealed)
+        return _packed(self.sealed) + _packed(self.hashes)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Inbox:
-        return cls(context, _unpacked(data))
+        return cls(context, _unpacked(data), _unpacked(data))
 
 
 def _packed(sealed: SealedShares) -> bytes:
@@ -58,21 +112,29 @@ def _packed(sealed: SealedShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> SealedShares:
-    size = NUMBER.size + data.count()
-    return tuple((record.number(), record.rest()) for record in data.records(size))
+    return tuple(data.records(struct.Struct(f"<Q{data.count()}s")))
 
 
 @dataclass(frozen=True)
 class Masked(ClientMessage):
-    """Client to server: its masked row, packed."""
+    """Client to server: its masked row, packed, and whose shares it could not use.
 
-    words: bytes
+    These sent it what it cannot open, or values with other hashes than they signed.
+    """
+
+    words: Bytes
+    """Where they lie in what was read, which nobody may change before they are added."""
+    complaints: tuple[int, ...] = ()
     kind: ClassVar[int] = 6
 
+    def parts(self) -> tuple[Bytes, ...]:
+        return records([NUMBER.pack(client) for client in self.complaints]), self.words
+
     def content(self) -> bytes:
-        return self.words
+        return b"".join(self.parts())
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Masked:
         signature, sender = read_sender(data)
-        return cls(context, sender, data.rest(), signature=signature)
+        complaints = tuple(client for (client,) in data.records(NUMBER))
+        return cls(context, sender, data.rest_in_place(), complaints, signature=signature)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, Reader, records
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.sealed_shares import LAYERS, MASK_KEY, SEED
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.primitives import SIGNATURE, verified
+from privfed.secure.primitives import KEY, SIGNATURE, verified
+
+_VOTE = struct.Struct(f"<Q{SIGNATURE}s")
+_SHARE = struct.Struct(f"<Q{LENGTH}s")
 
 OpenShares = tuple[tuple[int, int], ...]
 """The values of shares, each with the client whose secret it is of."""
@@ -31,7 +37,7 @@ class Survivors(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Survivors:
-        return cls(context, tuple(record.number() for record in data.records(NUMBER.size)))
+        return cls(context, tuple(client for (client,) in data.records(NUMBER)))
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Vote(WireMessage):
     sender: int
     signature: bytes
     kind: ClassVar[int] = 8
-    size: ClassVar[int] = NUMBER.size + SIGNATURE
+    size: ClassVar[int] = _VOTE.size
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
         """Whether the holder of `public` signed `text`, which is `Survivors.vote_text`."""
@@ -53,23 +59,28 @@ class Vote(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Vote:
-        return cls(context, data.number(), data.take(SIGNATURE))
+        return cls(context, *data.fields(_VOTE))
 
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: signatures of those who hold its shares, on the same survivors."""
+    """Server to one client: signatures of those who hold its shares, on the same survivors.
+
+    And how many of the roster the server counts as `gone`, where layers of noise come off.
+    """
 
     context: bytes
     votes: tuple[Vote, ...]
+    gone: int = 0
     kind: ClassVar[int] = 9
 
     def body(self) -> bytes:
-        return records([vote.body() for vote in self.votes])
+        return records([vote.body() for vote in self.votes]) + NUMBER.pack(self.gone)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Votes:
-        return cls(context, tuple(Vote.read(context, record) for record in data.records(Vote.size)))
+        votes = tuple(Vote(context, *fields) for fields in data.records(_VOTE))
+        return cls(context, votes, data.number())
 
 
 @dataclass(frozen=True)
@@ -77,24 +88,33 @@ class Unmask(ClientMessage):
     """Client to server: per neighbour one share, of its seed if it survived, else of its key.
 
     And of the seed of each survivor's first layer of noise that is too much, if there is any: of
-    layer `gone` + 1, where so many of the roster are missing by this client's own count.
+    layer `staying` + 1, where by this client's own count no more have to stay.
+    `acknowledged` says which hashes of shares it was handed: what it tells has these.
     """
 
     seeds: OpenShares
     keys: OpenShares
-    gone: int = 0
+    staying: int = 0
     layers: OpenShares = ()
+    acknowledged: bytes = bytes(KEY)
     kind: ClassVar[int] = 10
+
+    @property
+    def shares(self) -> Iterator[tuple[int, int, int]]:
+        """All shares: whose, of which secret, and the value."""
+        for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
+            yield from ((who, which, value) for who, value in shares)
+        yield from ((who, LAYERS + self.staying, value) for who, value in self.layers)
 
     def content(self) -> bytes:
         lists = (self.seeds, self.keys, self.layers)
-        return NUMBER.pack(self.gone) + b"".join(map(_packed, lists))
+        return self.acknowledged + NUMBER.pack(self.staying) + b"".join(map(_packed, lists))
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
-        (signature, sender), gone = read_sender(data), data.number()
+        (signature, sender), hashes, staying = read_sender(data), data.take(KEY), data.number()
         seeds, keys, layers = (_unpacked(data) for _ in range(3))
-        return cls(context, sender, seeds, keys, gone, layers, signature=signature)
+        return cls(context, sender, seeds, keys, staying, layers, hashes, signature=signature)
 
 
 def _packed(shares: OpenShares) -> bytes:
@@ -102,5 +122,5 @@ def _packed(shares: OpenShares) -> bytes:
 
 
 def _unpacked(data: Reader) -> OpenShares:
-    shares = data.records(NUMBER.size + LENGTH)
-    return tuple((share.number(), int.from_bytes(share.rest(), "little")) for share in shares)
+    shares = data.records(_SHARE)
+    return tuple((who, int.from_bytes(value, "little")) for who, value in shares)

@@ -35,7 +35,7 @@ _KINDS: dict[int, Callable[[bytes, Reader], Message]] = {
 
 def encode(message: Message) -> bytes:
     """The byte form of `message`."""
-    return _FORMAT + bytes([message.kind]) + message.context + message.body()
+    return b"".join((_FORMAT, bytes([message.kind]), message.context, message.body()))
 
 
 def decode(data: bytes) -> Message:

@@ -1,0 +1,207 @@
+"""Proofs that a client lied in a masked sum: by what it signed itself, whoever shows them.
+
+An honest client is never proved to lie, whatever server and other clients say, unless somebody
+forges its signature or meets a hash again:
+
+- *Wrong share.* In one message it signs which hashes of shares it was handed (`acknowledged`) and
+  the shares that it tells. An honest client tells none that has another hash than it was handed.
+- *Wrong dealing.* It signs the hash of each share that it deals, and by which its secrets are
+  known. Shares that have an honest client's hashes are those it dealt: they lie on one polynomial,
+  and so any `threshold` of them give its secret.
+
+All that is signed or hashed is bound to a roster, which holds a nonce of the client for each
+session: what it signed in two sessions does not go together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+from privfed.secure.culprit import Culprit, Reason
+from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
+from privfed.secure.identities import Directory
+from privfed.secure.masked.derived_keys import commit
+from privfed.secure.masked.layered_noise import next_layer
+from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.rows import Dealing
+from privfed.secure.masked.messages.sealed_shares import (
+    HASH,
+    MASK_KEY,
+    SEED,
+    ShareHashes,
+    acknowledged,
+    hash_of,
+    share_hash,
+)
+from privfed.secure.masked.messages.unmasking import Unmask
+from privfed.secure.masked.shamir import LENGTH, PRIME, reconstruct
+from privfed.secure.primitives import KEY, KeyPair
+
+_SHARE = struct.Struct(f"<Q{LENGTH}s")
+_Kind = TypeVar("_Kind", Invitation, Roster, Unmask, Dealing)
+
+
+def gives_its_secret(
+    dealing: Dealing, agreed: bytes, mask_key: bytes, which: int, secret: bytes
+) -> bool:
+    """Whether `secret` is secret `which` of who signed `dealing`, and has the public `mask_key`."""
+    if which == SEED:
+        return commit(agreed, secret) == dealing.commitment
+    if which == MASK_KEY:
+        return KeyPair(secret).public == mask_key
+    last = min((len(hashes) for _, hashes in dealing.hashes), default=0) // HASH - 1
+    for _ in range(which, last):
+        secret = next_layer(secret)
+    return commit(agreed, secret) == dealing.layer_commitment
+
+
+@dataclass(frozen=True)
+class WrongShare:
+    """Who signed `unmask` told a share with another hash than in `hashes`, which it was handed."""
+
+    unmask: Unmask
+    hashes: ShareHashes
+    reason: ClassVar[Reason] = "wrong share"
+
+    @property
+    def client(self) -> int:
+        """Who lied."""
+        return self.unmask.sender
+
+    def holds(self, roster: Roster, directory: Directory) -> bool:
+        """Whether that is so, under the roster."""
+        unmask, agreed, me = self.unmask, roster.agreed(), self.client
+        if not unmask.signed_by(directory.get(me, b"")):
+            return False
+        if unmask.acknowledged != acknowledged(agreed, me, self.hashes):
+            return False
+        handed = dict(self.hashes)
+        return any(
+            hash_of(handed[dealer], which) != share_hash(agreed, dealer, me, which, value)
+            for dealer, which, value in unmask.shares
+            if dealer in handed
+        )
+
+    def encoded(self) -> bytes:
+        """What follows invitation and roster in a proof."""
+        pairs = [NUMBER.pack(dealer) + sized(hashes) for dealer, hashes in self.hashes]
+        return sized(self.unmask.body()) + COUNT.pack(len(pairs)) + b"".join(pairs)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> WrongShare:
+        """The proof with these bytes. Raises `BadMessage`."""
+        unmask = _read(Unmask, context, data)
+        return cls(unmask, tuple((data.number(), data.sized()) for _ in range(data.count())))
+
+
+@dataclass(frozen=True)
+class WrongDealing:
+    """The `shares` of secret `which`, by their holders, that who signed `dealing` dealt are wrong.
+
+    They have the hashes it signed, and do not give the secret that it committed to or, of a mask
+    key, advertised in the roster.
+    """
+
+    dealing: Dealing
+    which: int
+    shares: tuple[tuple[int, int], ...]
+    reason: ClassVar[Reason] = "wrong dealing"
+
+    @property
+    def client(self) -> int:
+        """Who lied."""
+        return self.dealing.sender
+
+    def holds(self, roster: Roster, directory: Directory) -> bool:
+        """Whether that is so, under the roster, which holds the client's advertised keys."""
+        dealing, agreed, me = self.dealing, roster.agreed(), self.client
+        if not dealing.signed_by(directory.get(me, b"")):
+            return False
+        places = {client: place for place, client in enumerate(roster.clients, start=1)}
+        values, hashes = dict(self.shares), dealing.by_holder
+        if not values or len(values) != roster.threshold:  # a share binds the hashes to this roster
+            return False
+        if not values.keys() <= places.keys() & hashes.keys():
+            return False
+        for holder, value in values.items():
+            share = share_hash(agreed, me, holder, self.which, value)
+            if value >= PRIME or hash_of(hashes[holder], self.which) != share:
+                return False
+        if (mask_key := _advertised(roster, me, directory)) is None:
+            return False
+        try:
+            shares = {places[holder]: value for holder, value in values.items()}
+            secret = reconstruct(shares, roster.threshold)
+        except ValueError:
+            return True
+        return not gives_its_secret(dealing, agreed, mask_key, self.which, secret)
+
+    def encoded(self) -> bytes:
+        """What follows invitation and roster in a proof."""
+        pairs = [NUMBER.pack(who) + value.to_bytes(LENGTH, "little") for who, value in self.shares]
+        return sized(self.dealing.body()) + COUNT.pack(self.which) + records(pairs)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> WrongDealing:
+        """The proof with these bytes. Raises `BadMessage`."""
+        dealing, which = _read(Dealing, context, data), data.count()
+        pairs = data.records(_SHARE)
+        shares = tuple((holder, int.from_bytes(value, "little")) for holder, value in pairs)
+        return cls(dealing, which, shares)
+
+
+Evidence = WrongShare | WrongDealing
+_KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShare, WrongDealing)}
+
+
+def accusation(
+    evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
+) -> Culprit:
+    """Who lied in the session of `invitation`, with the proof; `keys` are those it advertised."""
+    shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
+    about = invitation.context + sized(invitation.body()) + sized(shown.body())
+    proof = about + evidence.encoded()
+    session = (invitation.round, invitation.exchange)
+    return Culprit(evidence.client, *session, evidence.reason, proof)
+
+
+def proves(culprit: Culprit, directory: Directory) -> bool:
+    """Whether the culprit's own signed messages prove what it is accused of.
+
+    False for a count of complaints, which is none, and for bytes that are no proof.
+    """
+    kind = _KINDS.get(culprit.reason)
+    if kind is None:
+        return False
+    try:
+        data = Reader(culprit.proof)
+        context = data.take(KEY)
+        invitation = _read(Invitation, context, data)
+        roster = _read(Roster, context, data)
+        evidence = kind.read(context, data)
+        data.end()
+    except BadMessage:
+        return False
+    about = (evidence.client, invitation.round, invitation.exchange)
+    if about != (culprit.client, culprit.round, culprit.exchange):
+        return False
+    return evidence.holds(roster, directory)
+
+
+def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | None:
+    """The mask key that `client` advertised for this roster; None where none is shown."""
+    nonces = dict(zip(roster.clients, roster.nonces, strict=True))
+    for keys in roster.keys:
+        if keys.sender == client and keys.nonce == nonces.get(client):
+            return keys.mask if keys.signed_by(directory.get(client, b"")) else None
+    return None
+
+
+def _read(kind: type[_Kind], context: bytes, data: Reader) -> _Kind:
+    inner = Reader(data.sized())
+    message = kind.read(context, inner)
+    inner.end()
+    return message

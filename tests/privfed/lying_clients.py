@@ -1,0 +1,218 @@
+"""Clients of a masked sum who lie in any of its messages, to a server that does not."""
+
+from dataclasses import dataclass, field, replace
+
+import liar
+import numpy as np
+from masked_sums import Fixed, codec, session
+
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.identities import client_directory
+from privfed.secure.limits import Limits
+from privfed.secure.masked import evidence, server, unmasking
+from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.expected import Expected
+from privfed.secure.masked.graph import graph_seed
+from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.messages.rows import Masked
+from privfed.secure.masked.messages.unmasking import Vote
+from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.server import MaskingServer
+from privfed.secure.masked.shamir import share
+from privfed.secure.primitives import random_key
+from privfed.secure.summation import Aborted
+
+CODEC = codec(length=3)
+DEALS = (
+    *("wrong hashes", "garbled texts", "inconsistent seed", "inconsistent key"),
+    *("wrong seed", "wrong key", "inconsistent layer", "wrong layers"),
+)
+"""Lies when shares are dealt; those that follow come later."""
+LIES = (
+    *DEALS,
+    *("complaints", "wrong vote", "wrong shares", "fewer shares", "other layers"),
+    *("no Shares", "no Masked", "no Vote", "no Unmask"),
+)
+
+
+@dataclass
+class Liar:
+    """What a client does with each of its messages: `lies`, each to `victims` at random."""
+
+    lies: tuple[str, ...]
+    rng: np.random.Generator
+
+    def some(self, those):
+        """A part of them, and often all or one."""
+        those, part = list(those), self.rng.choice([0.0, 0.3, 0.6, 1.0])
+        chosen = [each for each in those if self.rng.random() < part]
+        return set(chosen or those[:1])
+
+
+def idealise(monkeypatch):
+    """`liar.idealise`, for the server and its proofs too."""
+    liar.idealise(monkeypatch)
+    for module in (server, unmasking, evidence):
+        monkeypatch.setattr(module, "KeyPair", liar.Ideal)
+
+
+class LyingClient(MaskingClient):
+    """A client that does as the `liar` says."""
+
+    liar = None
+
+    def _share(self, roster):
+        shares, lies = super()._share(roster), self.liar.lies
+        if not set(lies) & set(DEALS):
+            return shares
+        holders = [who for who, _ in shares.hashes]
+        dealt = self._dealt(holders)
+        hashes = {who: self._hashes(self.me, who, dealt[who]) for who in holders}
+        if "wrong hashes" in lies:
+            for who in self.liar.some(holders):
+                hashes[who] = bytes(len(hashes[who]))
+        texts = {who: self._seal(who, dealt[who]) for who, _ in shares.sealed}
+        if "garbled texts" in lies:
+            for who in self.liar.some(texts):
+                texts[who] = bytes(len(texts[who]))
+        self._held = {who: dealt[who] for who in self._held}
+        return replace(shares, hashes=tuple(hashes.items()), sealed=tuple(texts.items()))
+
+    def _dealt(self, holders):
+        """Shares of each secret, some of them no good, by their holder."""
+        lies, threshold = self.liar.lies, self._graph.threshold
+        secrets = [bytes(self._seed), bytes(self._mask_secret), *self._layers]
+        for name, those in (("seed", [0]), ("key", [1]), ("layers", range(2, len(secrets)))):
+            for which in those:
+                if f"wrong {name}" in lies:
+                    secrets[which] = self.liar.rng.bytes(32)
+        places = [self._places[who] for who in holders]
+        dealt = [share(secret, threshold, tuple(places)) for secret in secrets]
+        for name, those in (("seed", [0]), ("key", [1]), ("layer", range(2, len(secrets)))):
+            if f"inconsistent {name}" in lies:
+                for which in those:
+                    for place in self.liar.some(places):
+                        dealt[which][place] = int(self.liar.rng.integers(1 << 62))
+        return {who: tuple(each[self._places[who]] for each in dealt) for who in holders}
+
+    def _unmask(self, votes):
+        answer, lies = super()._unmask(votes), self.liar.lies
+        lists = {name: dict(getattr(answer, name)) for name in ("seeds", "keys", "layers")}
+        for shares in lists.values():
+            if "wrong shares" in lies and shares:
+                shares.update({who: shares[who] ^ 1 for who in self.liar.some(shares)})
+            if "fewer shares" in lies and shares:
+                for who in self.liar.some(shares):
+                    del shares[who]
+        if "other layers" in lies:
+            answer = replace(answer, staying=answer.staying + 1)
+        values = {name: tuple(sorted(shares.items())) for name, shares in lists.items()}
+        return replace(answer, **values)
+
+    def handle(self, message):
+        answer, lies = super().handle(message), self.liar.lies
+        if isinstance(answer, Masked) and "complaints" in lies:
+            named = tuple(sorted(self.liar.some(self._shared)))
+            answer = replace(answer, complaints=named).signed(liar.identity(self.me))
+        if isinstance(answer, Vote) and "wrong vote" in lies:
+            answer = replace(answer, signature=bytes(64))
+        if f"no {type(answer).__name__}" in lies:
+            raise Aborted("silent")
+        return answer
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A sum over so many clients, of whom `liars` lie, and honest ones `leave` before a step."""
+
+    clients: int
+    policy: Fixed
+    liars: dict[int, Liar]
+    leave: dict[int, int]
+    layers: Layers | None = None
+    limits: Limits = field(default_factory=lambda: Limits(50))
+
+    @property
+    def of(self):
+        return session(self.clients)
+
+
+@dataclass
+class Outcome:
+    """What came of it: None where it aborted."""
+
+    total: list | None
+    expected: list | None
+    culprits: tuple
+    server: MaskingServer
+    why: str = ""
+
+
+def played(trial):
+    """One session."""
+    of, limits, layers = trial.of, trial.limits, trial.layers
+    everybody = of.clients.tolist()
+    directory, expected = client_directory(everybody), Expected(1, 0, b"h" * 32, CODEC)
+    invitation = expected.invitation(bytes(random_key()), trial.policy, limits, layers)
+    host = MaskingServer(
+        *(invitation, tuple(everybody), directory, trial.policy, graph_seed(of), limits, layers)
+    )
+    clients, rows, noises = {}, {}, {}
+    for who in everybody:
+        rows[who] = np.arange(3) * who - 7
+        noises[who] = ClientNoise(layers, of.layer_keys(who)) if layers else None
+        made = LyingClient if who in trial.liars else MaskingClient
+        clients[who] = made(
+            *(who, liar.identity(who), directory, trial.policy, expected, rows[who].copy),
+            *(limits, noises[who]),
+        )
+        clients[who].liar = trial.liars.get(who)
+
+    def ask(sent, step):
+        for who, message in sent.items():
+            if step >= trial.leave.get(who, 9):
+                continue
+            try:
+                host.handle(who, decode(encode(clients[who].handle(decode(encode(message))))))
+            except Aborted:
+                assert who in trial.liars, "an honest client is refused, or refuses"
+
+    try:
+        ask(dict.fromkeys(everybody, invitation), 0)
+        for step in range(1, 5):
+            ask(host.proceed(), step)
+        words, _ = host.total()
+    except Aborted as aborted:
+        return Outcome(None, None, aborted.culprits, host, str(aborted))
+    total = sum(rows[who] + _noise(noises[who], host) for who in host._senders)
+    found = CODEC.unwrap(words.astype(np.uint64)).tolist()
+    return Outcome(found, total.tolist(), host.culprits, host)
+
+
+def _noise(noise, host):
+    """What is left of a client's noise."""
+    if noise is None:
+        return np.zeros(3, np.int64)
+    expected = host._members.expected
+    return noise.draw(expected, noise.seeds(expected)[: host._gone], 3)
+
+
+def drawn(seed):
+    """A trial at random, as far as it is promised that who stops a sum is named."""
+    rng = np.random.default_rng(seed)
+    clients = int(rng.integers(6, 13))
+    most = min(int(rng.integers(1, 4)), (clients - 2) // 2)
+    degree = int(rng.choice([clients - 1, clients - 1, 2 * ((clients - 2) // 2)]))
+    holders = degree + (degree == clients - 1)
+    threshold = int(rng.integers(2, max(holders - 2 * most, 2) + 1))
+    liars = min(most, threshold - 1)
+    layers = Layers(50.0, 0.6) if rng.random() < 0.5 else None
+    spare = holders - 2 * liars - threshold
+    if layers:
+        spare = min(spare, layers.count(clients) - liars)
+    ids = rng.permutation(session(clients).clients).tolist()
+    bad, honest = ids[: int(rng.integers(1, liars + 1))], ids[liars:]
+    leave = {who: int(rng.integers(1, 5)) for who in honest[: int(rng.integers(spare + 1))]}
+    lies = {who: Liar(tuple(rng.choice(LIES, size=int(rng.integers(1, 4)))), rng) for who in bad}
+    limits = Limits(50, tolerance=0.6 if layers else 1.0)
+    return Trial(clients, Fixed(threshold, degree, liars=most), lies, leave, layers, limits)

@@ -1,0 +1,118 @@
+"""Who is proved to lie in a run's secure sum takes part in none of later rounds, and moves none."""
+
+import json
+import stat
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from helpers import Rounds
+from masked_sums import signed, tampering
+from small import same_run, stop_after, trained
+
+from privfed.round.updates import ClientUpdates
+from privfed.round.world import NoExclusions
+from privfed.run.resume import resume
+from privfed.sampling.cohort import Cohort
+from privfed.secure.culprit import Culprit
+from privfed.secure.dropout import Leaves
+from privfed.secure.identities import client_directory
+from privfed.secure.masked import protocol
+from privfed.secure.masked.channel import MaskedChannel
+from privfed.secure.masked.evidence import proves
+from privfed.secure.masked.messages import wire
+from privfed.store.run_directory import RunDirectory
+
+KEYS = (
+    *("run.randomness=seeded", "cohort.sampler=full", "cohort.size=0", "run.rounds=3"),
+    *("secure.protocol=masks", "secure.threshold=0.5", "run.checkpoint_every=1"),
+)
+LIAR = 8
+
+
+@pytest.fixture
+def senders(monkeypatch):
+    """Who sends a row in each round of runs with a client that tells wrong shares of seeds."""
+    senders = []
+
+    def lying(message):
+        return signed(message, seeds=tuple((who, value ^ 1) for who, value in message.seeds))
+
+    class Listening(MaskedChannel):
+        def total(self):
+            summed = super().total()
+            senders.append(set(self.server._senders))
+            return summed
+
+    wired = partial(Listening, wire=tampering(wire.Unmask, lying, victim=LIAR))
+    monkeypatch.setattr(protocol, "MaskedChannel", wired)
+    return senders
+
+
+def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path, senders):
+    outcome = trained(tmp_path / "whole", *KEYS)
+    everybody = set(range(12))
+    assert senders == [everybody, everybody - {LIAR}, everybody - {LIAR}]
+    assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
+    directory = RunDirectory(tmp_path / "whole")
+    (line,) = (directory.path / "excluded.jsonl").read_text().splitlines()
+    about = {"round": 1, "exchange": 0, "client": LIAR, "reason": "wrong share", "complaints": 0}
+    assert json.loads(line) == about
+    (file,) = directory.exclusions.proofs.iterdir()
+    culprit = replace(directory.exclusions.culprits()[0], proof=file.read_bytes())
+    assert proves(culprit, client_directory(range(12)))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in file.parents[:2]} == {0o700}
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(1, patch)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "parts", *KEYS)
+    assert resume(tmp_path / "parts", lambda stored: stored).excluded == 1
+    same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_list_of_culprits_survives_a_torn_line_and_names_each_once(tmp_path):
+    log = RunDirectory(tmp_path).exclusions
+    log.note(Culprit(5, 3, 0, "garbled shares", complaints=4))
+    with log.path.open("a") as file:
+        file.write('{"round": 4, "rea')
+    assert log.before(4) == {5}
+    log.mend()
+    log.note(Culprit(7, 4, 1, "garbled shares", complaints=4))
+    log.note(Culprit(7, 4, 1, "garbled shares", complaints=4))
+    assert [(each.client, each.complaints) for each in log.culprits()] == [(5, 4), (7, 4)]
+    assert [log.before(round) for round in (3, 4, 5)] == [set(), {5}, {5, 7}]
+    assert not log.proofs.exists()
+
+
+class Listed(NoExclusions):
+    """These were proved to lie before."""
+
+    def __init__(self, *clients):
+        self.clients = frozenset(clients)
+
+    def before(self, round):
+        return self.clients
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_leaving_somebody_out_moves_nobody_elses_coins(tmp_path, dropout):
+    """Nor the draw: the cohort is the same, and so are rate, divisor and population."""
+    rounds = Rounds(tmp_path, [3] * 20)
+    algorithm = replace(rounds.algorithm, dropout=dropout)
+    for round in range(1, 9):
+        clients = np.arange(round, 20)
+        cohort = Cohort(round, clients, 10.0, None)
+        told = []
+        for listed in (Listed(), Listed(4, 11)):
+            world = replace(rounds.world, exclusions=listed)
+            updates = ClientUpdates(algorithm, world, rounds.state, cohort)
+            present, leaves = updates.present(0)
+            session = updates.session(0, b"h" * 32, leaves)
+            assert session.clients is clients
+            assert present.divisor == cohort.divisor
+            assert set(present.clients) == set(session.senders)
+            told.append(leaves)
+        out = np.isin(clients, [4, 11])
+        assert np.array_equal(told[0][~out], told[1][~out])
+        assert (told[1][out] == Leaves.BEFORE_SHARING).all()
