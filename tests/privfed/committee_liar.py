@@ -14,7 +14,7 @@ from privfed.privacy.codec import Codec
 from privfed.secure.committee import client as committee_client
 from privfed.secure.committee.channel import client_pair, key_book
 from privfed.secure.committee.client import CommitteeClient, Turns
-from privfed.secure.committee.dealing import corrected, member_numbers, secret_commitment
+from privfed.secure.committee.dealing import member_numbers, member_share, secret_commitment
 from privfed.secure.committee.keys import Keyring, mask_key, pair_seed, sealing_key, shares_context
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
 from privfed.secure.committee.policy import CommitteePolicy
@@ -143,7 +143,7 @@ class World:
     def _learn(self, dealer, number, member, drawn):
         place = 1 + dealer.members.index(member)
         shape = (dealer.threshold, len(dealer.members))
-        share = corrected(drawn, dealer.letter.dealt.corrections, number, place, shape)
+        share = member_share(drawn, dealer.letter.dealt.corrections, number, place, shape)
         dealer.shares.setdefault(number, {})[place] = share
 
     def collude(self):

@@ -141,7 +141,7 @@ class CommitteeClient:
         masks.apply(total, mask_key(self._agreed, secrets[0]))
         for other, secret in zip(self._others, secrets[1:], strict=True):
             masks.apply(total, mask_key(self._agreed, secret), subtract=other > self.me)
-        return masks.pack(masks.reduce(total))
+        return bytes(masks.pack(total))
 
     def _seal(self, member: int, text: bytes) -> bytes:
         way = (self.me, member)

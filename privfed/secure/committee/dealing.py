@@ -64,7 +64,7 @@ def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 
 
-def corrected(
+def member_share(
     drawn: int, corrections: bytes, number: int, place: int, shape: tuple[int, int]
 ) -> int:
     """The share of secret `number` of the member at `place`, who drew `drawn`.

@@ -29,8 +29,8 @@ class KeyCard(SignedMessage):
     kind: ClassVar[int] = 1
     domain: ClassVar[bytes] = b"privfed committee"
 
-    def covered(self) -> bytes:
-        return self.run + NUMBER.pack(self.client) + self.public
+    def covered(self) -> tuple[bytes, ...]:
+        return self.run, NUMBER.pack(self.client), self.public
 
 
 @dataclass(frozen=True)

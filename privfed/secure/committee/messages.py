@@ -10,6 +10,7 @@ raise `BadMessage`.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,6 +24,8 @@ from privfed.secure.primitives import KEY, SEAL, SIGNATURE, verified
 
 SEALED = KEY + SEAL
 """Bytes of a member's sealed key."""
+_SEALED, _ROOT = struct.Struct(f"{SEALED}s"), struct.Struct(f"{DIGEST}s")
+_LETTER, _VOTE = struct.Struct(f"<Q{SEALED}s"), struct.Struct(f"<Q{SIGNATURE}s")
 _DOMAIN = b"privfed committee"
 
 
@@ -85,7 +88,7 @@ class Contribution(ClientMessage):
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Contribution:
         signature, sender = read_sender(data)
-        sealed = tuple(text.rest() for text in data.records(SEALED))
+        sealed = tuple(text for (text,) in data.records(_SEALED))
         dealt = Dealt(*(data.sized() for _ in range(3)))
         return cls(context, sender, sealed, dealt, data.rest(), signature=signature)
 
@@ -108,8 +111,7 @@ class MemberInbox(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> MemberInbox:
-        texts = data.records(NUMBER.size + SEALED)
-        return cls(context, tuple((text.number(), text.rest()) for text in texts))
+        return cls(context, tuple((client, text) for client, text in data.records(_LETTER)))
 
 
 def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
@@ -133,11 +135,6 @@ class MemberVote:
         """Its bytes, of one size."""
         return NUMBER.pack(self.member) + self.signature
 
-    @classmethod
-    def unpacked(cls, data: Reader) -> MemberVote:
-        """The vote whose bytes come next."""
-        return cls(data.number(), data.take(SIGNATURE))
-
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
@@ -154,7 +151,7 @@ class Ballot(ClientMessage):
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Ballot:
         (signature, sender), vote = read_sender(data), data.take(SIGNATURE)
-        roots = tuple(root.rest() for root in data.records(DIGEST))
+        roots = tuple(root for (root,) in data.records(_ROOT))
         return cls(context, sender, vote, roots, signature=signature)
 
 
@@ -171,7 +168,7 @@ class Ballots(WireMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Ballots:
-        return cls(context, tuple(map(MemberVote.unpacked, data.records(MemberVote.size))))
+        return cls(context, tuple(MemberVote(*fields) for fields in data.records(_VOTE)))
 
 
 @dataclass(frozen=True)
@@ -225,4 +222,4 @@ def read_message(data: bytes) -> Message:
 
 
 def _numbers(data: Reader) -> tuple[int, ...]:
-    return tuple(record.number() for record in data.records(NUMBER.size))
+    return tuple(client for (client,) in data.records(NUMBER))

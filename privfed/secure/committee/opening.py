@@ -10,14 +10,15 @@ from privfed.secure.committee.commitments import proved_root
 from privfed.secure.committee.dealing import (
     Dealt,
     commitment_at,
-    corrected,
+    member_share,
     number_commitment,
     secret_commitment,
 )
 from privfed.secure.committee.keys import mask_key
 from privfed.secure.committee.policy import Committee
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.primitives import KEY, Expander, Words
+from privfed.secure.packing import Words
+from privfed.secure.primitives import KEY, Expander
 
 
 def opened_numbers(
@@ -77,7 +78,7 @@ class Openings:
         seeds = {}
         for at, (other, number) in enumerate(numbers.items()):
             shares = {
-                place: corrected(
+                place: member_share(
                     int.from_bytes(parts[at], "little"), dealt.corrections, number, place, shape
                 )
                 for place, parts in columns.items()

@@ -19,6 +19,7 @@ from privfed.secure.dropout import SENDS, Leaves, sending
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.limits import Limits
 from privfed.secure.masked.shamir import LENGTH
+from privfed.secure.operations import Operations
 from privfed.secure.primitives import KEY, SIGNATURE, Expander
 from privfed.secure.summation import Aborted, Session
 
@@ -102,21 +103,27 @@ class CommitteeSums(SecureProtocol):
             return clients, clients
         return committee.members, committee.threshold
 
-    def seconds(self, codec: Codec, clients: int) -> float:
-        """Measured seconds: shares and their trees for members, and the bytes of masks."""
-        size = codec.length * Expander(1, codec.bits).word.itemsize
+    def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
+        """Of one round, keys agreed: each number that a member draws is hashed by both ends."""
         members, threshold = self._members(clients)
-        per_share = 8e-6 + 1e-7 * threshold
-        per_pair = 4e-5 + 2e-10 * size + members * per_share
-        return super().seconds(codec, clients) + clients * clients * per_pair
+        row = Expander(codec.length, codec.bits)
+        numbers, pairs = clients * clients * members, clients * clients
+        return Operations(
+            masked=(pairs + clients) * codec.length * row.word.itemsize,
+            packed=clients * row.size,
+            derived=2 * numbers + 2 * pairs,
+            sealed=2 * clients * members,
+            signatures=2 * clients + members * (4 + threshold),
+            products=pairs * (members - threshold + 1) * threshold + clients * threshold,
+        )
 
-    def download(self, clients: int) -> float:
+    def download(self, clients: int, layers: int = 0) -> float:
         """The roster; and, for the part of clients who are members, an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
-    def upload(self, codec: Codec, clients: int) -> float:
+    def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
         """A masked row, what is dealt; and a member's ballot and opening, where nobody drops."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH

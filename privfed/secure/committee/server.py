@@ -27,7 +27,8 @@ from privfed.secure.committee.opening import Openings
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.primitives import Expander, Words
+from privfed.secure.packing import Words
+from privfed.secure.primitives import Expander
 from privfed.secure.summation import Aborted
 
 _ORDER = (Contribution, Ballot, Disclosure)
@@ -97,10 +98,8 @@ class CommitteeServer:
             raise BadMessage("wrong shares", "dealt to others than the committee")
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
-        words = self._masks.unpack(message.words)
-        if words is None:
+        if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
-        self._sum += words
         self._letters[message.sender] = replace(message, words=b"")
 
     def _inboxes(self) -> Mapping[int, MemberInbox]:

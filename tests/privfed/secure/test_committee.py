@@ -14,7 +14,7 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.committee.channel import client_pair, key_book
 from privfed.secure.committee.client import Turns
 from privfed.secure.committee.commitments import DIGEST, proof, proved_root, tree
-from privfed.secure.committee.dealing import corrected, deal_secrets, member_numbers
+from privfed.secure.committee.dealing import deal_secrets, member_numbers, member_share
 from privfed.secure.committee.keys import Keyring
 from privfed.secure.committee.messages import (
     Ballot,
@@ -406,7 +406,7 @@ def test_as_many_shares_as_the_threshold_give_a_secret_back_and_fewer_fit_any():
     dealt = deal_secrets(b"A" * 32, 3, secrets, keys, 4)
     for number, secret in enumerate(secrets):
         shares = {
-            place: corrected(
+            place: member_share(
                 member_numbers(key, 2)[number], dealt.corrections, number, place, (4, 7)
             )
             for place, key in enumerate(keys, start=1)
