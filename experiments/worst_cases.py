@@ -5,7 +5,8 @@
 
 The worst attack of a case is the one of least mean accuracy over seeds; beside that mean stands the
 standard deviation of that attack's accuracy over seeds (of the sample, n - 1), both in per cent.
-Attacks within a twentieth of a point are tied: the adaptive one may send what another would.
+Attacks within a twentieth of a point are tied: the adaptive one may send what another would. A run
+that ended since its training diverged counts as one that is never right: an accuracy of 0.
 """
 
 from __future__ import annotations
@@ -58,14 +59,22 @@ class Worst:
 def cases(
     path: Path, by: Sequence[str], over: str, where: Mapping[str, str]
 ) -> dict[Case, dict[str, dict[str, float]]]:
-    """Accuracies of the cells of a grid's table that are done, by the values of the keys `by`."""
+    """Accuracies of the cells of a grid's table that are over, by the values of the keys `by`."""
     by_case: dict[Case, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["status"] == "done" and all(row[key] == value for key, value in where.items()):
+            accuracy = _accuracy(row)
+            if accuracy is not None and all(row[key] == value for key, value in where.items()):
                 case = tuple(row[key] for key in by)
-                by_case[case][row[over]][row["seed"]] = 100 * float(row["accuracy"])
+                by_case[case][row[over]][row["seed"]] = 100 * accuracy
     return by_case
+
+
+def _accuracy(row: Mapping[str, str]) -> float | None:
+    """The accuracy of a cell, 0 where its training diverged; None where it is not over."""
+    if row["status"] == "done":
+        return float(row["accuracy"])
+    return 0.0 if "diverged" in row.get("reason", "") else None
 
 
 def table(by_case: Mapping[Case, Accuracies], rows: int) -> str:

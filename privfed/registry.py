@@ -156,6 +156,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "protocol": {
         "none": "privfed.secure.plain_sum:PlainSum",
         "masks": "privfed.secure.masked.protocol:MaskedSums",
+        "committee": "privfed.secure.committee.protocol:CommitteeSums",
         "bfv": "privfed.secure.homomorphic.protocol:Bfv",
         "ckks": "privfed.secure.homomorphic.protocol:Ckks",
     },

@@ -50,6 +50,7 @@ UNMOVED = {
     "privfed.privacy.mechanisms.buffered",
     "privfed.privacy.mechanisms.pairwise_gaussian",
     "privfed.sampling.allocation",
+    "privfed.secure.committee.protocol",
     *(f"privfed.server.{name}" for name in ("fedavg", "fedavgm", "adaptive")),
     *(
         f"privfed.measures.{name}"

@@ -57,3 +57,16 @@ def test_a_grid_of_one_seed_has_no_spread_and_no_deviation():
 def test_cases_in_which_nobody_attacks_are_those_without_attackers():
     of_zeros = {("0", "0.2"): {}, ("0", "0"): {}, ("1", "0.0"): {}}
     assert [*attacked(of_zeros, ["aggregation.byzantine", "attack.fraction"])] == [("0", "0.2")]
+
+
+def test_a_run_that_diverged_is_never_right(tmp_path):
+    """Left out, an attack that breaks training would look harmless."""
+    path = tmp_path / "grid.csv"
+    path.write_text(
+        "rule,attack,seed,status,reason,accuracy\n"
+        "mean,flip,1,done,,0.9\n"
+        'mean,adaptive,1,refused,"training diverged; lower client.lr",\n'
+        "mean,shift,1,refused,no such attack,\n"
+    )
+    by_case = cases(path, ["rule"], "attack", {})
+    assert by_case[("mean",)] == {"flip": {"1": 90.0}, "adaptive": {"1": 0.0}}

@@ -77,7 +77,7 @@ def pairs(*kinds):
 
 def test_every_rule_protocol_mechanism_and_sampler():
     every = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
-    assert len(every) == 22 * 4 * 8 * 7
+    assert len(every) == 22 * 5 * 8 * 7
     for one in every:
         sound(one)
     allowed = [one for one in every if one.event is not None]
@@ -87,7 +87,7 @@ def test_every_rule_protocol_mechanism_and_sampler():
         if central or one.choice["protocol"] != "none":
             assert rule not in ("krum", "median", "fltrust", "dnc"), "rows under noise or masks"
         if one.choice["mechanism"] in ("skellam", "discrete_gaussian"):
-            assert one.choice["protocol"] in ("masks", "bfv")
+            assert one.choice["protocol"] in ("masks", "committee", "bfv")
 
 
 def test_every_pair_is_proved_or_refused_and_some_of_what_is_allowed_trains(tmp_path):

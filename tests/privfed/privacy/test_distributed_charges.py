@@ -22,6 +22,7 @@ from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, Skella
 from privfed.privacy.noise.shares import Layers, SkellamShare
 from privfed.run.prepare import plan_with_length
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
+from privfed.secure.committee.protocol import CommitteeSums
 from privfed.secure.homomorphic.protocol import Bfv
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
@@ -164,12 +165,13 @@ def accepted(part, limits):
         corrupt = max(1, math.floor(part.colluders * limits.size))
         return [(survivors, corrupt) for survivors in range(limits.minimum, limits.capacity + 1)]
     policy, found = part.policy(limits.size), []
+    committee = isinstance(part, CommitteeSums)
     for clients in range(1, limits.capacity + 1):
         try:
-            graph = policy.graph(clients)
+            shape = policy.committee(clients) if committee else policy.graph(clients)
         except Aborted:
             continue
-        least = max(graph.survivors, limits.least(clients))
+        least = max(shape.survivors, limits.least(clients))
         corrupt = policy.corrupt(clients)
         found += [(survivors, corrupt) for survivors in range(least, clients + 1)]
     return found
@@ -178,7 +180,7 @@ def accepted(part, limits):
 @pytest.mark.parametrize("byzantine", [0, 4])
 @pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
 @pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("protocol", ["masks", "masks in layers", "bfv"])
+@pytest.mark.parametrize("protocol", ["masks", "masks in layers", "committee", "bfv"])
 def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protocol, byzantine):
     """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
     size, colluders, layered = 40, 0.08, protocol == "masks in layers"
@@ -187,7 +189,8 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
         80, minimum, tolerance=tolerance if layered else 1.0, size=size, hostile=byzantine
     )
     masks = MaskedSums(threshold=threshold, colluders=colluders)
-    part = Bfv(colluders=colluders) if protocol == "bfv" else masks
+    some = CommitteeSums(threshold=max(threshold, 0.55), colluders=colluders)
+    part = {"bfv": Bfv(colluders=colluders), "committee": some}.get(protocol, masks)
     sums = accepted(part, limits)
     assert part.fewest(limits) == min(survivors for survivors, _ in sums)
     counted = [survivors if layered else minimum for survivors, _ in sums]

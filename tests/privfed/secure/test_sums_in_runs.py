@@ -56,7 +56,7 @@ def sums(**keys):
 # --- the same run, however it is summed ---
 
 
-@pytest.mark.parametrize("protocol", ["masks", "bfv"])
+@pytest.mark.parametrize("protocol", ["masks", "committee", "bfv"])
 @pytest.mark.parametrize("weights", ["uniform", "examples"])
 def test_without_privacy_a_run_equals_the_plain_one_up_to_rounding(tmp_path, protocol, weights):
     """Weights travel inside the sum: what is divided by is summed, too."""

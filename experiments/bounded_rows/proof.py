@@ -1,0 +1,94 @@
+"""The proof that a statement's equation holds, and what two servers ask of their shares of it.
+
+A fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa & Ishai 2019, corollary 4.7): the lines
+of the columns are values of polynomials at roots of unity, and what lines come to, a quadratic form
+of the columns, is one polynomial G of degree below twice the points. The proof holds the columns'
+random first line and G's values at twice as many roots. G's values at the lines' roots sum up to
+the quadratic part, and a random point tells whether G is right.
+
+*One server learns nothing* of a row that fits, whatever it asks or sends, as long as the point is
+none of the roots: the columns at the point are hidden by the random line, which enters with a
+weight unlike 0, and what else the other server says follows from them and from its own share. The
+other server answers each proof once, before it hears anything of the first's answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.bounded_rows.field import MODULUS, Elements, add, combine, total
+from experiments.bounded_rows.parameters import Parameters
+from experiments.bounded_rows.signs import Signs, signed_sums
+from experiments.bounded_rows.statement import Weights, arranged, constant, linear, squares
+from experiments.bounded_rows.transform import between, reading
+from privfed.errors import Refused
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a server holds of a client: shares of `row`, `bits` and `proof`."""
+
+    row: Elements
+    bits: Elements
+    proof: Elements
+
+
+@dataclass(frozen=True)
+class Point:
+    """The weights that read the columns `[points]` and G `[2 points]` at a random point."""
+
+    columns: Elements
+    form: Elements
+
+    @classmethod
+    def at(cls, parameters: Parameters, point: int) -> Point:
+        """The weights at `point`. Raises `Refused` at the roots, where columns are seen bare."""
+        if pow(point, 2 * parameters.points, MODULUS) in (0, 1):
+            raise Refused("a point where columns are not hidden, expected another; draw again")
+        return cls(reading(parameters.points, point), reading(2 * parameters.points, point))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A server's shares of the columns and of G at the point, and of the equation's value."""
+
+    columns: Elements
+    form: Elements
+    value: Elements
+
+
+def prove(
+    parameters: Parameters, weights: Weights, row: Elements, bits: Elements, masks: Elements
+) -> Elements:
+    """The proof `[columns + 2 points]`, with uniform `masks` `[columns]` that are used once."""
+    columns = arranged(parameters, weights, row, bits, masks)
+    at_lines = squares(parameters, columns)
+    beside = squares(parameters, between(columns))
+    return np.concatenate([masks, np.stack([at_lines, beside], axis=1).ravel()])
+
+
+def answer(
+    parameters: Parameters,
+    chosen: Signs,
+    weights: Weights,
+    point: Point,
+    shares: Shares,
+    first: bool,
+) -> Answer:
+    """What a server tells the other one of its `shares`; the `first` one adds the constant."""
+    masks, form = np.split(shares.proof, [parameters.columns])
+    columns = arranged(parameters, weights, shares.row, shares.bits, masks)
+    sums = signed_sums(chosen, shares.row)
+    value = add(total(form[2::2]), linear(parameters, weights, sums, shares.bits))
+    if first:
+        value = add(value, constant(parameters, weights))
+    return Answer(combine(point.columns, columns), combine(point.form, form), value)
+
+
+def accepted(parameters: Parameters, first: Answer, second: Answer) -> bool:
+    """Whether the equation holds, and G is what the columns come to."""
+    form = squares(parameters, add(first.columns, second.columns)[None])
+    holds = not add(first.value, second.value).any()
+    return holds and bool((form == add(first.form, second.form)).all())

@@ -1,0 +1,68 @@
+"""How often rows that are too long are accepted, and honest ones: tried, beside the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.bounded_rows.cheats import Lie, passes, wrapping_row
+from experiments.bounded_rows.costs import row_of
+from experiments.bounded_rows.field import Elements, elements
+from experiments.bounded_rows.parameters import Parameters
+
+_LIES = {
+    "a row of ten times the norm, bits cut": Lie(),
+    "the same, whole numbers as bits": Lie(bits=True),
+    "the same, bits cut, the form balanced": Lie(balanced=True),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How many of `trials` rows were accepted; `bound` is the probability, at most."""
+
+    row: str
+    length: int
+    tests: int
+    trials: int
+    accepted: int
+    bound: float
+
+
+def few_tests(length: int, trials: int, source: np.random.Generator) -> Iterator[Trial]:
+    """The row that wraps around, against none to six tests: the lemma's 1/2 is what happens."""
+    for tests in range(7):
+        parameters = Parameters(length, 1_000, tests=tests)
+        row = wrapping_row(parameters)
+        yield _tried("(1, 2^48, 0, ...)", parameters, Lie(), row, trials, source)
+
+
+def all_tests(parameters: Parameters, trials: int, source: np.random.Generator) -> Iterator[Trial]:
+    """Every lie, against all tests; and honest rows, for which `bound` is 1."""
+    wrapping = wrapping_row(parameters)
+    yield _tried("(1, 2^48, 0, ...)", parameters, Lie(), wrapping, trials, source)
+    for name, lie in _LIES.items():
+        long = elements(10 * row_of(parameters, source))
+        yield _tried(name, parameters, lie, long, trials, source)
+
+    def honest() -> Elements:
+        return elements(row_of(parameters, source))
+
+    accepted = sum(passes(parameters, honest(), Lie(), source) for _ in range(trials))
+    name = "honest, of the norm allowed"
+    yield Trial(name, parameters.length, parameters.tests, trials, accepted, 1.0)
+
+
+def _tried(
+    name: str,
+    parameters: Parameters,
+    lie: Lie,
+    row: Elements,
+    trials: int,
+    source: np.random.Generator,
+) -> Trial:
+    accepted = sum(passes(parameters, row, lie, source) for _ in range(trials))
+    bound = min(1.0, parameters.soundness)
+    return Trial(name, parameters.length, parameters.tests, trials, accepted, bound)

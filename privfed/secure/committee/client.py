@@ -1,0 +1,200 @@
+"""A client of a committee's sum: one message a round, and two more where it sits in the committee.
+
+The client trusts its own terms, the run's key book and what it computes; anything odd that a server
+says ends the sum for this client. What that achieves is proved in `privfed.secure.committee`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privfed.privacy.integers import Integers
+from privfed.secure.committee.commitments import DIGEST, Tree, proof
+from privfed.secure.committee.dealing import column_tree, deal_secrets, member_numbers
+from privfed.secure.committee.keys import (
+    Keyring,
+    mask_key,
+    pair_seed,
+    sealing_key,
+    shares_context,
+)
+from privfed.secure.committee.messages import (
+    Ballot,
+    Ballots,
+    Call,
+    Contribution,
+    Disclosure,
+    FromClient,
+    MemberInbox,
+    MemberVote,
+    Message,
+    vote_text,
+)
+from privfed.secure.committee.opening import opened_numbers
+from privfed.secure.committee.terms import RoundTerms
+from privfed.secure.frames import BadMessage
+from privfed.secure.primitives import KEY, Expander, random_key, seal, unseal
+
+_ENDED = 3
+
+
+class Turns:
+    """The last exchange of a round for which a client sent anything: it only ever goes on.
+
+    `store` makes a turn durable before it returns; a client that may crash begins again with what
+    was stored last.
+    """
+
+    def __init__(
+        self,
+        last: tuple[int, int] = (-1, -1),
+        store: Callable[[tuple[int, int]], None] = lambda turn: None,
+    ) -> None:
+        self.last, self._store = last, store
+
+    def take(self, round: int, exchange: int) -> None:
+        """Claim this exchange. Raises `BadMessage` for one that is not after the last."""
+        if (round, exchange) <= self.last:
+            raise BadMessage("answered already", "a call for an exchange that this client has left")
+        self.last = (round, exchange)
+        self._store(self.last)
+
+
+class CommitteeClient:
+    """Answers a call, and as a member of the committee an inbox and ballots, in this order.
+
+    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`. `row`
+    is asked once for the encoded row `[length]`, when it is masked. `ring` and `turns` are the same
+    over all of a run. The client raises `BadMessage` for what it will not answer; it then answers
+    nothing more in this sum.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        identity: Ed25519PrivateKey,
+        ring: Keyring,
+        terms: RoundTerms,
+        row: Callable[[], Integers],
+        turns: Turns,
+    ) -> None:
+        self.me, self._identity, self._ring = me, identity, ring
+        self._terms, self._row, self._turns = terms, row, turns
+        self._agreed, self._step = b"", 0
+        self._drawn: dict[int, tuple[tuple[int, ...], Tree]] = {}
+
+    def handle(self, message: Message) -> FromClient:
+        """The answer to the server's next message. Raises `Aborted`, mostly a `BadMessage`."""
+        try:
+            if self._agreed and message.context != self._agreed:
+                raise BadMessage("wrong session", "a message of another session")
+            self._step += 1
+            return self._answer(message)
+        except Exception:
+            self._end()
+            raise
+
+    def _answer(self, message: Message) -> FromClient:
+        match (self._step, message):
+            case (1, Call()):
+                return self._contribute(message).signed(self._identity)
+            case (2, MemberInbox()):
+                return self._vote(message).signed(self._identity)
+            case (3, Ballots()):
+                opening = self._open(message).signed(self._identity)
+                self._end()
+                return opening
+        raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+
+    def _end(self) -> None:
+        self._step = _ENDED
+        self._drawn.clear()
+
+    def _contribute(self, call: Call) -> Contribution:
+        terms = self._terms
+        terms.require(call)
+        if self.me not in call.clients:
+            raise BadMessage("wrong roster", "a cohort without this client")
+        self._committee, self._members = terms.committee(call.clients)
+        self._turns.take(call.round, call.exchange)
+        self._ring.go_on(call.round)
+        self._agreed, self._clients = call.context, call.clients
+        self._others = tuple(other for other in call.clients if other != self.me)
+        secrets = (bytes(random_key()), *map(self._pair_seed, self._others))
+        words = self._masked_row(secrets)
+        keys = tuple(bytes(random_key()) for _ in self._members)
+        dealt = deal_secrets(self._agreed, self.me, secrets, keys, self._committee.threshold)
+        pairs = zip(self._members, keys, strict=True)
+        sealed = tuple(self._seal(member, key) for member, key in pairs)
+        return Contribution(self._agreed, self.me, sealed, dealt, words)
+
+    def _pair_seed(self, other: int) -> bytes:
+        return pair_seed(self._agreed, self._ring.secret(other), self.me, other)
+
+    def _masked_row(self, secrets: tuple[bytes, ...]) -> bytes:
+        """y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed."""
+        masks = Expander(self._terms.codec.length, self._terms.codec.bits)
+        total = masks.zeros()
+        total += self._row().astype(masks.word)
+        masks.apply(total, mask_key(self._agreed, secrets[0]))
+        for other, secret in zip(self._others, secrets[1:], strict=True):
+            masks.apply(total, mask_key(self._agreed, secret), subtract=other > self.me)
+        return bytes(masks.pack(total))
+
+    def _seal(self, member: int, text: bytes) -> bytes:
+        way = (self.me, member)
+        key = sealing_key(self._agreed, self._ring.secret(member), *way)
+        return seal(key, text, shares_context(self._agreed, *way))
+
+    def _unseal(self, sender: int, sealed: bytes) -> bytes | None:
+        """The key that `sender` dealt this member under the roster that it agreed to, if it did."""
+        way = (sender, self.me)
+        key = sealing_key(self._agreed, self._ring.secret(sender), *way)
+        return unseal(key, sealed, shares_context(self._agreed, *way))
+
+    def _vote(self, inbox: MemberInbox) -> Ballot:
+        if self.me not in self._members:
+            raise BadMessage("wrong member", "an inbox for who is not in the committee")
+        survivors = inbox.survivors
+        if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self._clients):
+            raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
+        if len(survivors) < self._terms.least(self._committee):
+            raise BadMessage("too few", "fewer survivors than a sum has to have")
+        roots = tuple(self._draw(*letter) for letter in inbox.sealed)
+        self._survivors = survivors
+        vote = self._identity.sign(vote_text(self._agreed, survivors))
+        return Ballot(self._agreed, self.me, vote, roots)
+
+    def _draw(self, sender: int, sealed: bytes) -> bytes:
+        """Draw this member's numbers for the secrets of `sender`: their root, or zeros."""
+        key = self._unseal(sender, sealed)
+        if key is None:
+            return bytes(DIGEST)
+        place = 1 + self._members.index(self.me)
+        column = member_numbers(key, len(self._clients))
+        levels = column_tree(self._agreed, sender, place, column)
+        self._drawn[sender] = column, levels
+        return levels[-1][0]
+
+    def _open(self, ballots: Ballots) -> Disclosure:
+        """Of survivors' fresh seeds, and of their pairs with who is not in the sum."""
+        self._check_votes(ballots.votes)
+        shares = []
+        for client, (column, levels) in sorted(self._drawn.items()):
+            numbers = opened_numbers(self._clients, self._survivors, client).values()
+            values = (column[number].to_bytes(KEY, "little") for number in numbers)
+            shares.append((client, b"".join(values) + proof(levels, numbers)))
+        return Disclosure(self._agreed, self.me, tuple(shares))
+
+    def _check_votes(self, votes: tuple[MemberVote, ...]) -> None:
+        voters = [vote.member for vote in votes]
+        if len(set(voters)) != len(voters) or not set(voters) <= set(self._members):
+            raise BadMessage("wrong voters", "votes twice, or of others than members")
+        if len(voters) < self._committee.threshold:
+            raise BadMessage("too few", "fewer votes than the threshold")
+        text = vote_text(self._agreed, self._survivors)
+        for vote in votes:
+            if not vote.cast_by(self._terms.book.identities.get(vote.member, b""), text):
+                raise BadMessage("inconsistent", "a vote for other survivors than this member's")

@@ -1,0 +1,122 @@
+"""What a client deals the committee: shares of the seeds of its masks, each with a commitment.
+
+A client's secrets are, in order, the fresh seed of its own mask, and those of its pairs with all
+others of the roster. Each is shared by a polynomial of degree T - 1 (Shamir 1979). What member j is
+sent is one key, from which it draws a number p_j for each secret. Members 1 to T - 1 have p_j as
+their share: these and the secret fix the polynomial f. For the others the server is sent
+f(j) - p_j, which without p_j tells nothing. (Shares from keys: Cramer, Damgard & Ishai 2005.)
+
+By hashes of 16 bytes the server knows each number, and each secret, when it is opened: a wrong one
+is left out and its member known, and so is a client whose shares do not give its secret back.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from privfed.secure.committee.commitments import DIGEST, Tree, tree
+from privfed.secure.frames import NUMBER
+from privfed.secure.masked.shamir import LENGTH, PRIME
+from privfed.secure.primitives import KEY
+
+
+@dataclass(frozen=True, repr=False)
+class Dealt:
+    """The roots of members' trees of numbers, the corrections, and commitments to the secrets.
+
+    `corrections` are, for each secret in order, those of members T to c.
+    """
+
+    roots: bytes
+    corrections: bytes
+    secrets: bytes
+
+
+def deal_secrets(
+    agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
+) -> Dealt:
+    """Shares of `secrets` for members with these `keys`, of whom `threshold` give each back."""
+    count, members = len(secrets), len(keys)
+    columns = [member_numbers(key, count) for key in keys]
+    corrections, commitments = [], []
+    for number, secret in enumerate(secrets):
+        drawn = [column[number] for column in columns]
+        points = (int.from_bytes(secret, "big"), *drawn[: threshold - 1])
+        later = zip(_extension(threshold, members), drawn[threshold - 1 :], strict=True)
+        for weights, number_drawn in later:
+            value = sum(map(int.__mul__, weights, points))
+            correction = (value - number_drawn) % PRIME
+            corrections.append(correction.to_bytes(LENGTH, "little"))
+        commitments.append(secret_commitment(agreed, dealer, number, secret))
+    roots = (
+        column_tree(agreed, dealer, place, column)[-1][0]
+        for place, column in enumerate(columns, start=1)
+    )
+    return Dealt(b"".join(roots), b"".join(corrections), b"".join(commitments))
+
+
+def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
+    """p_j of each of `count` secrets, for the member with this `key`: below 2^256."""
+    digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
+    return tuple(int.from_bytes(digest, "little") for digest in digests)
+
+
+def member_share(
+    drawn: int, corrections: bytes, number: int, place: int, shape: tuple[int, int]
+) -> int:
+    """The share of secret `number` of the member at `place`, who drew `drawn`.
+
+    `shape` is T, and how many members there are.
+    """
+    threshold, members = shape
+    if place < threshold:
+        return drawn
+    start = (number * (members - threshold + 1) + place - threshold) * LENGTH
+    return (drawn + int.from_bytes(corrections[start : start + LENGTH], "little")) % PRIME
+
+
+@functools.lru_cache(maxsize=64)
+def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
+    """Lagrange's coefficients at places T to c, for the values at 0 to T - 1."""
+    points = range(threshold)
+    rows = []
+    for place in range(threshold, members + 1):
+        row = []
+        for point in points:
+            above = below = 1
+            for other in points:
+                if other != point:
+                    above = above * (place - other) % PRIME
+                    below = below * (point - other) % PRIME
+            row.append(above * pow(below, -1, PRIME) % PRIME)
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...]) -> Tree:
+    """The tree of the numbers that the member at `place` drew for a client's secrets."""
+    numbers = (drawn.to_bytes(KEY, "little") for drawn in column)
+    return tree(
+        number_commitment(agreed, dealer, place, number, part)
+        for number, part in enumerate(numbers)
+    )
+
+
+def number_commitment(agreed: bytes, dealer: int, place: int, number: int, part: bytes) -> bytes:
+    """The commitment `[DIGEST]` to the number that a member drew for secret `number`."""
+    text = agreed + NUMBER.pack(dealer) + NUMBER.pack(place) + NUMBER.pack(number) + part
+    return hashlib.sha256(b"privfed number" + text).digest()[:DIGEST]
+
+
+def secret_commitment(agreed: bytes, dealer: int, number: int, secret: bytes) -> bytes:
+    """The commitment `[DIGEST]` to secret `number` of a client."""
+    text = agreed + NUMBER.pack(dealer) + NUMBER.pack(number) + secret
+    return hashlib.sha256(b"privfed secret" + text).digest()[:DIGEST]
+
+
+def commitment_at(commitments: bytes, number: int) -> bytes:
+    """The commitment of that number, of all in order."""
+    return commitments[number * DIGEST : (number + 1) * DIGEST]

@@ -1,0 +1,225 @@
+"""The messages of a committee's sum: frozen values with one byte form each, checked whole.
+
+A client sends one `Contribution` for a `Call`. With members of the committee the server goes on:
+`MemberInbox`, `Ballot`, `Ballots`, `Disclosure`. Every message begins with the hash of the call,
+the roster that was agreed: it binds the run, its key book and settings, round, exchange, model and
+who takes part. Numbers are little-endian. Bytes that are no message, or more or less than one,
+raise `BadMessage`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privfed.secure.agreement import PROTOCOL
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.dealing import Dealt
+from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
+from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.primitives import KEY, SEAL, SIGNATURE, verified
+
+SEALED = KEY + SEAL
+"""Bytes of a member's sealed key."""
+_SEALED, _ROOT = struct.Struct(f"{SEALED}s"), struct.Struct(f"{DIGEST}s")
+_LETTER, _VOTE = struct.Struct(f"<Q{SEALED}s"), struct.Struct(f"<Q{SIGNATURE}s")
+_DOMAIN = b"privfed committee"
+
+
+@dataclass(frozen=True)
+class Call(WireMessage):
+    """Server to all of a cohort, with the model: what is summed, of whom. Its hash is the context.
+
+    `agreement` is the hash of the settings and of the run's key book.
+    """
+
+    round: int
+    exchange: int
+    model_hash: bytes
+    bits: int
+    length: int
+    agreement: bytes
+    clients: tuple[int, ...]
+    kind: ClassVar[int] = 1
+
+    @property
+    def context(self) -> bytes:
+        """The hash of the roster and all else that it says."""
+        return hashlib.sha256(b"privfed call" + self.body()).digest()
+
+    def body(self) -> bytes:
+        numbers = (self.round, self.exchange, self.bits, self.length)
+        start = self.model_hash + self.agreement + b"".join(map(NUMBER.pack, numbers))
+        return start + records([NUMBER.pack(client) for client in self.clients])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Call:
+        model_hash, agreement = data.take(KEY), data.take(KEY)
+        round, exchange, bits, length = (data.number() for _ in range(4))
+        clients = _numbers(data)
+        call = cls(round, exchange, model_hash, bits, length, agreement, clients)
+        if call.context != context:
+            raise BadMessage("wrong session", "a call that is not of its own context")
+        return call
+
+
+@dataclass(frozen=True)
+class Contribution(ClientMessage):
+    """Client to server, its one message: a masked row, and what takes its masks off.
+
+    `sealed` is, for each member of the committee in order, the key that it draws its shares with.
+    The rest of what is `dealt` is for the server.
+    """
+
+    sealed: tuple[bytes, ...]
+    dealt: Dealt
+    words: bytes
+    kind: ClassVar[int] = 2
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def content(self) -> bytes:
+        dealt = self.dealt
+        texts = map(sized, (dealt.roots, dealt.corrections, dealt.secrets))
+        return records(list(self.sealed)) + b"".join(texts) + self.words
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Contribution:
+        signature, sender = read_sender(data)
+        sealed = tuple(text for (text,) in data.records(_SEALED))
+        dealt = Dealt(*(data.sized() for _ in range(3)))
+        return cls(context, sender, sealed, dealt, data.rest(), signature=signature)
+
+
+@dataclass(frozen=True)
+class MemberInbox(WireMessage):
+    """Server to a member: who survived, in order, each with its sealed text."""
+
+    context: bytes
+    sealed: tuple[tuple[int, bytes], ...]
+    kind: ClassVar[int] = 3
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Whose rows are in the sum."""
+        return tuple(client for client, _ in self.sealed)
+
+    def body(self) -> bytes:
+        return records([NUMBER.pack(client) + text for client, text in self.sealed])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> MemberInbox:
+        return cls(context, tuple((client, text) for client, text in data.records(_LETTER)))
+
+
+def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
+    """What members sign who agree on the survivors, under the roster with the hash `agreed`."""
+    return b"privfed committee vote" + agreed + b"".join(map(NUMBER.pack, survivors))
+
+
+@dataclass(frozen=True)
+class MemberVote:
+    """A member's one signature on the survivors."""
+
+    member: int
+    signature: bytes
+    size: ClassVar[int] = NUMBER.size + SIGNATURE
+
+    def cast_by(self, public: bytes, text: bytes) -> bool:
+        """Whether the holder of `public` signed `text`, which is `vote_text`."""
+        return verified(public, self.signature, text)
+
+    def packed(self) -> bytes:
+        """Its bytes, of one size."""
+        return NUMBER.pack(self.member) + self.signature
+
+
+@dataclass(frozen=True)
+class Ballot(ClientMessage):
+    """Member to server: its vote, and the root of what it drew for each survivor, or zeros."""
+
+    vote: bytes
+    roots: tuple[bytes, ...]
+    kind: ClassVar[int] = 4
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def content(self) -> bytes:
+        return self.vote + records(list(self.roots))
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Ballot:
+        (signature, sender), vote = read_sender(data), data.take(SIGNATURE)
+        roots = tuple(root for (root,) in data.records(_ROOT))
+        return cls(context, sender, vote, roots, signature=signature)
+
+
+@dataclass(frozen=True)
+class Ballots(WireMessage):
+    """Server to a member: votes of so many members as open a sum."""
+
+    context: bytes
+    votes: tuple[MemberVote, ...]
+    kind: ClassVar[int] = 5
+
+    def body(self) -> bytes:
+        return records([vote.packed() for vote in self.votes])
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Ballots:
+        return cls(context, tuple(MemberVote(*fields) for fields in data.records(_VOTE)))
+
+
+@dataclass(frozen=True)
+class Disclosure(ClientMessage):
+    """Member to server: what it drew for each survivor's seed, and its pairs with who is gone.
+
+    Each text has these numbers, and the proof that they are of the root that it voted with.
+    """
+
+    shares: tuple[tuple[int, bytes], ...]
+    kind: ClassVar[int] = 6
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def content(self) -> bytes:
+        texts = [NUMBER.pack(client) + sized(text) for client, text in self.shares]
+        return COUNT.pack(len(texts)) + b"".join(texts)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> Disclosure:
+        (signature, sender), count = read_sender(data), data.count()
+        shares = tuple((data.number(), data.sized()) for _ in range(count))
+        return cls(context, sender, shares, signature=signature)
+
+
+FromServer = Call | MemberInbox | Ballots
+FromClient = Contribution | Ballot | Disclosure
+Message = FromServer | FromClient
+
+_FORMAT = b"PC%d" % PROTOCOL
+_KINDS: dict[int, Callable[[bytes, Reader], Message]] = {
+    kind.kind: kind.read for kind in (Call, Contribution, MemberInbox, Ballot, Ballots, Disclosure)
+}
+
+
+def message_bytes(message: Message) -> bytes:
+    """The byte form of `message`."""
+    return _FORMAT + bytes([message.kind]) + message.context + message.body()
+
+
+def read_message(data: bytes) -> Message:
+    """The message that these bytes are. Raises `BadMessage`."""
+    reader = Reader(data)
+    if reader.take(len(_FORMAT)) != _FORMAT:
+        raise BadMessage("wrong format", "bytes that are no message of this version")
+    read = _KINDS.get(reader.take(1)[0])
+    if read is None:
+        raise BadMessage("wrong type", "a message of no known kind")
+    message = read(reader.take(KEY), reader)
+    reader.end()
+    return message
+
+
+def _numbers(data: Reader) -> tuple[int, ...]:
+    return tuple(client for (client,) in data.records(NUMBER))

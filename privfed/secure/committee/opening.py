@@ -1,0 +1,105 @@
+"""What members open, and how the server takes masks off with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from privfed.secure.committee.commitments import proved_root
+from privfed.secure.committee.dealing import (
+    Dealt,
+    commitment_at,
+    member_share,
+    number_commitment,
+    secret_commitment,
+)
+from privfed.secure.committee.keys import mask_key
+from privfed.secure.committee.policy import Committee
+from privfed.secure.masked.shamir import reconstruct
+from privfed.secure.packing import Words
+from privfed.secure.primitives import KEY, Expander
+
+
+def opened_numbers(
+    clients: tuple[int, ...], survivors: tuple[int, ...], client: int
+) -> dict[int, int]:
+    """Which secrets of a survivor are opened, by the client that each is a pair's with.
+
+    Its fresh seed, under its own number, and the seeds of its pairs with clients of the roster who
+    are not in the sum: never of a pair of two survivors.
+    """
+    here = set(survivors)
+    others = [other for other in clients if other != client]
+    pairs = {other: number for number, other in enumerate(others, start=1) if other not in here}
+    return {client: 0, **pairs}
+
+
+@dataclass(frozen=True)
+class Openings:
+    """Openings of masks of `survivors` by a committee, under the roster of `clients`."""
+
+    agreed: bytes
+    clients: tuple[int, ...]
+    survivors: tuple[int, ...]
+    committee: Committee
+
+    @cached_property
+    def numbers(self) -> Mapping[int, dict[int, int]]:
+        """Of each survivor which secrets are opened."""
+        return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
+
+    def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
+        """Whether `text` opens the client's secrets to the member at `place`, whose `root` it is.
+
+        It is the numbers that the member drew for them, and the proof that these are.
+        """
+        numbers = self.numbers[client].values()
+        parts = _parts(text, len(numbers))
+        if len(text) < KEY * len(numbers):
+            return False
+        leaves = {
+            number: number_commitment(self.agreed, client, place, number, part)
+            for number, part in zip(numbers, parts, strict=True)
+        }
+        return proved_root(leaves, text[KEY * len(numbers) :], len(self.clients)) == root
+
+    def seeds(
+        self, client: int, texts: Mapping[int, bytes], dealt: Dealt
+    ) -> dict[int, bytes] | None:
+        """The opened seeds of a client, by the other of each pair (its own: by itself).
+
+        From the right `texts` of members by their places. None where what comes out is not what the
+        client committed to.
+        """
+        numbers = self.numbers[client]
+        shape = (self.committee.threshold, self.committee.members)
+        columns = {place: _parts(text, len(numbers)) for place, text in texts.items()}
+        seeds = {}
+        for at, (other, number) in enumerate(numbers.items()):
+            shares = {
+                place: member_share(
+                    int.from_bytes(parts[at], "little"), dealt.corrections, number, place, shape
+                )
+                for place, parts in columns.items()
+            }
+            try:
+                seed = reconstruct(shares, self.committee.threshold)
+            except ValueError:
+                return None
+            right = commitment_at(dealt.secrets, number)
+            if secret_commitment(self.agreed, client, number, seed) != right:
+                return None
+            seeds[other] = seed
+        return seeds
+
+    def remove(
+        self, masks: Expander, total: Words, client: int, seeds: Mapping[int, bytes]
+    ) -> None:
+        """Take a survivor's opened masks off the `total` `[length]`."""
+        for other, seed in seeds.items():
+            masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
+
+
+def _parts(text: bytes, count: int) -> list[bytes]:
+    return [text[at * KEY : (at + 1) * KEY] for at in range(count)]

@@ -1,0 +1,170 @@
+"""Sums that a committee opens as a part of a configuration: what they promise, cost and refuse."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.errors import Refused
+from privfed.privacy.codec import Codec
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.channel import Channel
+from privfed.secure.committee.channel import CommitteeChannel
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.messages import SEALED, MemberVote
+from privfed.secure.committee.policy import CommitteePolicy, drawn
+from privfed.secure.dropout import SENDS, Leaves, sending
+from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
+from privfed.secure.limits import Limits
+from privfed.secure.masked.shamir import LENGTH
+from privfed.secure.operations import Operations
+from privfed.secure.primitives import KEY, SIGNATURE, Expander
+from privfed.secure.summation import Aborted, Session
+
+_EXACT = 1e-9
+_FRAMES = 4 + 32 + 8
+"""Bytes of a message beside what it says: format, context, sender."""
+
+
+class CommitteeSums(SecureProtocol):
+    """Sums that a committee opens: each client sends one message a round, and the server sees sums.
+
+    Clients agree on keys once in a run. A client's one message is its row under a fresh mask and
+    under masks that cancel between clients, and, sealed for each member of a small committee of
+    the cohort, shares of what takes them off. Members vote for one set of survivors, and open it.
+
+    *Trust*: up to a fraction `colluders` of a cohort, whoever sits in the committee, may work with
+    a server that lies in every message (proved in `privfed.secure.committee`). Computational: as
+    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. Who steals a client's
+    keys reads its later rows of the run, and no earlier ones. No client is stopped from lying about
+    its own row, and any client can make a sum abort.
+
+    Source: Ma et al. 2023 (Flamingo), sections 4 and 5; Bonawitz et al. 2017.
+    """
+
+    seen: ClassVar[str] = "the server sees exact sums, never a row"
+    opener: ClassVar[str] = "the server"
+    threshold: float = Field(0.75, gt=0.5, le=1)
+    """The fraction of a cohort, and of its committee, that has to stay to the end."""
+    colluders: float = Field(0.1, ge=0, lt=1)
+    """The part of a cohort that may work with the server."""
+    committee: int = Field(20, ge=3)
+    """How many members a committee has at least (or all of a smaller cohort); more where the
+    colluders ask for more."""
+
+    def policy(self, size: int) -> CommitteePolicy:
+        """What clients insist on, for cohorts of an expected `size`."""
+        return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
+
+    def begun(self, limits: Limits) -> int:
+        """Two more than may collude, at least: one honest row would be open."""
+        return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
+
+    def fewest(self, limits: Limits) -> int:
+        """The fewest survivors: of n clients `threshold` n stay, and two more than may collude."""
+        begun = self.begun(limits)
+        stay = math.ceil(self.threshold * begun - _EXACT)
+        return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
+
+    def colluding(self, limits: Limits) -> float:
+        """An upper bound on the part of the counted noise known to who works with the server.
+
+        Of n clients these are at most K = colluders max(n, size). They know K / m of what m
+        survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger n,
+        K / m is at most colluders / threshold, as m is at least threshold n.
+        """
+        return self.colluders * max(limits.size / self.fewest(limits), 1 / self.threshold)
+
+    def channel(
+        self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
+    ) -> Channel:
+        if layers is not None:
+            raise Refused('layers of noise need secure.protocol = "masks"')
+        self.refuse_limits(limits)
+        return CommitteeChannel(session, codec, self.policy(limits.size), limits)
+
+    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
+        try:
+            committee = self.policy(limits.size).committee(clients)
+        except Aborted:
+            return 1.0
+        missing = super().stops(clients, dropout, limits)
+        few = binomial_at_most(committee.survivors - 1, clients, sending(dropout))
+        absent = binomial_at_most(committee.threshold - 1, committee.members, 1 - dropout)
+        return min(1.0, max(missing, few) + absent)
+
+    def _members(self, clients: int) -> tuple[int, int]:
+        """How many members the committee of so many clients has, and how many open a sum."""
+        try:
+            committee = self.policy(0).committee(clients)
+        except Aborted:
+            return clients, clients
+        return committee.members, committee.threshold
+
+    def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
+        """Of one round, keys agreed: each number that a member draws is hashed by both ends."""
+        members, threshold = self._members(clients)
+        row = Expander(codec.length, codec.bits)
+        numbers, pairs = clients * clients * members, clients * clients
+        return Operations(
+            masked=(pairs + clients) * codec.length * row.word.itemsize,
+            packed=clients * row.size,
+            derived=2 * numbers + 2 * pairs,
+            sealed=2 * clients * members,
+            signatures=2 * clients + members * (4 + threshold),
+            products=pairs * (members - threshold + 1) * threshold + clients * threshold,
+        )
+
+    def download(self, clients: int, layers: int = 0) -> float:
+        """The roster; and, for the part of clients who are members, an inbox and votes."""
+        members, threshold = self._members(clients)
+        inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
+        return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
+
+    def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
+        """A masked row, what is dealt; and a member's ballot and opening, where nobody drops."""
+        members, threshold = self._members(clients)
+        corrections = clients * (members - threshold + 1) * LENGTH
+        dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST
+        proved = 12 + KEY + DIGEST * (1 + math.ceil(math.log2(clients)))
+        opened = clients * proved + 3 * (SIGNATURE + _FRAMES)
+        row = Expander(codec.length, codec.bits).size + SIGNATURE + _FRAMES
+        return row + dealt + members / clients * opened
+
+    def promise(self, clients: int, limits: Limits | None = None) -> str:
+        limits = limits or Limits(clients, size=clients)
+        committee = self.policy(limits.size).committee(clients)
+        least = max(committee.survivors, limits.least(clients))
+        return (
+            f"of {clients} clients {least} have to stay, and {committee.threshold} of a committee "
+            f"of {committee.members}; the server learns no row, also if it lies, while at most "
+            f"{committee.corrupt} of them collude with it"
+        )
+
+    def refuse_limits(self, limits: Limits) -> None:
+        if limits.sites:
+            raise Refused(
+                'secure.parties is "sites", whose agents speak masks: sites insist on all of the '
+                "pinned parties, and few of them would all sit in the committee; set "
+                'secure.protocol = "masks"'
+            )
+        if 2 * self.threshold <= 1 + self.colluders:
+            raise Refused(
+                f"secure.threshold is {self.threshold:g}: a server that shows some members of the "
+                "committee other survivors than the rest would have both opened; expected more "
+                f"than (1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
+            )
+
+    def abort_where_lost(self, session: Session, limits: Limits) -> None:
+        clients = tuple(sorted(session.clients.tolist()))
+        committee = self.policy(limits.size).committee(len(clients))
+        if not len(session.leaves):
+            return
+        gone = dict(zip(session.clients.tolist(), session.leaves.tolist(), strict=True))
+        if sum(when in SENDS for when in gone.values()) < committee.survivors:
+            raise Aborted("too few clients sent their row")
+        members = drawn(session.round, session.exchange, clients, committee.members)
+        if sum(gone[who] == Leaves.NEVER for who in members) < committee.threshold:
+            raise Aborted("too few members of the committee helped to take the masks off")

@@ -1,0 +1,68 @@
+"""What a client knows of a committee's sum before it is called, and how all are configured."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from privfed.privacy.codec import Codec
+from privfed.secure.agreement import agreement
+from privfed.secure.committee.keys import KeyBook
+from privfed.secure.committee.messages import Call
+from privfed.secure.committee.policy import Committee, CommitteePolicy, drawn
+from privfed.secure.frames import BadMessage
+from privfed.secure.limits import Limits
+
+
+@functools.lru_cache(maxsize=256)
+def _settings(codec: Codec, policy: CommitteePolicy, limits: Limits, book: bytes) -> bytes:
+    return agreement(protocol="committee", codec=codec, policy=policy, limits=limits, book=book)
+
+
+@dataclass(frozen=True)
+class RoundTerms:
+    """One sum as each party knows it by itself: nothing of it is taken from a message.
+
+    `book` was checked when the run began.
+    """
+
+    round: int
+    exchange: int
+    model_hash: bytes
+    codec: Codec
+    policy: CommitteePolicy
+    limits: Limits
+    book: KeyBook
+
+    def call(self, clients: tuple[int, ...]) -> Call:
+        """The call to this sum, of such a cohort."""
+        agreed = _settings(self.codec, self.policy, self.limits, self.book.digest)
+        shape = (self.codec.bits, self.codec.length)
+        return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
+
+    def require(self, call: Call) -> None:
+        """Raises `BadMessage` for a call to another sum, or of parties configured otherwise."""
+        expected = self.call(call.clients)
+        for name in ("round", "exchange", "model_hash", "bits", "length"):
+            if getattr(call, name) != getattr(expected, name):
+                raise BadMessage(f"wrong {name}", "a call to another sum than this client's")
+        if call.agreement != expected.agreement:
+            raise BadMessage(
+                "wrong agreement",
+                "the server is configured otherwise than this client; compare on both sides the "
+                "codec, the policy, the limits, the key book of the run and the version of privfed",
+            )
+        clients = call.clients
+        if list(clients) != sorted(set(clients)) or not set(clients) <= self.book.cards.keys():
+            raise BadMessage("wrong roster", "clients out of order, twice, or that nobody knows")
+        if len(clients) > self.limits.capacity:
+            raise BadMessage("wrong roster", f"more clients than {self.limits.capacity}")
+
+    def committee(self, clients: tuple[int, ...]) -> tuple[Committee, tuple[int, ...]]:
+        """The committee of a cohort, and who sits in it, in order. Raises `Aborted`."""
+        committee = self.policy.committee(len(clients))
+        return committee, drawn(self.round, self.exchange, clients, committee.members)
+
+    def least(self, committee: Committee) -> int:
+        """How many rows a sum has at least."""
+        return max(committee.survivors, self.limits.least(committee.clients))
