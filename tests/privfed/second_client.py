@@ -3,20 +3,16 @@
 Complete and circle graphs. Random graphs and noise in layers are left out.
 """
 
+import functools
 import hashlib
 import math
 import secrets
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -25,6 +21,8 @@ PRIME = 2**256 + 297
 _BEGIN = ("invitation", "keys", "roster", "message", "commitment", "share", "acknowledged")
 LABELS = {name: b"privfed " + name.encode() for name in (*_BEGIN, "survivors")}
 LABELS |= {name: name.encode() for name in ("self", "channel", "pair")}
+u32 = struct.Struct("<I").pack
+value = functools.partial(int.to_bytes, length=33, byteorder="little")
 INVITATION, KEYS, ROSTER, SHARES, INBOX, MASKED, SURVIVORS, VOTE, VOTES, UNMASK = range(1, 11)
 
 
@@ -32,96 +30,60 @@ class Refusal(Exception):
     """What the client does not answer, by the name of the fault; its session has ended."""
 
 
-def require(holds: bool, fault: str) -> None:
+def require(holds, fault):
     if not holds:
         raise Refusal(fault)
-
-
-@dataclass(frozen=True)
-class Sum:
-    """What a client knows of a sum before it is invited; `agreement` stands for all settings."""
-
-    round: int
-    exchange: int
-    model_hash: bytes
-    bits: int
-    length: int
-    agreement: bytes
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The graph of a cohort, and the fewest survivors, by settings alone."""
-
-    degree: int
-    threshold: int
-    least: int
 
 
 class Cursor:
     """Reads a message from its start, to its end exactly."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data):
         self.data, self.at = data, 0
 
-    def take(self, count: int) -> bytes:
+    def take(self, count):
         require(count <= len(self.data) - self.at, "wrong length")
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def read(self, form: str) -> tuple:
+    def read(self, form):
         return struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))
 
-    def records(self, form: str) -> list[tuple]:
+    def records(self, form):
         (count,) = self.read("I")
         return list(struct.iter_unpack("<" + form, self.take(count * struct.calcsize("<" + form))))
 
-    def texts(self) -> list[tuple[int, bytes]]:
+    def texts(self):
         (size,) = self.read("I")
         return self.records(f"Q{size}s")
 
-    def end(self) -> None:
-        require(self.at == len(self.data), "wrong length")
 
-
-def sha256(*parts: bytes) -> bytes:
+def sha256(*parts):
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def u32(number: int) -> bytes:
-    return struct.pack("<I", number)
-
-
-def u64(*numbers: int) -> bytes:
+def u64(*numbers):
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-def records(items: list[bytes]) -> bytes:
+def records(items):
     return u32(len(items)) + b"".join(items)
 
 
-def texts(pairs: list[tuple[int, bytes]]) -> bytes:
+def texts(pairs):
     """Texts of one length, each with a client."""
     size = max((len(text) for _, text in pairs), default=0)
     return u32(size) + records([u64(client) + text for client, text in pairs])
 
 
-def value(number: int) -> bytes:
-    return number.to_bytes(33, "little")
-
-
-def derive(secret: bytes, agreed: bytes, purpose: bytes) -> bytes:
-    return HKDF(SHA256(), 32, salt=agreed, info=purpose).derive(secret)
-
-
-def exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+def exchange(private, public):
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise Refusal("low-order key") from error
 
 
-def signed_by(public: bytes, signature: bytes, text: bytes) -> bool:
+def signed_by(public, signature, text):
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
     except (InvalidSignature, ValueError):
@@ -129,7 +91,7 @@ def signed_by(public: bytes, signature: bytes, text: bytes) -> bool:
     return True
 
 
-def share(secret: bytes, threshold: int, places: list[int]) -> dict[int, int]:
+def share(secret, threshold, places):
     rising = [int.from_bytes(secret, "big")]
     rising += [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     return {
@@ -138,43 +100,39 @@ def share(secret: bytes, threshold: int, places: list[int]) -> dict[int, int]:
     }
 
 
-def share_hashes(agreed: bytes, dealer: int, holder: int, shares: tuple[int, ...]) -> bytes:
+def share_hashes(agreed, dealer, holder, shares):
     start = LABELS["share"] + agreed + u64(dealer, holder)
     each = (start + which.to_bytes(9, "little") + value(one) for which, one in enumerate(shares))
     return b"".join(sha256(text)[:16] for text in each)
 
 
-def acknowledged(agreed: bytes, holder: int, hashes: dict[int, bytes]) -> bytes:
+def acknowledged(agreed, holder, hashes):
     pairs = [u64(dealer) + u32(len(text)) + text for dealer, text in sorted(hashes.items())]
     return sha256(LABELS["acknowledged"], agreed, u64(holder), *pairs)
 
 
-def word_bits(bits: int) -> int:
-    return next(word for word in (16, 32, 64) if bits <= word)
-
-
-def mask(key: bytes, length: int, bits: int) -> tuple[int, ...]:
-    word = word_bits(bits)
-    stream = Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(length * word // 8))
+def mask(key, length, bits):
+    word = max(16, 1 << (bits - 1).bit_length())
+    cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16)))
+    stream = cipher.encryptor().update(bytes(length * word // 8))
     return struct.unpack(f"<{length}{'HIQ'[word // 32]}", stream)
 
 
-def packed(row: list[int], bits: int) -> bytes:
-    word = word_bits(bits)
+def packed(row, bits):
+    word = max(16, 1 << (bits - 1).bit_length())
     lanes = word // math.gcd(word, bits)
-    columns, numbers = len(row) // lanes, [number % 2**bits for number in row]
-    lane_words: list[list[bytes]] = [[] for _ in range(lanes * bits // word)]
-    for at in range(columns):
-        column = sum(numbers[lane * columns + at] << (lane * bits) for lane in range(lanes))
-        for lane, words in enumerate(lane_words):
-            words.append(((column >> (lane * word)) % 2**word).to_bytes(word // 8, "little"))
-    left = numbers[lanes * columns :]
+    size, numbers = len(row) // lanes, [number % 2**bits for number in row]
+    split = [numbers[lane * size : (lane + 1) * size] for lane in range(lanes)]
+    columns = [sum(each << (at * bits) for at, each in enumerate(c)) for c in zip(*split)]
+    shifts = range(0, lanes * bits, word)
+    words = [(column >> shift) % 2**word for shift in shifts for column in columns]
+    left = numbers[lanes * size :]
     rest = sum(number << (at * bits) for at, number in enumerate(left))
-    full = b"".join(b"".join(words) for words in lane_words)
+    full = b"".join(each.to_bytes(word // 8, "little") for each in words)
     return full + rest.to_bytes(-(-len(left) * bits // 8), "little")
 
 
-def neighbours(seed: bytes, clients: list[int], degree: int, me: int) -> list[int]:
+def neighbours(seed, clients, degree, me):
     if degree == len(clients) - 1:
         return [client for client in clients if client != me]
     circle = sorted(clients, key=lambda client: sha256(seed, u64(client)))
@@ -186,25 +144,20 @@ def neighbours(seed: bytes, clients: list[int], degree: int, me: int) -> list[in
 class SecondClient:
     """Answers invitation, roster, inbox, survivors and votes, as bytes, in this order."""
 
-    def __init__(
-        self,
-        me: int,
-        identity: Ed25519PrivateKey,
-        directory: Mapping[int, bytes],
-        shape: Callable[[int], Shape],
-        expected: Sum,
-        row: list[int],
-    ) -> None:
-        self.me, self.identity, self.directory = me, identity, directory
-        self.shape, self.expected, self.row = shape, expected, row
-        self.step, self.context = 0, b""
-        self.nonce, self.seed, self.channel_secret, self.mask_secret = (
-            secrets.token_bytes(32) for _ in range(4)
-        )
-        self.channel = X25519PrivateKey.from_private_bytes(self.channel_secret)
-        self.mask = X25519PrivateKey.from_private_bytes(self.mask_secret)
+    def __init__(self, me, identity, directory, graph, expected, row):
+        """Expects an invitation that ends in `expected`: all beside the session.
 
-    def handle(self, data: bytes) -> bytes:
+        `graph` gives degree, threshold and fewest survivors for a number of clients.
+        """
+        self.me, self.identity, self.directory = me, identity, directory
+        self.graph, self.expected, self.row = graph, expected, row
+        self.bits, self.length = struct.unpack("<2Q", expected[-16:])
+        self.step, self.context = 0, b""
+        self.nonce, self.seed = secrets.token_bytes(32), secrets.token_bytes(32)
+        self.channel, self.mask = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.public = [key.public_key().public_bytes_raw() for key in (self.channel, self.mask)]
+
+    def handle(self, data):
         try:
             cursor = Cursor(data)
             require(cursor.take(3) == FORMAT, "wrong format")
@@ -213,42 +166,36 @@ class SecondClient:
             require(self.context in (b"", context), "wrong session")
             self.context, self.step = context, self.step + 1
             steps = (self.advertise, self.deal, self.masked, self.vote, self.unmask)
-            return steps[self.step - 1](cursor)
+            answer = steps[self.step - 1](cursor)
+            require(cursor.at == len(data), "wrong length")
         except Refusal:
-            self.step = 5
+            self.__dict__ = {"step": 5}
             raise
+        return answer
 
-    def answer(self, kind: int, body: bytes) -> bytes:
+    def answer(self, kind, body):
         return FORMAT + bytes([kind]) + self.context + body
 
-    def signed(self, kind: int, content: bytes, covered: bytes | None = None) -> bytes:
+    def signed(self, kind, content, covered=None):
         """A signed message; what is `covered` is its content, if nothing else is given."""
-        said = content if covered is None else covered
-        text = LABELS["message"] + sha256(bytes([kind]), self.context, u64(self.me), said)
+        hashed = sha256(bytes([kind]), self.context, u64(self.me), covered or content)
+        text = LABELS["message"] + hashed
         return self.answer(kind, self.identity.sign(text) + u64(self.me) + content)
 
-    def advertise(self, cursor: Cursor) -> bytes:
-        body = cursor.data[cursor.at :]
-        _, model, agreement = (cursor.take(32) for _ in range(3))
-        numbers = cursor.read("4Q")
-        cursor.end()
+    def advertise(self, cursor):
+        body = cursor.take(len(self.expected) + 32)
         require(sha256(LABELS["invitation"], body) == self.context, "wrong session")
-        said = self.expected
-        require(numbers == (said.round, said.exchange, said.bits, said.length), "wrong sum")
-        require(model == said.model_hash, "wrong model_hash")
-        require(agreement == said.agreement, "wrong agreement")
-        public = [pair.public_key().public_bytes_raw() for pair in (self.channel, self.mask)]
-        content = u64(self.me) + self.nonce + b"".join(public)
+        require(body[32:] == self.expected, "wrong sum")
+        content = u64(self.me) + self.nonce + b"".join(self.public)
         text = LABELS["keys"] + self.context + content
         return self.answer(KEYS, content + self.identity.sign(text))
 
-    def deal(self, cursor: Cursor) -> bytes:
+    def deal(self, cursor):
         start = cursor.at
         nonces = dict(members := cursor.records("Q32s"))
         degree, threshold, seed = cursor.read("QQ32s")
         common = cursor.data[start : cursor.at]
         keys = cursor.records("Q32s32s32s64s")
-        cursor.end()
         self.agreed = sha256(LABELS["roster"], self.context, common)
         self.clients = [client for client, _ in members]
         self.take_graph(degree, threshold, nonces)
@@ -257,7 +204,8 @@ class SecondClient:
         holders = sorted([*near, self.me]) if self.complete else near
         places = {client: place for place, client in enumerate(self.clients, start=1)}
         at = [places[holder] for holder in holders]
-        dealt = [share(secret, threshold, at) for secret in (self.seed, self.mask_secret)]
+        both = (self.seed, self.mask.private_bytes_raw())
+        dealt = [share(secret, threshold, at) for secret in both]
         mine = {who: (dealt[0][places[who]], dealt[1][places[who]]) for who in holders}
         self.opened = {self.me: mine[self.me]} if self.complete else {}
         sealed = [(who, self.seal(who, mine[who])) for who in near]
@@ -266,19 +214,18 @@ class SecondClient:
         first = sha256(commit, self.seed) + sha256(commit) + texts(hashes)
         return self.signed(SHARES, first + texts(sealed), first + sha256(texts(sealed)))
 
-    def take_graph(self, degree: int, threshold: int, nonces: dict[int, bytes]) -> None:
+    def take_graph(self, degree, threshold, nonces):
         require(self.clients == sorted(nonces) and self.me in nonces, "wrong roster")
         require(nonces.keys() <= self.directory.keys(), "wrong roster")
         require(nonces[self.me] == self.nonce, "wrong nonce")
-        self.terms = self.shape(len(self.clients))
-        given = (self.terms.degree, self.terms.threshold)
-        require((degree, threshold) == given, "wrong threshold")
+        *given, self.least = self.graph(len(self.clients))
+        require([degree, threshold] == given, "wrong threshold")
+        self.threshold = threshold
         self.complete = degree == len(self.clients) - 1
 
-    def take_keys(self, near: list[int], keys: list[tuple], nonces: dict[int, bytes]) -> None:
+    def take_keys(self, near, keys, nonces):
         require([sender for sender, *_ in keys] == near, "wrong neighbours")
-        public = [pair.public_key().public_bytes_raw() for pair in (self.channel, self.mask)]
-        public += [key for _, _, *pair, _ in keys for key in pair]
+        public = self.public + [key for _, _, *pair, _ in keys for key in pair]
         require(len(set(public)) == len(public), "duplicate key")
         for sender, nonce, channel, mask_key, signature in keys:
             text = LABELS["keys"] + self.context + u64(sender) + nonce + channel + mask_key
@@ -287,31 +234,28 @@ class SecondClient:
         self.secrets = {sender: exchange(self.channel, key) for sender, _, key, *_ in keys}
         self.mask_keys = {sender: key for sender, _, _, key, _ in keys}
 
-    def channel_key(self, other: int, way: bytes) -> bytes:
-        return derive(self.secrets[other], self.agreed, LABELS["channel"] + way)
+    def derive(self, secret, label, names=b""):
+        return HKDF(SHA256(), 32, salt=self.agreed, info=LABELS[label] + names).derive(secret)
 
-    def seal(self, other: int, shares: tuple[int, ...]) -> bytes:
+    def seal(self, other, shares):
         way = u64(self.me, other)
+        cipher = aead.ChaCha20Poly1305(self.derive(self.secrets[other], "channel", way))
         text = way + b"".join(map(value, shares))
-        return ChaCha20Poly1305(self.channel_key(other, way)).encrypt(
-            bytes(12), text, self.agreed + way
-        )
+        return cipher.encrypt(bytes(12), text, self.agreed + way)
 
-    def unseal(self, other: int, sealed: bytes) -> tuple[int, ...] | None:
+    def unseal(self, other, sealed):
         way = u64(other, self.me)
-        cipher = ChaCha20Poly1305(self.channel_key(other, way))
+        cipher = aead.ChaCha20Poly1305(self.derive(self.secrets[other], "channel", way))
         try:
             text = cipher.decrypt(bytes(12), sealed, self.agreed + way)
         except InvalidTag:
             return None
-        if len(text) != 82 or text[:16] != way:
-            return None
         shares = tuple(int.from_bytes(text[at : at + 33], "little") for at in (16, 49))
-        return shares if max(shares) < PRIME else None
+        right = len(text) == 82 and text[:16] == way and max(shares) < PRIME
+        return shares if right else None
 
-    def masked(self, cursor: Cursor) -> bytes:
+    def masked(self, cursor):
         sealed, hashes = cursor.texts(), cursor.texts()
-        cursor.end()
         self.shared = {sender for sender, _ in sealed}
         known = len(self.shared) == len(sealed) and self.shared <= self.mask_keys.keys()
         require(known and [who for who, _ in hashes] == sorted(self.shared), "wrong senders")
@@ -328,30 +272,25 @@ class SecondClient:
         complaints = records([u64(who) for who in sorted(self.shared - self.opened.keys())])
         return self.signed(MASKED, u32(0) + complaints + self.masked_row())
 
-    def require_enough(self, clients: set[int]) -> None:
-        """Who is only named is not counted."""
+    def require_enough(self, clients):
         counted = clients - (self.mask_keys.keys() - self.opened.keys())
-        enough = len(self.opened.keys() & clients) >= self.terms.threshold
-        require(enough and len(counted) >= self.terms.least, "too few")
+        enough = len(self.opened.keys() & clients) >= self.threshold
+        require(enough and len(counted) >= self.least, "too few")
 
-    def masked_row(self) -> bytes:
-        length, bits = self.expected.length, self.expected.bits
-        keys = [(1, derive(self.seed, self.agreed, LABELS["self"]))]
+    def masked_row(self):
+        keys = {self.me: self.derive(self.seed, "self")}
         for other in self.shared:
-            purpose = LABELS["pair"] + u64(min(self.me, other), max(self.me, other))
             secret = exchange(self.mask, self.mask_keys[other])
-            keys.append((-1 if other > self.me else 1, derive(secret, self.agreed, purpose)))
-        masks = [(sign, mask(key, length, bits)) for sign, key in keys]
-        row = [
-            number + sum(sign * words[at] for sign, words in masks)
-            for at, number in enumerate(self.row)
-        ]
-        return packed(row, bits)
+            keys[other] = self.derive(secret, "pair", u64(*sorted((self.me, other))))
+        masks = [self.row]
+        for other, key in keys.items():
+            words = mask(key, self.length, self.bits)
+            masks.append([-word for word in words] if other > self.me else words)
+        return packed([sum(each) for each in zip(*masks, strict=True)], self.bits)
 
-    def vote(self, cursor: Cursor) -> bytes:
+    def vote(self, cursor):
         clients = [client for (client,) in cursor.records("Q")]
         require(cursor.read("I") == (0,), "wrong survivors")
-        cursor.end()
         require(clients == sorted(set(clients) & set(self.clients)), "wrong survivors")
         self.near = set(clients) & {self.me, *self.mask_keys}
         require(self.me in self.near and self.near - {self.me} <= self.shared, "wrong survivors")
@@ -359,13 +298,12 @@ class SecondClient:
         self.vote_text = LABELS["survivors"] + self.agreed + u64(*clients)
         return self.answer(VOTE, u64(self.me) + self.identity.sign(self.vote_text))
 
-    def unmask(self, cursor: Cursor) -> bytes:
+    def unmask(self, cursor):
         votes = cursor.records("Q64s")
         cursor.read("Q")  # how many are gone: of layers of noise
-        cursor.end()
         voters = self.near if self.complete else self.near - {self.me}
         require(len(dict(votes)) == len(votes) and dict(votes).keys() <= voters, "wrong voters")
-        require(len(votes) >= self.terms.threshold, "too few")
+        require(len(votes) >= self.threshold, "too few")
         for voter, signature in votes:
             agrees = signed_by(self.directory[voter], signature, self.vote_text)
             require(agrees, "inconsistent")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from masked_sums import Fixed, codec, rows
-from second_client import LABELS, Refusal, SecondClient, Shape, Sum
+from second_client import LABELS, Refusal, SecondClient
 
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import Limits
@@ -41,16 +41,16 @@ def played(policy, bits=20, dropped=DROPPED, seconds=SECONDS):
     directory, whole = client_directory(CLIENTS), rows(encoder, len(CLIENTS))
     invitation = expected.invitation(b"s" * 32, policy, limits, None)
     server = MaskingServer(invitation, CLIENTS, directory, policy, b"g" * 32, limits)
-    sums = Sum(4, 1, b"h" * 32, bits, encoder.length, invitation.agreement)
 
     def shape(clients):
         graph = policy.graph(clients)
-        return Shape(graph.degree, graph.threshold, limits.least(clients))
+        return graph.degree, graph.threshold, max(graph.survivors, limits.least(clients))
 
     def made(who, row):
         if who in seconds:
             key = client_identity(who)
-            return SecondClient(who, key, directory, shape, sums, row.tolist()).handle
+            expects = invitation.body()[32:]
+            return SecondClient(who, key, directory, shape, expects, row.tolist()).handle
         us = (who, client_identity(who), directory, policy, expected, lambda: row, limits)
         return functools.partial(_answer, MaskingClient(*us))
 
