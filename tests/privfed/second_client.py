@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, mod
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-FORMAT = b"PS3"
-PRIME = 2**256 + 297
+FORMAT, PRIME = b"PS3", 2**256 + 297
 _BEGIN = ("invitation", "keys", "roster", "message", "commitment", "share", "acknowledged")
 LABELS = {name: b"privfed " + name.encode() for name in (*_BEGIN, "survivors")}
 LABELS |= {name: name.encode() for name in ("self", "channel", "pair")}
@@ -36,8 +35,6 @@ def require(holds, fault):
 
 
 class Cursor:
-    """Reads a message from its start, to its end exactly."""
-
     def __init__(self, data):
         self.data, self.at = data, 0
 
@@ -71,7 +68,6 @@ def records(items):
 
 
 def texts(pairs):
-    """Texts of one length, each with a client."""
     size = max((len(text) for _, text in pairs), default=0)
     return u32(size) + records([u64(client) + text for client, text in pairs])
 
@@ -91,13 +87,12 @@ def signed_by(public, signature, text):
     return True
 
 
-def share(secret, threshold, places):
-    rising = [int.from_bytes(secret, "big")]
-    rising += [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
-    return {
-        place: sum(number * pow(place, power, PRIME) for power, number in enumerate(rising)) % PRIME
-        for place in places
-    }
+def share(secret, threshold, count):
+    rising = [int.from_bytes(secret, "big"), *map(secrets.randbelow, [PRIME] * (threshold - 1))]
+    return [
+        sum(number * pow(place, power, PRIME) for power, number in enumerate(rising)) % PRIME
+        for place in range(1, count + 1)
+    ]
 
 
 def share_hashes(agreed, dealer, holder, shares):
@@ -122,33 +117,33 @@ def packed(row, bits):
     word = max(16, 1 << (bits - 1).bit_length())
     lanes = word // math.gcd(word, bits)
     size, numbers = len(row) // lanes, [number % 2**bits for number in row]
-    split = [numbers[lane * size : (lane + 1) * size] for lane in range(lanes)]
-    columns = [sum(each << (at * bits) for at, each in enumerate(c)) for c in zip(*split)]
+    columns = [
+        sum(numbers[lane * size + at] << (lane * bits) for lane in range(lanes))
+        for at in range(size)
+    ]
     shifts = range(0, lanes * bits, word)
     words = [(column >> shift) % 2**word for shift in shifts for column in columns]
-    left = numbers[lanes * size :]
-    rest = sum(number << (at * bits) for at, number in enumerate(left))
+    rest = sum(each << (at * bits) for at, each in enumerate(numbers[lanes * size :]))
     full = b"".join(each.to_bytes(word // 8, "little") for each in words)
-    return full + rest.to_bytes(-(-len(left) * bits // 8), "little")
+    return full + rest.to_bytes(-(-len(row) * bits // 8) - len(full), "little")
 
 
 def neighbours(seed, clients, degree, me):
     if degree == len(clients) - 1:
         return [client for client in clients if client != me]
     circle = sorted(clients, key=lambda client: sha256(seed, u64(client)))
-    at = circle.index(me)
-    steps = [step for step in range(-(degree // 2), degree // 2 + 1) if step]
-    return sorted(circle[(at + step) % len(circle)] for step in steps)
+    at, half = circle.index(me), degree // 2
+    return sorted(circle[(at + step) % len(circle)] for step in range(-half, half + 1) if step)
 
 
 class SecondClient:
-    """Answers invitation, roster, inbox, survivors and votes, as bytes, in this order."""
+    """Answers invitation, roster, inbox, survivors and votes, as bytes, in this order.
+
+    The invitation has to end in `expected`: all beside the session. `graph` gives degree, threshold
+    and the fewest survivors, for a number of clients up to the capacity.
+    """
 
     def __init__(self, me, identity, directory, graph, expected, row):
-        """Expects an invitation that ends in `expected`: all beside the session.
-
-        `graph` gives degree, threshold and fewest survivors for a number of clients.
-        """
         self.me, self.identity, self.directory = me, identity, directory
         self.graph, self.expected, self.row = graph, expected, row
         self.bits, self.length = struct.unpack("<2Q", expected[-16:])
@@ -177,18 +172,17 @@ class SecondClient:
         return FORMAT + bytes([kind]) + self.context + body
 
     def signed(self, kind, content, covered=None):
-        """A signed message; what is `covered` is its content, if nothing else is given."""
         hashed = sha256(bytes([kind]), self.context, u64(self.me), covered or content)
-        text = LABELS["message"] + hashed
-        return self.answer(kind, self.identity.sign(text) + u64(self.me) + content)
+        signature = self.identity.sign(LABELS["message"] + hashed)
+        return self.answer(kind, signature + u64(self.me) + content)
 
     def advertise(self, cursor):
         body = cursor.take(len(self.expected) + 32)
         require(sha256(LABELS["invitation"], body) == self.context, "wrong session")
         require(body[32:] == self.expected, "wrong sum")
         content = u64(self.me) + self.nonce + b"".join(self.public)
-        text = LABELS["keys"] + self.context + content
-        return self.answer(KEYS, content + self.identity.sign(text))
+        signature = self.identity.sign(LABELS["keys"] + self.context + content)
+        return self.answer(KEYS, content + signature)
 
     def deal(self, cursor):
         start = cursor.at
@@ -202,11 +196,9 @@ class SecondClient:
         near = neighbours(seed, self.clients, degree, self.me)
         self.take_keys(near, keys, nonces)
         holders = sorted([*near, self.me]) if self.complete else near
-        places = {client: place for place, client in enumerate(self.clients, start=1)}
-        at = [places[holder] for holder in holders]
-        both = (self.seed, self.mask.private_bytes_raw())
-        dealt = [share(secret, threshold, at) for secret in both]
-        mine = {who: (dealt[0][places[who]], dealt[1][places[who]]) for who in holders}
+        private = (self.seed, self.mask.private_bytes_raw())
+        dealt = [share(secret, threshold, len(self.clients)) for secret in private]
+        mine = dict(zip(self.clients, zip(*dealt, strict=True), strict=True))
         self.opened = {self.me: mine[self.me]} if self.complete else {}
         sealed = [(who, self.seal(who, mine[who])) for who in near]
         hashes = [(who, share_hashes(self.agreed, self.me, who, mine[who])) for who in holders]
@@ -215,13 +207,11 @@ class SecondClient:
         return self.signed(SHARES, first + texts(sealed), first + sha256(texts(sealed)))
 
     def take_graph(self, degree, threshold, nonces):
-        require(self.clients == sorted(nonces) and self.me in nonces, "wrong roster")
-        require(nonces.keys() <= self.directory.keys(), "wrong roster")
-        require(nonces[self.me] == self.nonce, "wrong nonce")
+        require(self.clients == sorted(nonces.keys() & self.directory.keys()), "wrong roster")
+        require(nonces.get(self.me) == self.nonce, "wrong nonce")
         *given, self.least = self.graph(len(self.clients))
         require([degree, threshold] == given, "wrong threshold")
-        self.threshold = threshold
-        self.complete = degree == len(self.clients) - 1
+        self.threshold, self.complete = threshold, degree == len(self.clients) - 1
 
     def take_keys(self, near, keys, nonces):
         require([sender for sender, *_ in keys] == near, "wrong neighbours")
@@ -256,18 +246,16 @@ class SecondClient:
 
     def masked(self, cursor):
         sealed, hashes = cursor.texts(), cursor.texts()
-        self.shared = {sender for sender, _ in sealed}
+        received, self.shared = dict(hashes), dict(sealed).keys()
         known = len(self.shared) == len(sealed) and self.shared <= self.mask_keys.keys()
         require(known and [who for who, _ in hashes] == sorted(self.shared), "wrong senders")
-        received = dict(hashes)
         for sender, text in sealed:
             shares = self.unseal(sender, text)
             if shares and share_hashes(self.agreed, sender, self.me, shares) == received[sender]:
                 self.opened[sender] = shares
         self.require_enough(set(self.clients))
         if self.complete:
-            mine = self.opened[self.me]
-            received[self.me] = share_hashes(self.agreed, self.me, self.me, mine)
+            received[self.me] = share_hashes(self.agreed, self.me, self.me, self.opened[self.me])
         self.acknowledged = acknowledged(self.agreed, self.me, received)
         complaints = records([u64(who) for who in sorted(self.shared - self.opened.keys())])
         return self.signed(MASKED, u32(0) + complaints + self.masked_row())
@@ -299,14 +287,12 @@ class SecondClient:
         return self.answer(VOTE, u64(self.me) + self.identity.sign(self.vote_text))
 
     def unmask(self, cursor):
-        votes = cursor.records("Q64s")
-        cursor.read("Q")  # how many are gone: of layers of noise
+        votes, _ = cursor.records("Q64s"), cursor.read("Q")  # who is gone is for layers
         voters = self.near if self.complete else self.near - {self.me}
         require(len(dict(votes)) == len(votes) and dict(votes).keys() <= voters, "wrong voters")
         require(len(votes) >= self.threshold, "too few")
         for voter, signature in votes:
-            agrees = signed_by(self.directory[voter], signature, self.vote_text)
-            require(agrees, "inconsistent")
+            require(signed_by(self.directory[voter], signature, self.vote_text), "inconsistent")
         shares = sorted(self.opened.items())
         seeds = [u64(who) + value(seed) for who, (seed, _) in shares if who in self.near]
         keys = [u64(who) + value(key) for who, (_, key) in shares if who not in self.near]
