@@ -1,4 +1,4 @@
-"""A second client of masked sums, written from docs/reference/protocol.md: nothing of privfed's.
+"""A second client of masked sums, as docs/reference/protocol.md has them: nothing of privfed's.
 
 Complete and circle graphs. Random graphs and noise in layers are left out.
 """

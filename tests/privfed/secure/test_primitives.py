@@ -1,4 +1,4 @@
-"""The primitives against their standards' own vectors, and what we made of them, frozen."""
+"""The primitives against their standards' own vectors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A second client, written from the specification alone, takes part in sums with our own."""
+"""A second client, which shares no code with the first, takes part in sums with it."""
 
 import contextlib
 import functools

@@ -1,6 +1,6 @@
 """All bytes that masked sums derive and send: `vectors.json`, for other implementations too.
 
-After an intended change (and of `PROTOCOL`): PYTHONPATH=.:tests/privfed python THIS_FILE writes it.
+After a change that is meant, running this file writes it (PYTHONPATH=.:tests/privfed).
 """
 
 import json
