@@ -1,0 +1,202 @@
+"""All bytes that masked sums derive and send: `vectors.json`, for other implementations too.
+
+After a change that is meant, running this file writes it (PYTHONPATH=.:tests/privfed).
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import second_client
+
+from privfed.secure.agreement import PROTOCOL
+from privfed.secure.masked import random_graph
+from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
+from privfed.secure.masked.graph import neighbours
+from privfed.secure.masked.messages.attestation import Attestation
+from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
+from privfed.secure.masked.messages.sealed_shares import (
+    acknowledged,
+    between,
+    share_hashes,
+    share_text,
+)
+from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.shamir import reconstruct, share
+from privfed.secure.primitives import Expander, KeyPair, seal, signing_key
+
+FILE = Path(__file__).with_name("vectors.json")
+CONTEXT, AGREED, SEED, SIGNATURE = b"c" * 32, b"r" * 32, b"g" * 32, b"s" * 64
+EVERYBODY = tuple(range(20))
+SEALED, HASHES = ((3, b"x" * 40), (9, b"y" * 40)), ((3, b"h" * 32), (9, b"i" * 32))
+SHARES = (1, 2**256)
+
+
+def messages():
+    """A message of each kind, with fields that are easily told apart."""
+    keys = Advertise(CONTEXT, 5, b"n" * 32, b"a" * 32, b"b" * 32, signature=SIGNATURE)
+    nonces = (b"1" * 32, b"n" * 32, b"2" * 32)
+    shares = Shares(CONTEXT, 5, b"a" * 32, b"b" * 32, HASHES, SEALED, signature=SIGNATURE)
+    masked = Masked(CONTEXT, 5, b"w" * 10, (3,), signature=SIGNATURE)
+    vote, attested = Vote(CONTEXT, 5, SIGNATURE), Attestation(5, (7, 2**40), SIGNATURE)
+    opened = ((1, 2),), ((3, 2**256),), 1, ((1, 7),)
+    return {
+        "invitation": Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32),
+        "keys": keys,
+        "roster": Roster(CONTEXT, (3, 5, 9), nonces, 2, 2, SEED, (keys,)),
+        "shares": shares,
+        "inbox": Inbox(CONTEXT, SEALED, HASHES),
+        "masked": masked,
+        "masked, attested": replace(masked, attestation=attested),
+        "survivors": Survivors(CONTEXT, (3, 5)),
+        "survivors, attested": Survivors(CONTEXT, (3, 5), (attested, attested)),
+        "vote": vote,
+        "votes": Votes(CONTEXT, (vote,), 1),
+        "unmask": Unmask(CONTEXT, 5, *opened, b"h" * 32),
+    }
+
+
+def signed_texts(sent):
+    """What is signed of these messages."""
+    agreed = sent["roster"].agreed()
+    kinds = ("keys", "shares", "masked", "masked, attested", "unmask")
+    return {
+        **{name: sent[name].text for name in kinds},
+        "attestation": Attestation.text(CONTEXT, 5, (7, 2**40)),
+        "survivors": sent["survivors"].vote_text(agreed),
+    }
+
+
+def derivations(sent):
+    """What is derived, hashed and sealed: each with the names and values of what it is of."""
+    secret, way = {"secret": b"s" * 32, "agreed": CONTEXT}, {"sender": 9, "receiver": 4}
+    dealt = {"agreed": CONTEXT, "dealer": 5, "holder": 9, "shares": SHARES}
+    one, other = KeyPair(b"1" * 32), KeyPair(b"2" * 32)
+    sealed = seal(b"k" * 32, share_text(5, 9, SHARES), between(AGREED, 5, 9))
+    signed = signing_key(b"i" * 32)
+    return {
+        "context": _case(sent["invitation"].context, message="invitation"),
+        "agreed": _case(sent["roster"].agreed(), message="roster"),
+        "secret": _case(one.agree(other.public), private=b"1" * 32, public=other.public),
+        "signature": _case(signed.sign(b"text"), seed=b"i" * 32, text=b"text"),
+        "commitment": _case(commit(AGREED, b"b" * 32), agreed=AGREED, secret=b"b" * 32),
+        "no layers": _case(commit(AGREED, b""), agreed=AGREED, secret=b""),
+        "self key": _case(self_key(CONTEXT, b"b" * 32), agreed=CONTEXT, seed=b"b" * 32),
+        "channel key": _case(channel_key(CONTEXT, b"s" * 32, 9, 4), **secret, **way),
+        "pair key": _case(pair_key(CONTEXT, b"s" * 32, 9, 4), **secret, clients=(4, 9)),
+        "share text": _case(share_text(5, 9, SHARES), sender=5, receiver=9, shares=SHARES),
+        "sealed": _case(sealed, key=b"k" * 32, agreed=AGREED, way=(5, 9), shares=SHARES),
+        "share hashes": _case(share_hashes(CONTEXT, 5, 9, SHARES), **dealt),
+        "acknowledged": _case(
+            acknowledged(CONTEXT, 5, HASHES), agreed=CONTEXT, holder=5, hashes=HASHES
+        ),
+    }
+
+
+def _case(result, **given):
+    return {**given, "result": result}
+
+
+def rows():
+    """Masks, and rows in bytes, at a width of each kind."""
+    cases = []
+    for bits in (8, 16, 20, 32, 33, 62):
+        expander = Expander(11, bits)
+        words = expander.zeros()
+        expander.apply(words, b"k" * 32)
+        mask = tuple(words.tolist())
+        packed = bytes(expander.pack(words))
+        cases.append({"bits": bits, "key": b"k" * 32, "mask": mask, "packed": packed})
+    return cases
+
+
+def graphs():
+    """Neighbours of each of 20 clients, on a circle and on a random graph."""
+    draws = {"circle": neighbours, "random": random_graph.partners}
+    lists = {
+        name: [draw(SEED, EVERYBODY, 6, me) for me in EVERYBODY] for name, draw in draws.items()
+    }
+    return {"seed": SEED, "clients": EVERYBODY, "degree": 6, **lists}
+
+
+def sharing():
+    """A secret in shares of a polynomial with given coefficients."""
+    rising = iter([2**255, 7])
+    values = share(b"q" * 32, 3, (1, 2, 5, 6), lambda _: next(rising))
+    coefficients = (2**255, 7)
+    return {"secret": b"q" * 32, "threshold": 3, "coefficients": coefficients, "values": values}
+
+
+def vectors():
+    """All of them, as JSON has them: bytes in hex, numbers above 2^53 as decimal texts."""
+    sent = messages()
+    return _plain(
+        {
+            "protocol": PROTOCOL,
+            "messages": {name: encode(message) for name, message in sent.items()},
+            "signed": signed_texts(sent),
+            "derived": derivations(sent),
+            "sharing": sharing(),
+            "rows": rows(),
+            "graphs": graphs(),
+        }
+    )
+
+
+def _plain(value):
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, int) and value >= 2**53 else value
+
+
+FROZEN = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+"""Both sides of a deployment have to agree on every byte of these."""
+
+
+def test_what_we_derive_and_send_is_frozen():
+    made = vectors()
+    assert made.keys() == FROZEN.keys()
+    for name, part in made.items():
+        assert part == FROZEN[name]
+
+
+def test_messages_are_read_as_they_are_written():
+    assert all(decode(encode(message)) == message for message in messages().values())
+    assert pair_key(CONTEXT, b"s" * 32, 4, 9) == pair_key(CONTEXT, b"s" * 32, 9, 4)
+
+
+def test_shares_of_the_file_give_its_secret():
+    case = FROZEN["sharing"]
+    values = {int(place): int(value) for place, value in case["values"].items()}
+    assert reconstruct(values, case["threshold"]).hex() == case["secret"]
+
+
+def test_the_second_client_computes_the_same():
+    for case in FROZEN["rows"]:
+        key = bytes.fromhex(case["key"])
+        mask = second_client.mask(key, 11, case["bits"])
+        assert list(mask) == [int(word) for word in case["mask"]]
+        assert second_client.packed(list(mask), case["bits"]).hex() == case["packed"]
+    graph = FROZEN["graphs"]
+    seed, clients = bytes.fromhex(graph["seed"]), graph["clients"]
+    near = [second_client.neighbours(seed, clients, graph["degree"], me) for me in clients]
+    assert near == graph["circle"]
+    derived = FROZEN["derived"]
+    assert (
+        second_client.share_hashes(CONTEXT, 5, 9, SHARES).hex()
+        == (derived["share hashes"]["result"])
+    )
+    assert (
+        second_client.acknowledged(CONTEXT, 5, dict(HASHES)).hex()
+        == (derived["acknowledged"]["result"])
+    )
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(vectors(), indent=1) + "\n", "utf-8")
