@@ -23,7 +23,7 @@ from privfed.secure.masked.graph import recoverable
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged
+from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged, sealed_size
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromServer, Message
 from privfed.secure.masked.shamir import PRIME
@@ -124,6 +124,8 @@ class MaskingServer:
         try:
             yield
         except Aborted as aborted:
+            if self._complaints:  # of a sum that came out nothing was lost: they name nobody then
+                self._blame.count(self._complaints.values())
             aborted.culprits = self.culprits
             raise
 
@@ -151,7 +153,8 @@ class MaskingServer:
         masks = {client: keys.mask for client, keys in self._keys.items()}
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
-        liars = min(self._policy.corrupt(len(clients)), graph.threshold - 1)
+        liars = self._policy.corrupt(len(clients)) + self._limits.hostile
+        liars = min(liars, graph.threshold - 1)
         self._blame = Blame(self.invitation, common, self._keys, liars, self._culprits)
         return {
             client: replace(common, keys=tuple(self._keys[other] for other in near[client]))
@@ -166,6 +169,8 @@ class MaskingServer:
         sizes = {len(hashes) for _, hashes in message.hashes}
         if holders != self._members.holders(message.sender) or sizes != {(2 + layers) * HASH}:
             raise BadMessage("wrong hashes", "not of all shares of each of its holders")
+        if any(len(text) != sealed_size(layers) for _, text in message.sealed):
+            raise BadMessage("wrong length", "sealed shares of another length than shares have")
         self._shares[message.sender] = message
 
     def _inboxes(self) -> Mapping[int, Inbox]:
@@ -211,7 +216,6 @@ class MaskingServer:
         return attestation
 
     def _survivors(self) -> Mapping[int, Survivors]:
-        self._blame.count(self._complaints.values())
         self._require(self._senders, "sent their row")
         if len(self._senders) < self._limits.least(self._members.expected):
             raise Aborted("too few clients sent their row")

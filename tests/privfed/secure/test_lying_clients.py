@@ -132,8 +132,8 @@ def test_inconsistent_dealings_are_corrected_as_far_as_a_word_can_be():
 
 
 def complainers():
-    """As many as may lie complain about all others, who dealt what they should."""
-    one = trial(("complaints",))
+    """As many as may lie complain about all others, and deal so badly that the round aborts."""
+    one = trial(("complaints", "wrong seed"))
     for liar in one.liars.values():
         liar.some = set
     return one
@@ -141,6 +141,16 @@ def complainers():
 
 def test_as_many_complaints_as_there_may_be_liars_name_nobody():
     one = complainers()
+    culprits = judge(one, played(one)).culprits
+    assert {culprit.reason for culprit in culprits} == {"wrong dealing"}
+
+
+def test_of_a_sum_that_comes_out_no_complaints_name_anybody(monkeypatch):
+    """More than there may be liars would else leave honest clients out, in a round without harm."""
+    a_complaint_too_few(monkeypatch)
+    one = trial(("complaints",))
+    for liar in one.liars.values():
+        liar.some = set
     assert judge(one, played(one)).culprits == ()
 
 
@@ -168,17 +178,17 @@ def anything(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "fault, lie",
+    "fault, lies",
     [
-        (a_complaint_too_few, "complaints"),
-        (proofs_of_nothing, "no Vote"),
-        (any_hash, "wrong shares"),
-        (anything, "wrong seed"),
+        (a_complaint_too_few, ("complaints", "wrong seed")),
+        (proofs_of_nothing, ("no Vote",)),
+        (any_hash, ("wrong shares",)),
+        (anything, ("wrong seed",)),
     ],
 )
-def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, lie):
+def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, lies):
     fault(monkeypatch)
-    one = trial((lie,))
+    one = trial(lies)
     for liar in one.liars.values():
         liar.some = set
     outcome = played(one)

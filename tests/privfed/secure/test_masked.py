@@ -13,6 +13,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.dropout import SENDS, Leaves, leaving
+from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import MaskedChannel, Wire
 from privfed.secure.masked.graph import Policy, graph_seed, neighbours
@@ -163,6 +164,24 @@ def test_a_server_whose_session_has_ended_says_so():
             late()
     with pytest.raises(Aborted, match="has ended"):
         channel.server.handle(clients[0], wire.Vote(channel.server._context, clients[0], b"s" * 64))
+
+
+def test_a_sealed_text_of_another_length_stops_nobody():
+    """One byte more would spoil the records of every inbox that the text lies in."""
+
+    class Longer(Wire):
+        def carry(self, client, data, upward):
+            message = wire.decode(data)
+            if client == 8 and isinstance(message, wire.Shares):
+                sealed = tuple((who, text + b"0") for who, text in message.sealed)
+                return wire.encode(replace(message, sealed=sealed).signed(client_identity(8)))
+            return data
+
+    of, encoder = session(8), codec()
+    channel = MaskedChannel(of, encoder, Fixed(5), wire=Longer())
+    sent(channel, of, rows(encoder, 8))
+    assert [fault for fault in channel.faults if "another length" in fault]
+    assert channel.total()[1] == 7
 
 
 def test_a_roster_beyond_the_capacity_is_refused():
