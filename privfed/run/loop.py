@@ -23,6 +23,7 @@ from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import RankZero
 from privfed.run.world import Elsewhere, build_world, with_run_canaries
+from privfed.secure.aborts import refuse_uncharged_aborts
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -127,6 +128,7 @@ class Loop:
             for memory in self.world.remembered:
                 memory.replay(round, released=after is not None)
             return after
+        self._refuse_uncharged_aborts(round)
         self.rank_zero.announce(round, state)
         try:
             self.rank_zero.known = run_round(
@@ -136,6 +138,14 @@ class Loop:
             self._note(round, str(aborted))
             return None
         return self.rank_zero.known
+
+    def _refuse_uncharged_aborts(self, round: int) -> None:
+        """Raises `Refused` for a round whose sums may abort more often than is charged."""
+        plan = self.setup.plan
+        if plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
+            return
+        events = filter(None, (plan.event_in(round), plan.other_in(round)))
+        refuse_uncharged_aborts(len(self.directory.exclusions.before(round)), events)
 
     def _note(self, round: int, reason: str) -> None:
         """Write down that the round was aborted, and tell of it."""

@@ -2,7 +2,8 @@
 
 The list says in which round and exchange a client lied, and how. It follows from what liars sent
 alone: honest clients' data, noise and coins move no line of it. It does say that a liar was drawn
-in that round, which it could say itself. The proofs hold rosters, and lie under `private/`.
+in that round, which it could say itself. (With more liars than are counted on, complaints may name
+an honest client.) The proofs hold rosters, and lie under `private/`.
 """
 
 from __future__ import annotations

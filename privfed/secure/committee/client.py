@@ -115,6 +115,8 @@ class CommitteeClient:
     def _contribute(self, call: Call) -> Contribution:
         terms = self._terms
         terms.require(call)
+        if self._ring.book != terms.book.digest:
+            raise BadMessage("wrong key book", "keys that were agreed on by another book")
         if self.me not in call.clients:
             raise BadMessage("wrong roster", "a cohort without this client")
         self._committee, self._members = terms.committee(call.clients)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from privfed.secure.frames import NUMBER, BadMessage
 from privfed.secure.identities import Directory
-from privfed.secure.primitives import KeyPair, LowOrder, derive
+from privfed.secure.primitives import KeyPair, LowOrder, derive, random_key
 from privfed.secure.signed_message import SignedMessage
 
 
@@ -47,17 +47,24 @@ class KeyBook:
     def check(self) -> None:
         """Raises `BadMessage` for cards of others, of another run, without a signature, or alike.
 
+        And for a key of low order, with which nobody could agree on anything.
+
         Once a run: who keeps the `digest` of a book that it has checked knows it again.
         """
         if self.cards.keys() - self.identities.keys():
             raise BadMessage("unknown client", "a card of a client that nobody knows")
         if len({card.public for card in self.cards.values()}) != len(self.cards):
             raise BadMessage("duplicate key", "two public keys of the book are the same")
+        probe = KeyPair(random_key())
         for client, card in self.cards.items():
             if (card.client, card.run) != (client, self.run):
                 raise BadMessage("wrong card", "a card of another client, or of another run")
             if not card.signed_by(self.identities[client]):
                 raise BadMessage("wrong signature", "a card that its client did not sign")
+            try:
+                agree(probe, card.public)
+            except BadMessage as error:
+                raise BadMessage("low-order key", f"the card of client {client}") from error
 
     @cached_property
     def digest(self) -> bytes:
@@ -75,7 +82,7 @@ class Keyring:
     """
 
     def __init__(self, pair: KeyPair, book: KeyBook) -> None:
-        self.round = 0
+        self.round, self.book = 0, book.digest
         self._secrets = {other: agree(pair, card.public) for other, card in book.cards.items()}
 
     def go_on(self, round: int) -> None:

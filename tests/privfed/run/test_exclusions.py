@@ -11,6 +11,8 @@ from helpers import Rounds
 from masked_sums import signed, tampering
 from small import same_run, stop_after, trained
 
+from accounting.ledger import Ledger
+from privfed.errors import Refused
 from privfed.round.updates import ClientUpdates
 from privfed.round.world import NoExclusions
 from privfed.run.resume import resume
@@ -69,6 +71,17 @@ def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path
             trained(tmp_path / "parts", *KEYS)
     assert resume(tmp_path / "parts", lambda stored: stored).excluded == 1
     same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
+    """Its sums abort more often than is charged, and each abort tells of the draw."""
+    keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
+    with pytest.raises(Refused, match=r"left out since \(excluded.jsonl\): 1"):
+        trained(tmp_path / "run", *KEYS, *keys)
+    directory = RunDirectory(tmp_path / "run")
+    named = {each.round for each in directory.exclusions.culprits()}
+    charged = [charge.round for charge in Ledger.load(directory.path / "ledger.jsonl").charges]
+    assert named == {charged[-1]}, "the round after the liar is named is neither charged nor drawn"
 
 
 def test_a_list_of_culprits_survives_a_torn_line_and_names_each_once(tmp_path):
