@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from privfed.privacy.codec import Codec
+from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.limits import Limits
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.graph import Policy
 from privfed.secure.primitives import verified
 from privfed.secure.summation import Session

@@ -27,8 +27,9 @@ from rich.table import Table
 
 from experiments.benchmarks.peers.environments import DEFAULT, FLOWER, Environment, Unavailable
 from privfed.privacy.codec import Codec
+from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.rows import Inbox
@@ -86,8 +87,8 @@ def ours(clients: int, length: int, degree: int) -> dict[str, float]:
     row = np.ones(length, dtype=np.int64)
     for client in ids[leaves == Leaves.NEVER].tolist():
         channel.send(client, row)
-    channel._ask(channel._proceed(), Leaves.BEFORE_UNMASKING)
-    channel._ask(channel._proceed(), Leaves.BEFORE_UNMASKING)
+    channel._delivery.ask(channel._proceed(), Leaves.BEFORE_UNMASKING)
+    channel._delivery.ask(channel._proceed(), Leaves.BEFORE_UNMASKING)
     began = time.perf_counter()
     words, _ = channel.server.total()
     unmasking = time.perf_counter() - began

@@ -147,10 +147,10 @@ def refuse_uncharged_aborts(excluded: int, events: Iterable[Event]) -> None:
     if excluded and any(map(tells_who_was_drawn, events)):
         raise Refused(
             "clients proved to lie in secure sums, and left out since (excluded.jsonl): "
-            f"{excluded}. Without them sums abort more often than was charged, which tells who was "
-            "drawn, and epsilon rests on that being a secret. The model of the last checkpoint holds what is "
-            "claimed of it; begin a new run without these clients, or with a sampler whose draw "
-            'is no secret: cohort.sampler = "full" or "cyclic"'
+            f"{excluded}. Without them sums abort more often than was charged, which tells who "
+            "was drawn, and epsilon rests on that being a secret. The model of the last checkpoint "
+            "holds what is claimed of it; begin a new run without these clients, or with a sampler "
+            'whose draw is no secret: cohort.sampler = "full" or "cyclic"'
         )
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privfed.privacy.codec import Codec
+from privfed.secure.delivery import Wire
 from privfed.secure.dropout import SENDS
 from privfed.secure.identities import client_identity
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages import wire
 from privfed.secure.summation import Session

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,16 +12,16 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.secure.committee.client import CommitteeClient, Turns
 from privfed.secure.committee.keys import KeyBook, KeyCard, Keyring
-from privfed.secure.committee.messages import FromServer, Message, message_bytes, read_message
+from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.server import CommitteeServer
 from privfed.secure.committee.terms import RoundTerms
+from privfed.secure.delivery import Delivery, Wire, leaves_of
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
-from privfed.secure.masked.channel import Wire
 from privfed.secure.primitives import KEY, KeyPair
-from privfed.secure.summation import Aborted, Session
+from privfed.secure.summation import Session
 
 
 @functools.cache
@@ -81,12 +80,9 @@ class CommitteeChannel:
         limits: Limits = UNLIMITED,
         wire: Wire | None = None,
     ) -> None:
-        self._codec, self._wire = codec, wire or Wire()
+        self._codec = codec
         everybody = tuple(sorted(session.clients.tolist()))
-        leaves = session.leaves.tolist() or [Leaves.NEVER] * len(everybody)
-        self._leaves = dict(zip(session.clients.tolist(), leaves, strict=True))
         self._rows: dict[int, Integers] = {}
-        self.faults: list[str] = []
         terms = RoundTerms(
             session.round,
             session.exchange,
@@ -109,39 +105,18 @@ class CommitteeChannel:
             )
             for who in everybody
         }
+        parties, leaves = (self.server, self.clients), leaves_of(session)
+        self._delivery = Delivery(wire or Wire(), message_bytes, read_message, *parties, leaves)
+        self.faults = self._delivery.faults
 
     def send(self, client: int, row: Integers) -> None:
         self._rows[client] = row
-        self._ask({client: self.server.call}, Leaves.BEFORE_MASKING)
+        self._delivery.ask({client: self.server.call}, Leaves.BEFORE_MASKING)
         self._rows.pop(client, None)
 
     def total(self) -> tuple[Integers, int]:
-        try:
+        with self._delivery.naming_faults():
             for _ in range(2):
-                self._ask(self.server.proceed(), Leaves.BEFORE_UNMASKING)
+                self._delivery.ask(self.server.proceed(), Leaves.BEFORE_UNMASKING)
             words, survivors = self.server.total()
-        except Aborted as aborted:
-            first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            raise Aborted(f"{aborted}{first}") from aborted
         return self._codec.unwrap(words.astype(np.uint64)), survivors
-
-    def _ask(self, sent: Mapping[int, FromServer], stage: int) -> None:
-        """Deliver messages to who has not left by `stage`, and their answers to the server."""
-        for client, message in sent.items():
-            if 0 < self._leaves[client] <= stage:
-                continue
-            try:
-                self._deliver(client, message)
-            except Aborted as refused:
-                self.faults.append(str(refused))
-
-    def _deliver(self, client: int, message: FromServer) -> None:
-        if (arrived := self._carry(client, message, upward=False)) is None:
-            return
-        answer = self._carry(client, self.clients[client].handle(arrived), upward=True)
-        if answer is not None:
-            self.server.handle(client, answer)
-
-    def _carry(self, client: int, message: Message, upward: bool) -> Message | None:
-        data = self._wire.carry(client, message_bytes(message), upward)
-        return None if data is None else read_message(data)

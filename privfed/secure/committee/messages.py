@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privfed.secure.agreement import PROTOCOL
 from privfed.secure.committee.commitments import DIGEST
 from privfed.secure.committee.dealing import Dealt
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
-from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.message import (
+    ClientMessage,
+    Forms,
+    WireMessage,
+    read_sender,
+)
 from privfed.secure.primitives import KEY, SEAL, SIGNATURE, verified
 
 SEALED = KEY + SEAL
@@ -197,28 +200,19 @@ FromServer = Call | MemberInbox | Ballots
 FromClient = Contribution | Ballot | Disclosure
 Message = FromServer | FromClient
 
-_FORMAT = b"PC%d" % PROTOCOL
-_KINDS: dict[int, Callable[[bytes, Reader], Message]] = {
-    kind.kind: kind.read for kind in (Call, Contribution, MemberInbox, Ballot, Ballots, Disclosure)
-}
+_FORMS: Forms[Message] = Forms(
+    b"PC", (Call, Contribution, MemberInbox, Ballot, Ballots, Disclosure)
+)
 
 
 def message_bytes(message: Message) -> bytes:
     """The byte form of `message`."""
-    return _FORMAT + bytes([message.kind]) + message.context + message.body()
+    return _FORMS.encode(message)
 
 
 def read_message(data: bytes) -> Message:
     """The message that these bytes are. Raises `BadMessage`."""
-    reader = Reader(data)
-    if reader.take(len(_FORMAT)) != _FORMAT:
-        raise BadMessage("wrong format", "bytes that are no message of this version")
-    read = _KINDS.get(reader.take(1)[0])
-    if read is None:
-        raise BadMessage("wrong type", "a message of no known kind")
-    message = read(reader.take(KEY), reader)
-    reader.end()
-    return message
+    return _FORMS.decode(data)
 
 
 def _numbers(data: Reader) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.delivery import Delivery, Wire, leaves_of
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
@@ -19,21 +20,10 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages.wire import FromServer, Message, decode, encode
+from privfed.secure.masked.messages.wire import FromServer, decode, encode
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.primitives import random_key
-from privfed.secure.summation import Aborted, Session
-
-
-class Wire:
-    """Carries bytes; a test's wire may change or lose them."""
-
-    def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
-        """What arrives of `data` from `client` to the server (`upward`), or the other way.
-
-        None where it is lost.
-        """
-        return data
+from privfed.secure.summation import Session
 
 
 class MaskedChannel:
@@ -53,13 +43,9 @@ class MaskedChannel:
         layers: Layers | None = None,
         wire: Wire | None = None,
     ) -> None:
-        self._codec, self._wire = codec, wire or Wire()
-        self._accuse = session.accuse
+        self._codec, self._accuse = codec, session.accuse
         everybody = tuple(session.clients.tolist())
-        leaves = session.leaves.tolist() or [Leaves.NEVER] * len(everybody)
-        self._leaves = dict(zip(everybody, leaves, strict=True))
         self._rows: dict[int, Integers] = {}
-        self.faults: list[str] = []
         directory = client_directory(everybody)
         expected = Expected(session.round, session.exchange, session.model_hash, codec)
         self.server = MaskingServer(
@@ -84,54 +70,35 @@ class MaskedChannel:
             )
             for who in everybody
         }
-        self._ask(dict.fromkeys(everybody, self.server.invitation), 0)
-        self._ask(self._proceed(), Leaves.BEFORE_SHARING)
+        parties, leaves = (self.server, self.clients), leaves_of(session)
+        self._delivery = Delivery(wire or Wire(), encode, decode, *parties, leaves)
+        self.faults = self._delivery.faults
+        self._delivery.ask(dict.fromkeys(everybody, self.server.invitation), 0)
+        self._delivery.ask(self._proceed(), Leaves.BEFORE_SHARING)
         self._inboxes = dict(self._proceed())
 
     def send(self, client: int, row: Integers) -> None:
         self._rows[client] = row
         if inbox := self._inboxes.pop(client, None):
-            self._ask({client: inbox}, Leaves.BEFORE_MASKING)
+            self._delivery.ask({client: inbox}, Leaves.BEFORE_MASKING)
         self._rows.pop(client, None)
 
     def total(self) -> tuple[Integers, int]:
-        self._ask(self._proceed(), Leaves.BEFORE_UNMASKING)
-        self._ask(self._proceed(), Leaves.BEFORE_UNMASKING)
-        with self._naming_faults():
+        self._delivery.ask(self._proceed(), Leaves.BEFORE_UNMASKING)
+        self._delivery.ask(self._proceed(), Leaves.BEFORE_UNMASKING)
+        with self._accusing():
             words, survivors = self.server.total()
         return self._codec.unwrap(words.astype(np.uint64)), survivors
 
-    def _ask(self, sent: Mapping[int, FromServer], stage: int) -> None:
-        """Deliver messages to who has not left by `stage`, and their answers to the server."""
-        for client, message in sent.items():
-            if 0 < self._leaves[client] <= stage:
-                continue
-            try:
-                if (arrived := self._carry(client, message, upward=False)) is None:
-                    continue
-                answer = self._carry(client, self.clients[client].handle(arrived), upward=True)
-                if answer is not None:
-                    self.server.handle(client, answer)
-            except Aborted as refused:
-                self.faults.append(str(refused))
-
-    def _carry(self, client: int, message: Message, upward: bool) -> Message | None:
-        data = self._wire.carry(client, encode(message), upward)
-        return None if data is None else decode(data)
-
     def _proceed(self) -> Mapping[int, FromServer]:
-        with self._naming_faults():
+        with self._accusing():
             return self.server.proceed()
 
     @contextmanager
-    def _naming_faults(self) -> Iterator[None]:
+    def _accusing(self) -> Iterator[None]:
         try:
-            yield
-        except Aborted as aborted:
-            first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            named = Aborted(f"{aborted}{first}")
-            named.culprits = aborted.culprits
-            raise named from aborted
+            with self._delivery.naming_faults():
+                yield
         finally:
             for culprit in self.server.culprits:
                 self._accuse(culprit)

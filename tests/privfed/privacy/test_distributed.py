@@ -13,10 +13,11 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
+from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted, Session

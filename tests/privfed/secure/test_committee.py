@@ -28,10 +28,10 @@ from privfed.secure.committee.messages import (
 )
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.protocol import CommitteeSums
+from privfed.secure.delivery import Wire
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.channel import Wire
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted

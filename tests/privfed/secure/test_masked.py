@@ -12,10 +12,11 @@ from scipy import stats
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.delivery import Wire
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.graph import Policy, graph_seed, neighbours
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums

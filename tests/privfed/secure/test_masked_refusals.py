@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from masked_sums import Fixed, codec, rows, sent, session, signed, tampering
 
+from privfed.secure.delivery import Wire
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.derived_keys import channel_key
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.messages.sealed_shares import between, read_shares

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from masked_sums import Fixed, codec, played, rows, sent, session
 
+from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
-from privfed.secure.masked.channel import MaskedChannel, Wire
+from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.derived_keys import pair_key, self_key
 from privfed.secure.masked.graph import Policy
