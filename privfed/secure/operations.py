@@ -18,7 +18,7 @@ UNIT_SECONDS = {
     "exact_blocks": 1.85e-3,
     "approximate_blocks": 2.2e-3,
 }
-"""What one operation of each kind takes on one core, as `experiments.benchmarks.layered_sums` has
+"""What one operation of each kind takes on one core, as `experiments.benchmarks.sums.layered` has
 measured it."""
 
 

@@ -185,8 +185,8 @@ def played(trial):
     except Aborted as aborted:
         return Outcome(None, None, aborted.culprits, host, str(aborted))
     total = sum(rows[who] + _noise(noises[who], host) for who in host._senders)
-    found = CODEC.unwrap(words.astype(np.uint64)).tolist()
-    return Outcome(found, total.tolist(), host.culprits, host)
+    opened = CODEC.unwrap(words.astype(np.uint64)).tolist()
+    return Outcome(opened, total.tolist(), host.culprits, host)
 
 
 def _noise(noise, host):

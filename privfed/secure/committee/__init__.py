@@ -50,14 +50,18 @@ Who chose the committee is nowhere used: all k may sit in it.
 
 *Keys that are stolen later.* The server is told m_u of all whose rows it summed: these rows are
 hidden by r_uv alone, as in Flamingo and in masked sums. There keys of one session are forgotten
-with it. Here a client forgets its private key when the run begins, and with each round the s_uv of
-the last (`Keyring`): who takes all that it has then cannot turn the hash around, and past rows stay
-hidden. Who takes it reads its rows of this round and all later ones, and a share of what is dealt
-to it as a member, until the run ends or begins again with a new book: it works with the server from
-then on. Masked sums, whose keys are fresh, heal with the next session.
+with it. Here a client forgets its private key when the run begins, and, when it is called in a
+round, the s_uv of all rounds before (`Keyring`): who takes all that it has then cannot turn the
+hash around, and rows of these rounds stay hidden. Who takes it reads its rows of the last round it
+took part in and of all later ones, and a share of what is dealt to it as a member, until the run
+ends: it works with the server from then on. (Assumed of names of runs: they come from clients'
+owners, none is used twice, and a client signs one card for each; a server that could name a run
+again could have an old card taken for a new one.) Masked sums, whose keys are fresh, heal with the
+next session.
 
 *Who spoils a sum.* A share that its dealer did not commit to is left out, and its member named. A
 client whom more than k members say to have dealt badly, or whose shares give no seed that it
-committed to, is named, and the round aborts. Fewer than T members left: the round aborts. A client
-that masks wrongly spoils the sum unseen, as with any row of its own.
+committed to, is named, and the round aborts. Fewer than T members left: the round aborts, and names
+nobody; so also where no more than k could not use what a client dealt, and others of them drop out.
+A client that masks wrongly spoils the sum unseen, as with any row of its own.
 """

@@ -116,7 +116,7 @@ def test_leaving_somebody_out_moves_nobody_elses_coins(tmp_path, dropout):
     for round in range(1, 9):
         clients = np.arange(round, 20)
         cohort = Cohort(round, clients, 10.0, None)
-        told = []
+        leavings = []
         for listed in (Listed(), Listed(4, 11)):
             world = replace(rounds.world, exclusions=listed)
             updates = ClientUpdates(algorithm, world, rounds.state, cohort)
@@ -125,7 +125,7 @@ def test_leaving_somebody_out_moves_nobody_elses_coins(tmp_path, dropout):
             assert session.clients is clients
             assert present.divisor == cohort.divisor
             assert set(present.clients) == set(session.senders)
-            told.append(leaves)
+            leavings.append(leaves)
         out = np.isin(clients, [4, 11])
-        assert np.array_equal(told[0][~out], told[1][~out])
-        assert (told[1][out] == Leaves.BEFORE_SHARING).all()
+        assert np.array_equal(leavings[0][~out], leavings[1][~out])
+        assert (leavings[1][out] == Leaves.BEFORE_SHARING).all()

@@ -68,8 +68,8 @@ class Changing(Wire):
 
 def summed(wire=None, leaves=(), **keys):
     ready, of = channel(leaves, wire=wire, **keys)
-    whole = rows(codec(), len(of.clients))
-    expected = sent(ready, of, whole)
+    sent_rows = rows(codec(), len(of.clients))
+    expected = sent(ready, of, sent_rows)
     return ready, expected
 
 
@@ -238,8 +238,8 @@ def test_the_chance_of_an_abort_is_bounded_and_not_by_much(dropout):
             part.abort_where_lost(replace(of, leaves=leaves), limits)
         except Aborted:
             aborts += 1
-    bound, seen = part.stops(20, dropout, limits), aborts / turns
-    assert seen - 0.04 < bound < 1.6 * seen + 0.04
+    bound, rate = part.stops(20, dropout, limits), aborts / turns
+    assert rate - 0.04 < bound < 1.6 * rate + 0.04
 
 
 # --- refusals of clients ---
@@ -342,8 +342,8 @@ SENT = {
 @pytest.mark.parametrize("fault", SENT)
 def test_a_contribution_that_is_none_counts_as_dropped(fault):
     ready, of = channel(wire=Changing(Contribution, SENT[fault], {8}))
-    whole = rows(codec(), 9)
-    expected = sent(ready, of, whole) - whole[1]
+    sent_rows = rows(codec(), 9)
+    expected = sent(ready, of, sent_rows) - sent_rows[1]
     total, survivors = ready.total()
     assert ready.faults[0].startswith(fault)
     assert survivors == 8

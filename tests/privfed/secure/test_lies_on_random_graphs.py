@@ -102,16 +102,16 @@ def starved(rng, near, honest, policy):
 def split(rng, near, honest, policy):
     """Some are told that a client survived, and some that it did not."""
     one, everybody = int(rng.choice(honest)), frozenset(near)
-    told = {who: everybody - ({one} if rng.random() < 0.5 else set()) for who in honest}
-    return Plan(told | {one: everybody})
+    survivors = {who: everybody - ({one} if rng.random() < 0.5 else set()) for who in honest}
+    return Plan(survivors | {one: everybody})
 
 
 def chaos(rng, near, honest, policy):
     """Anything, of two sets of survivors."""
     sets = [frozenset(who for who in near if rng.random() < 0.85) for _ in range(2)]
     inboxes = {who: frozenset(u for u in near if rng.random() < 0.8) for who in honest}
-    told = {who: sets[int(rng.random() < 0.3)] for who in honest}
-    return Plan(told, inboxes if rng.random() < 0.5 else {})
+    survivors = {who: sets[int(rng.random() < 0.3)] for who in honest}
+    return Plan(survivors, inboxes if rng.random() < 0.5 else {})
 
 
 def meet(world, roster, invited, plan):

@@ -38,9 +38,9 @@ MOST = 60_000
 def played():
     """What is loaded after the import and after a sum, the peaks of memory, and what was said."""
     blocks = re.findall("```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    said = "print(json.dumps([*alone, loaded(), peak()]))"
+    report = "print(json.dumps([*alone, loaded(), peak()]))"
     ran = subprocess.run(
-        [sys.executable, "-c", "\n".join((CLIENT, *blocks, said))],
+        [sys.executable, "-c", "\n".join((CLIENT, *blocks, report))],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -279,10 +279,10 @@ def test_a_share_of_another_session_under_the_same_invitation_proves_nothing():
     first, second = played(one), played(one)
     who = one.of.clients[3].item()
     roster = replace(first.server._blame.roster, keys=(first.server._keys[who],))
-    dealing, told = second.server._dealings[who], second.server._unmasks
-    shares = [(helper, dict(answer.seeds)[who]) for helper, answer in told.items()][
+    dealing, answers = second.server._dealings[who], second.server._unmasks
+    shares = [(helper, dict(answer.seeds)[who]) for helper, answer in answers.items()][
         : roster.threshold
     ]
     assert not WrongDealing(dealing, 0, tuple(shares)).holds(roster, DIRECTORY)
     handed = unmasking.handed(first.server._dealings, who)
-    assert not WrongShare(told[who], handed).holds(roster, DIRECTORY)
+    assert not WrongShare(answers[who], handed).holds(roster, DIRECTORY)

@@ -370,8 +370,8 @@ class Obedient(MaskingClient):
 def unbound(monkeypatch):
     """Shares are sealed for a receiver, and not for a roster."""
     for name in ("channel_key", "between", "share_hashes"):
-        whole = getattr(masking_client, name)
-        monkeypatch.setattr(masking_client, name, lambda _, *rest, whole=whole: whole(b"", *rest))
+        right = getattr(masking_client, name)
+        monkeypatch.setattr(masking_client, name, lambda _, *rest, right=right: right(b"", *rest))
 
 
 def without_a_roster(monkeypatch):

@@ -1,6 +1,6 @@
 """What layers of noise add to a masked sum, and what each operation of a sum takes.
 
-    python -m experiments.benchmarks.layered_sums [--clients 20] [--length 1000000]
+    python -m experiments.benchmarks.sums.layered [--clients 20] [--length 1000000]
 
 The same sum with and without layers, by turns: a client's answer to its inbox, and all that the
 server does with rows and shares. Then the operations by which `privfed.secure` estimates a sum, one
@@ -171,9 +171,9 @@ def main() -> None:
     table = Table(title="one operation, measured and counted on")
     for name in ("", "measured", "counted on", "ratio"):
         table.add_column(name, justify="right" if name else "left")
-    for kind, found in units(asked.length).items():
+    for kind, measured in units(asked.length).items():
         counted = UNIT_SECONDS[kind]
-        table.add_row(kind, f"{found:.2e} s", f"{counted:.2e} s", f"{found / counted:.2f}")
+        table.add_row(kind, f"{measured:.2e} s", f"{counted:.2e} s", f"{measured / counted:.2f}")
     console.print(table)
 
 

@@ -1,6 +1,6 @@
 """What packing rows takes beside a copy of them, and a sum of small rows beside its cryptography.
 
-    python -m experiments.benchmarks.packing [--lengths 1000000 20000000] [--clients 100]
+    python -m experiments.benchmarks.sums.packing [--lengths 1000000 20000000] [--clients 100]
 
 Each width is packed, and added to a sum, beside a copy of the same words, the bits of each number
 spread out and gathered (as an earlier version did it), and SHA-256 of the packed bytes, which a

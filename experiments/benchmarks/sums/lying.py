@@ -1,6 +1,6 @@
 """What one masked sum costs against a server that lies, in messages: each client, and the server.
 
-    python -m experiments.benchmarks.lying_sums [--clients 1000] [--length 100000] [--complete]
+    python -m experiments.benchmarks.sums.lying [--clients 1000] [--length 100000] [--complete]
 
 Processor time, on one thread. Every client answers real messages, bytes to bytes, and remembers no
 signature that another has checked. Of the clients one in ten drops out after it shared its keys.
@@ -88,8 +88,8 @@ def main() -> None:
         STEPS, zip(*map(meter.seconds.get, staying), strict=True), strict=True
     ):
         table.add_row(f"a client: {name}", f"{1e3 * statistics.median(seconds):.1f} ms")
-    whole = [sum(meter.seconds[client]) for client in staying]
-    table.add_row("a client: all", f"{1e3 * statistics.median(whole):.1f} ms")
+    seconds = [sum(meter.seconds[client]) for client in staying]
+    table.add_row("a client: all", f"{1e3 * statistics.median(seconds):.1f} ms")
     spent = sum(sum(seconds) for seconds in meter.seconds.values())
     table.add_row("the server, with the carrying of messages", f"{elapsed - spent:.1f} s")
     for upward, name in ((True, "up"), (False, "down")):

@@ -1,0 +1,1 @@
+"""What secure sums take, beside less of the same."""
