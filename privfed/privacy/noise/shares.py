@@ -106,8 +106,8 @@ class Layers:
     0 the boundaries are all of 0 to T, and the total is v whatever D (Jiang et al. 2024, XNoise):
     only then does the noise not tell how many took part, as amplification against readers asks for.
 
-    *Where clients lie* to k others about shares, these count as gone too: D is up to k more than there
-    are, and layers stay that need not. v is left at least, and at most m / (m - k) times what it says.
+    *Where clients lie* to k others about shares, these count as gone too: D is up to k more than
+    there are, and layers stay that need not. v is left at least, m / (m - k) times as much at most.
 
     With k `colluders`, whose noise does not count, n is replaced by n - k: the others' is v at
     least, and at most 1 + `waste` times that where k of those who stay collude (PRIVACY, section
