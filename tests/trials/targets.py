@@ -343,7 +343,7 @@ def _messages(folder: Path) -> list[Files]:
         messages.Votes(context, (messages.Vote(context, 1, signature),) * 2),
         messages.Unmask(context, 1, pairs, pairs[:1], 1, pairs),
     )
-    assert {type(message).kind for message in whole} == messages._KINDS.keys()
+    assert {type(message).kind for message in whole} == messages._FORMS._kinds.keys()
     return [{"message": messages.encode(message)} for message in whole]
 
 

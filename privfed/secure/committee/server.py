@@ -37,8 +37,8 @@ _ORDER = (Contribution, Ballot, Disclosure)
 class CommitteeServer:
     """Takes messages by `handle`, and ends a step by `proceed`; then `total` takes the masks off.
 
-    `faults` names clients who misbehaved, as their signed messages prove to the server itself, or as
-    more members say than may lie. Nobody is left out of later sums for it.
+    `faults` names clients who misbehaved: their signed messages prove it to the server itself, or
+    more members say so than may lie. Nobody is left out of later sums for it.
     """
 
     def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
