@@ -229,13 +229,24 @@ def test_reading_a_table_takes_one_time_whatever_it_holds(made, patients, monkey
     assert party.work.setup.federation.clients == 8 - len(patients)
 
 
+def slowed(monkeypatch):
+    """Tables are read only once the event is set: then as ever, or a thread would log later."""
+    over, readable = threading.Event(), joining.readable_examples
+
+    def slow(*given):
+        over.wait(20)
+        return readable(*given)
+
+    monkeypatch.setattr(joining, "readable_examples", slow)
+    return over
+
+
 def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, monkeypatch, caplog):
     folder = made.folder(0)
     folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
     folder.data.write_text(data_text(made.table("h0")) + "reading = 0.3\n")
     declaration, _ = made.declaration("secure.deadline=30")
-    over = threading.Event()
-    monkeypatch.setattr(joining, "readable_examples", lambda *_: over.wait(20))
+    over = slowed(monkeypatch)
     began = time.monotonic()
     party = made.member(0).join(declaration)
     assert 0.3 <= time.monotonic() - began < 15
@@ -259,13 +270,7 @@ def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
     elif case == "no file":
         made.table("h0").unlink()
     elif case == "late":
-        readable = joining.readable_examples
-
-        def slow(*given):  # and then as ever, or its thread would log in the next test
-            over.wait(20)
-            return readable(*given)
-
-        monkeypatch.setattr(joining, "readable_examples", slow)
+        over = slowed(monkeypatch)
     cut_off, after = FixedTime.cut_off, []
 
     def noted(leaving, *work):
