@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, mod
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-FORMAT, PRIME = b"PS3", 2**256 + 297
+FORMAT, PRIME = b"PS4", 2**256 + 297
 _BEGIN = ("invitation", "keys", "roster", "message", "commitment", "share", "acknowledged")
 LABELS = {name: b"privfed " + name.encode() for name in (*_BEGIN, "survivors")}
 LABELS |= {name: name.encode() for name in ("self", "channel", "pair")}
