@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from committee_sums import POLICY, channel, client, terms
+from committee_sums import (
+    POLICY,
+    Changing,
+    channel,
+    client,
+    garbled,
+    members,
+    named,
+    spoiled,
+    terms,
+)
 from masked_sums import codec, rows, sent
 
 from privfed.errors import Refused
@@ -36,36 +46,6 @@ from privfed.secure.summation import Aborted
 
 NAMES = (3, 8, 13, 18, 23, 28, 33, 38, 43)
 """The clients of a session of nine."""
-
-
-def members(of):
-    return of.server._members
-
-
-class Changing(Wire):
-    """Changes messages of a `kind` to or from `victims`; counts all."""
-
-    def __init__(self, kind=None, change=None, victims=(), upward=True):
-        self.kind, self.change, self.victims, self.upward = kind, change, victims, upward
-        self.count, self.sizes = Counter(), Counter()
-
-    def carry(self, client, data, upward):
-        if upward:
-            self.count[client] += 1
-            self.sizes[type(read_message(data)).__name__] = len(data)
-        message = read_message(data)
-        if client not in self.victims or upward is not self.upward:
-            return data
-        if not isinstance(message, self.kind):
-            return data
-        changed = self.change(message)
-        if isinstance(changed, bytes):
-            return changed
-        return message_bytes(changed.signed(client_identity(client)) if upward else changed)
-
-
-def named(ready):
-    return {culprit.client: culprit.reason for culprit in ready.server.culprits}
 
 
 def summed(wire=None, leaves=(), **keys):
@@ -147,11 +127,6 @@ def test_keys_are_agreed_once_and_masks_are_new_in_each_round():
 # --- who spoils a sum ---
 
 
-def spoiled(opening):
-    (who, text), *rest = opening.shares
-    return replace(opening, shares=((who, bytes([text[0] ^ 1]) + text[1:]), *rest))
-
-
 def test_a_wrong_share_is_left_out_and_its_member_named():
     ready, _ = channel()
     liar = members(ready)[0]
@@ -168,14 +143,6 @@ def test_more_wrong_shares_than_may_be_missing_abort_and_all_are_named():
     with pytest.raises(Aborted, match=r"too few members.*did not commit to"):
         ready.total()
     assert named(ready) == dict.fromkeys(liars, "wrong share")
-
-
-def garbled(count):
-    def change(message):
-        texts = (bytes(48),) * count + message.sealed[count:]
-        return replace(message, sealed=texts)
-
-    return change
 
 
 @pytest.mark.parametrize("count", range(7))
