@@ -9,8 +9,9 @@ holds no key: each client deals it shares of what takes its own masks off.
 y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), with m_u drawn afresh and
 r_uv = KDF(s_uv, A, u, v), where s_uv is the hash, new in each exchange, of what u and v agreed on
 for the run; and shares of m_u and of all r_uv for c members: sealed for each of them a key that it
-draws them with, and for the server what some of them have to be corrected by. A member votes for the survivors S, once, and for T votes gives its
-shares of m_u of u in S, and of r_uv with u in S and v not in S: never of r_uv with both in S.
+draws them with, and for the server what some of them have to be corrected by. A member votes for
+the survivors S, once, and for T votes gives its shares of m_u of u in S, and of r_uv with u in S
+and v not in S: never of r_uv with both in S.
 
 *Against a server that lies in every message*, to each client otherwise. Of a roster of n clients at
 most k work with it, and c, T and the fewest survivors follow from n: T >= k + 2, 2 T > c + k.
@@ -68,10 +69,10 @@ client is named whose shares give no seed that it committed to, which aborts the
 more members than may lie say to have dealt badly, which aborts it where fewer than T can open its
 shares. The first two are proved by the liar's own signed messages (`evidence`), the third is a
 count. **Who stops a sum is named** wherever k members more than T, honest all of them, stay to the
-end: of an honest survivor all of these hold good shares; of another one, if no more than k complain,
-T do, and they give its seeds or the proof that they do not. With fewer a round may abort and name
-nobody: where fewer than T members are left, and where up to k could not use what a client dealt and
-so many others dropped out that fewer than T could. Fewer survivors than a sum has to have are no
-lie either. (Where `hostile` clients are counted on, k is with them in this.) A client that masks
+end: of an honest survivor all of these hold good shares; of another one, if no more than k
+complain, T do, and they give its seeds or the proof that they do not. With fewer a round may abort
+and name nobody: where fewer than T members are left, and where up to k could not use what a client
+dealt and so many others dropped out that fewer than T could. Fewer survivors than a sum has to have
+are no lie either. (Where `hostile` clients are counted on, k is with them in this.) A client that masks
 wrongly spoils the sum unseen, as with any row of its own.
 """
