@@ -73,6 +73,6 @@ end: of an honest survivor all of these hold good shares; of another one, if no 
 complain, T do, and they give its seeds or the proof that they do not. With fewer a round may abort
 and name nobody: where fewer than T members are left, and where up to k could not use what a client
 dealt and so many others dropped out that fewer than T could. Fewer survivors than a sum has to have
-are no lie either. (Where `hostile` clients are counted on, k is with them in this.) A client that masks
-wrongly spoils the sum unseen, as with any row of its own.
+are no lie either. (Where `hostile` clients are counted on, k is with them in this.) A client that
+masks wrongly spoils the sum unseen, as with any row of its own.
 """
