@@ -21,7 +21,7 @@ from privfed.secure.committee.keyring import Keyring
 from privfed.secure.committee.keys import mask_key, sealing_key, shares_context
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
 from privfed.secure.committee.policy import CommitteePolicy
-from privfed.secure.committee.simulated_run import begun
+from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -69,7 +69,7 @@ class World:
         self.rng, self.colluders = rng, frozenset(colluders)
         self.policy, self.limits, self.kind = policy, limits, kind
         self.honest = [who for who in clients if who not in self.colluders]
-        self.run = begun(tuple(clients))
+        self.run = simulated_keys(tuple(clients))
         self.rings = {
             who: ring(self.run.pairs[who], card, self.run.book)
             for who, card in self.run.book.cards.items()

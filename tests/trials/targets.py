@@ -41,7 +41,7 @@ from privfed.secure.committee.commitments import DIGEST
 from privfed.secure.committee.dealing import Dealt
 from privfed.secure.committee.key_book import KeyBook
 from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.simulated_run import begun
+from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import messages as homomorphic_messages
 from privfed.secure.masked.messages import wire as messages
@@ -387,7 +387,7 @@ def _rings(folder: Path) -> list[Files]:
     """Of a client on a ring with itself and one with two others, at some exchange."""
     stored = []
     for clients in ((3,), (3, 5, 8)):
-        ring = begun(clients).ring(3)
+        ring = simulated_keys(clients).ring(3)
         ring.take(2, 1)
         stored.append({"ring": ring.to_bytes()})
     return stored

@@ -23,9 +23,9 @@ from privfed.secure.committee.dealing import commitment_at
 from privfed.secure.committee.messages import (
     Ballot,
     Call,
-    Dealing,
     Disclosure,
     MemberVote,
+    SignedDealing,
     vote_text,
 )
 from privfed.secure.committee.opening import Openings
@@ -36,7 +36,7 @@ from privfed.secure.identities import Directory
 from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted
 
-_Kind = TypeVar("_Kind", Call, Ballot, Disclosure, Dealing)
+_Kind = TypeVar("_Kind", Call, Ballot, Disclosure, SignedDealing)
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class WrongOpening:
 
 
 @dataclass(frozen=True)
-class WrongDealing:
+class UnusableDealing:
     """What members by their places drew, `texts`, does not give the secrets that were committed to.
 
     It is all of the roots that who signed `dealing` committed to.
     """
 
-    dealing: Dealing
+    dealing: SignedDealing
     texts: tuple[tuple[int, bytes], ...]
     reason: ClassVar[Reason] = "wrong dealing"
 
@@ -128,24 +128,26 @@ class WrongDealing:
         return sized(self.dealing.body()) + COUNT.pack(len(self.texts)) + b"".join(texts)
 
     @classmethod
-    def read(cls, context: bytes, data: Reader) -> WrongDealing:
+    def read(cls, context: bytes, data: Reader) -> UnusableDealing:
         """The proof with these bytes. Raises `BadMessage`."""
-        dealing, count = _read(Dealing, context, data), data.count()
+        dealing, count = _read(SignedDealing, context, data), data.count()
         return cls(dealing, tuple((data.count(), data.sized()) for _ in range(count)))
 
 
-Evidence = WrongOpening | WrongDealing
-_KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongOpening, WrongDealing)}
+Evidence = WrongOpening | UnusableDealing
+_KINDS: Mapping[str, type[Evidence]] = {
+    kind.reason: kind for kind in (WrongOpening, UnusableDealing)
+}
 
 
-def accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
+def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
     """Who lied in the sum of `call` with these survivors, with the proof."""
     names = records([NUMBER.pack(who) for who in survivors])
     proof = call.context + sized(call.body()) + names + evidence.encoded()
     return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)
 
 
-def proves(culprit: Culprit, terms: RoundTerms) -> bool:
+def proves_a_lie(culprit: Culprit, terms: RoundTerms) -> bool:
     """Whether the culprit's own signed messages prove what it is accused of.
 
     `terms` are those of any sum of the run. False for a count of complaints, which is none, and for

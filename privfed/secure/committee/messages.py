@@ -72,7 +72,7 @@ class Call(WireMessage):
 
 
 @dataclass(frozen=True)
-class Dealing(SignedMessage):
+class SignedDealing(SignedMessage):
     """What a client dealt in its `Contribution`, with that message's signature.
 
     `rest` is the hash `[32]` of what is signed beside it: the sealed keys and the masked row.
@@ -93,7 +93,7 @@ class Dealing(SignedMessage):
         return b"".join((self.signature, *self.covered()[1:]))
 
     @classmethod
-    def read(cls, context: bytes, data: Reader) -> Dealing:
+    def read(cls, context: bytes, data: Reader) -> SignedDealing:
         """The dealing with this body. Raises `BadMessage`."""
         signature, sender = read_sender(data)
         dealt = Dealt(*(data.sized() for _ in range(3)))
@@ -122,12 +122,12 @@ class Contribution(ClientMessage):
     domain: ClassVar[bytes] = _DOMAIN
 
     @cached_property
-    def dealing(self) -> Dealing:
+    def dealing(self) -> SignedDealing:
         """What it deals, apart from the rest, and signed as well."""
         rest = hashlib.sha256(records(list(self.sealed)))
         rest.update(self.words)
         agreed, signature = self.context, self.signature
-        return Dealing(agreed, self.sender, self.dealt, rest.digest(), signature=signature)
+        return SignedDealing(agreed, self.sender, self.dealt, rest.digest(), signature=signature)
 
     def covered(self) -> tuple[bytes, ...]:
         return self.dealing.covered()

@@ -10,17 +10,22 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from privfed.secure.committee.dealing import commitment_at
-from privfed.secure.committee.evidence import Evidence, WrongDealing, WrongOpening, accusation
+from privfed.secure.committee.evidence import (
+    Evidence,
+    UnusableDealing,
+    WrongOpening,
+    committee_accusation,
+)
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
     Contribution,
-    Dealing,
     Disclosure,
     FromServer,
     MemberInbox,
     MemberVote,
     Message,
+    SignedDealing,
     vote_text,
 )
 from privfed.secure.committee.opening import Openings
@@ -52,7 +57,7 @@ class CommitteeServer:
         self._ballots: dict[int, Ballot] = {}
         self._openings: dict[int, dict[int, bytes]] = {}
         self._survivors: tuple[int, ...] = ()
-        self._dealings: dict[int, Dealing] = {}
+        self._dealings: dict[int, SignedDealing] = {}
         self._culprits: dict[int, Culprit] = {}
 
     @property
@@ -203,11 +208,11 @@ class CommitteeServer:
         texts, dealing = tuple(places[: self._committee.threshold]), self._dealings[client]
         seeds = self._opens.seeds(client, dict(texts), dealing.dealt)
         if seeds is None:
-            self._prove(WrongDealing(dealing, texts))
+            self._prove(UnusableDealing(dealing, texts))
         return seeds
 
     def _prove(self, evidence: Evidence) -> None:
-        culprit = accusation(evidence, self.call, self._survivors)
+        culprit = committee_accusation(evidence, self.call, self._survivors)
         self._culprits.setdefault(evidence.client, culprit)
 
     def _aborted(self, why: str) -> Aborted:

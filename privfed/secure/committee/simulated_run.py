@@ -34,7 +34,7 @@ class SimulatedRun:
         return Keyring(self.pairs[client], self.book.cards[client], self.book)
 
 
-def begun(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
+def simulated_keys(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
     """A new run of `clients`, with this `name` (drawn, unless given)."""
     name = name or os.urandom(KEY)
     pairs = {client: KeyPair(os.urandom(KEY)) for client in clients}
@@ -47,7 +47,7 @@ def begun(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
     return SimulatedRun(book, pairs)
 
 
-_going_on = functools.lru_cache(maxsize=4)(begun)
+_going_on = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:

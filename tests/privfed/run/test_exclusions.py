@@ -98,7 +98,7 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
     (culprit,), (file,) = exclusions.culprits(), exclusions.proofs.iterdir()
     assert (culprit.client, culprit.round, culprit.reason) == (LIAR, 1, "wrong share")
     culprit = replace(culprit, proof=file.read_bytes())
-    assert committee_evidence.proves(culprit, ended[-1]._terms)
+    assert committee_evidence.proves_a_lie(culprit, ended[-1]._terms)
 
 
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):

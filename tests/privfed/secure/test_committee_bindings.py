@@ -21,7 +21,7 @@ from privfed.secure.committee.keys import (
     shares_context,
 )
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
-from privfed.secure.committee.simulated_run import begun
+from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -206,14 +206,14 @@ def test_a_cohort_beyond_the_capacity_is_refused():
 
 def test_keys_of_another_book_are_refused():
     of = terms(NAMES)
-    who = client(3, of, row, begun(NAMES, of.book.run).rings[3])
+    who = client(3, of, row, simulated_keys(NAMES, of.book.run).rings[3])
     with pytest.raises(BadMessage) as refused:
         who.handle(of.call(NAMES))
     assert refused.value.fault == "wrong key book"
 
 
 def test_a_card_of_a_client_that_nobody_knows_is_refused():
-    book = begun(NAMES).book
+    book = simulated_keys(NAMES).book
     card = KeyCard(book.run, 99, KeyPair(A).public, B).signed(client_identity(99))
     with pytest.raises(BadMessage) as refused:
         replace(book, cards={**book.cards, 99: card}).check()
@@ -222,7 +222,7 @@ def test_a_card_of_a_client_that_nobody_knows_is_refused():
 
 def test_a_card_with_which_nobody_could_agree_names_its_client():
     """Else one client would stop every ring of the run, unnamed."""
-    book = begun(NAMES).book
+    book = simulated_keys(NAMES).book
     card = KeyCard(book.run, 8, bytes(32), B).signed(client_identity(8))
     with pytest.raises(BadMessage, match="card of client 8"):
         replace(book, cards={**book.cards, 8: card}).check()

@@ -7,12 +7,12 @@ from committee_sums import Changing, channel, garbled, named, spoiled
 from masked_sums import codec, rows, sent
 
 from privfed.secure.committee.evidence import (
-    WrongDealing,
+    UnusableDealing,
     WrongOpening,
-    accusation,
-    proves,
+    committee_accusation,
+    proves_a_lie,
 )
-from privfed.secure.committee.messages import Contribution, Dealing, Disclosure
+from privfed.secure.committee.messages import Contribution, Disclosure, SignedDealing
 from privfed.secure.frames import Reader
 from privfed.secure.summation import Aborted
 
@@ -75,8 +75,8 @@ def accused(request):
 def test_a_lie_is_proved_to_who_knows_the_run(accused):
     culprit, terms = accused
     assert (culprit.client, culprit.round, culprit.exchange) == (LIAR, 1, 0)
-    assert proves(culprit, terms)
-    assert proves(culprit, replace(terms, round=7, model_hash=bytes(32)))
+    assert proves_a_lie(culprit, terms)
+    assert proves_a_lie(culprit, replace(terms, round=7, model_hash=bytes(32)))
 
 
 def test_nothing_else_is_proved_with_it(accused):
@@ -94,17 +94,17 @@ def test_nothing_else_is_proved_with_it(accused):
         replace(culprit, proof=culprit.proof + b"x"),
         replace(culprit, proof=b""),
     )
-    assert not any(proves(other, terms) for other in others)
+    assert not any(proves_a_lie(other, terms) for other in others)
     policy = replace(terms.policy, members=7)  # by which the members have other places
-    assert not proves(culprit, replace(terms, policy=policy))
-    assert not proves(culprit, replace(terms, book=replace(terms.book, run=bytes(32))))
+    assert not proves_a_lie(culprit, replace(terms, policy=policy))
+    assert not proves_a_lie(culprit, replace(terms, book=replace(terms.book, run=bytes(32))))
 
 
 def test_a_proof_with_a_changed_byte_is_none(accused):
     culprit, terms = accused
     for at in range(0, len(culprit.proof), 41):
         changed = culprit.proof[:at] + bytes([culprit.proof[at] ^ 1]) + culprit.proof[at + 1 :]
-        assert not proves(replace(culprit, proof=changed), terms)
+        assert not proves_a_lie(replace(culprit, proof=changed), terms)
 
 
 def test_no_run_of_messages_of_honest_clients_proves_a_lie():
@@ -128,14 +128,14 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
         (WrongOpening(ballot, replace(other, context=ballot.context)), survivors),
         (WrongOpening(ballot, here[23, Disclosure]), survivors),
         (WrongOpening(ballot, spoiled(disclosure)), survivors),
-        (WrongDealing(dealing, four), survivors),
-        (WrongDealing(dealing, moved), survivors),
-        (WrongDealing(dealing, four[:3]), survivors),
-        (WrongDealing(replace(dealing, dealt=here[23, Contribution].dealt), four), survivors),
-        (WrongDealing(there[LIAR, Contribution].dealing, four), survivors),
+        (UnusableDealing(dealing, four), survivors),
+        (UnusableDealing(dealing, moved), survivors),
+        (UnusableDealing(dealing, four[:3]), survivors),
+        (UnusableDealing(replace(dealing, dealt=here[23, Contribution].dealt), four), survivors),
+        (UnusableDealing(there[LIAR, Contribution].dealing, four), survivors),
     ]
     for evidence, names in claims:
-        assert not proves(accusation(evidence, server.call, names), server._terms)
+        assert not proves_a_lie(committee_accusation(evidence, server.call, names), server._terms)
 
 
 def test_a_dealing_is_signed_with_its_row_and_shown_without(monkeypatch):
@@ -144,7 +144,7 @@ def test_a_dealing_is_signed_with_its_row_and_shown_without(monkeypatch):
     public = ready.server._terms.book.identities[LIAR]
     assert message.signed_by(public)
     body = message.dealing.body()
-    shown = Dealing.read(message.context, Reader(body))
+    shown = SignedDealing.read(message.context, Reader(body))
     assert shown == message.dealing
     assert shown.signed_by(public)
     assert message.words not in body

@@ -10,7 +10,7 @@ from masked_sums import codec
 
 from privfed.secure.committee.key_book import KeyBook, KeyCard
 from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.simulated_run import SimulatedRun, begun
+from privfed.secure.committee.simulated_run import SimulatedRun, simulated_keys
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_directory, client_identity
@@ -26,7 +26,7 @@ FROZEN = "b827c162987aea84"
 
 @pytest.fixture(scope="module")
 def run():
-    return begun(NAMES)
+    return simulated_keys(NAMES)
 
 
 def secrets_of(ring):
@@ -90,7 +90,7 @@ def sum_of(run):
 
 def test_an_old_card_is_no_key_of_a_run_with_the_same_name():
     """A server that names a run again shows others a client's old card; the client is in none."""
-    old, new = begun(NAMES, NAME), begun(NAMES, NAME)
+    old, new = simulated_keys(NAMES, NAME), simulated_keys(NAMES, NAME)
     mixed = replace(new.book, cards={**new.book.cards, 8: old.book.cards[8]})
     mixed.check()
     with pytest.raises(BadMessage, match="wrong card"):
@@ -207,7 +207,7 @@ def test_a_ring_of_others_or_spoiled_or_from_before_is_refused(run):
     assert again.take(3, 0) == ring.take(3, 0)
     with pytest.raises(BadState, match="stale"):
         Keyring.from_bytes(early, 3, run.book, keep, after=(2, 1))
-    for me, book in ((8, run.book), (3, begun(NAMES).book)):
+    for me, book in ((8, run.book), (3, simulated_keys(NAMES).book)):
         with pytest.raises(BadState, match="foreign"):
             Keyring.from_bytes(data, me, book, keep)
     other = data[:-32].replace(b"PFC1", b"PFC0")
