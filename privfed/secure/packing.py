@@ -26,7 +26,7 @@ Words = NDArray[np.unsignedinteger]
 Bytes = bytes | memoryview
 """Bytes that are somebody's, or lie in somebody else's message."""
 _STRETCH = 1 << 17
-"""Bytes of a lane that are worked on at once: of fewer than eight lanes, what is that of eight."""
+"""Bytes of a lane that are worked on at once; where there are fewer than eight lanes, more."""
 
 
 class _Piece(NamedTuple):

@@ -7,10 +7,11 @@ stands beside what there would be without packing, in brackets as many times: a 
 to memory of its own, as a message has, and `total += words`. These move 2 W and 3 W bits a number,
 packing W + b and adding 2 W + b. They are one pass over the words. NumPy shifts, masks or adds in a
 pass each and has no operation that does two of these: where g numbers fill m words, packing takes
-3 + (m - 3) / g passes over as many bytes as the words have, and adding 2 + (2 m - 3) / g. "Passes"
-are what stands beside, and all passes but the first in the processor's cache: what bounds packing,
-however fast the memory is. SHA-256 of the packed bytes is what a signature on them takes anyhow.
-All take turns, and a line has medians.
+3 + (m - 3) / g passes over as many bytes as the words have, and adding 2 + (2 m - 3) / g, and m / g
+more where words in a message do not lie at multiples of their bytes. "Passes" are what stands
+beside, and all passes but the first in the processor's cache: what bounds packing, however fast the
+memory is. SHA-256 of the packed bytes is what a signature on them takes anyhow. All take turns, and
+a line has medians.
 
 A small sum is one in messages, bytes to bytes, of which nobody drops out. Its least are so many
 checks of signatures and key agreements as the protocol has, each as fast as it is alone. Clients
@@ -52,10 +53,11 @@ AT_ONCE = 1 << 17
 
 def passes(bits: int) -> tuple[float, float]:
     """Passes of packing, and of adding, over as many bytes as the words have."""
-    width = 8 * PackedRows(0, bits).word.itemsize
-    lanes = width // math.gcd(width, bits)
-    words = lanes * bits // width
-    return 3 + (words - 3) / lanes, 2 + (2 * words - 3) / lanes
+    size = PackedRows(0, bits).word.itemsize
+    lanes = 8 * size // math.gcd(8 * size, bits)
+    words = lanes * bits // (8 * size)
+    copied = words if len(encode(Masked(bytes(32), 0, b""))) % size else 0
+    return 3 + (words - 3) / lanes, 2 + (2 * words - 3 + copied) / lanes
 
 
 def in_cache(word: np.dtype[np.unsignedinteger]) -> float:
