@@ -29,9 +29,9 @@ class RunRow:
     rounds paid for, `rounds` those planned. `epsilon` covers earlier runs that the ledger counts;
     it is infinite where nothing is promised, of which `guarantee` may say why. `nominal`: `note`
     says why it describes a simulation. `excluded` counts parties proved to lie in secure sums, and
-    `lost_claims` says what no longer holds for it. `constant` is the `value` that the best constant answer has
-    of the `measure`. Runs whose `people` are equal are about the same ones. `began` and `seconds`
-    are from files' times.
+    `lost_claims` says what no longer holds for it. `constant` is the `value` that the best constant
+    answer has of the `measure`. Runs whose `people` are equal are about the same ones. `began` and
+    `seconds` are from files' times.
     """
 
     run: str

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accounting.events import Event
 from privfed.errors import LiarsProved
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
 from privfed.secure.aborts import refuse_uncharged_aborts, tells_who_was_drawn
 from privfed.secure.culprit import Culprit
 
+COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
+"""The parties against whom an ε of shared noise counts on the noise of other parties of a sum."""
+
 
 @dataclass(frozen=True)
 class HostileLimit:
-    """At most `most` parties of a sum ("clients" or "sites") are taken to be hostile, by `key`."""
+    """Claims hold while at most `most` `parties` ("clients" or "sites") are hostile, by `key`."""
 
     most: int
     parties: str
     key: str
 
     def __str__(self) -> str:
-        several = f"at most {self.most}" if self.most else "none"
-        sums = "a cohort's" if self.parties == "clients" else "all"
-        return f"{several} of {sums} {self.parties} to be hostile ({self.key})"
+        most = f"at most {self.most}" if self.most else "none"
+        where = "a cohort's" if self.parties == "clients" else "the"
+        verb = "are" if self.most > 1 else "is"
+        return f"{most} of {where} {self.parties} {verb} hostile ({self.key})"
 
 
 def hostile_limit(plan: Plan) -> HostileLimit | None:
@@ -46,16 +49,16 @@ def hostile_limit(plan: Plan) -> HostileLimit | None:
 
 
 def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
-    """Raises `LiarsProved` before a `round` whose charge would not hold, with so many `culprits`."""
+    """Raises `LiarsProved` before a `round` whose charge would not hold with these `culprits`."""
     if not plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
         events = filter(None, (plan.event_in(round), plan.other_in(round)))
         refuse_uncharged_aborts(culprits, events)
     limit = hostile_limit(plan)
     if limit and culprits > limit.most:
         raise LiarsProved(
-            f"{_proved(culprits, limit.parties)} (excluded.jsonl), and epsilon takes {limit}: "
-            "whoever lies may have left out its part of the noise. No further round is charged. "
-            f"Begin a new run without them, or with {_raised(limit, culprits)}"
+            f"{_proved(culprits, limit.parties)} (excluded.jsonl), and epsilon holds while "
+            f"{limit}: whoever lies may have left out its part of the noise. No further round is "
+            f"charged. Begin a new run without who lied, or with {_raised(limit, culprits)}"
         )
 
 
@@ -71,7 +74,7 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
     limit = hostile_limit(plan)
     if limit is None or len(culprits) <= limit.most:
         return ()
-    proved = f"it takes {limit}, and {_proved(len(culprits), limit.parties)}"
+    proved = f"it needs that {limit}, and {_proved(len(culprits), limit.parties)}"
     if limit.parties == "sites":
         return (
             f"ε against {PARTY_WORDS['sites']} does not hold as it is stated: {proved}. ε against "
@@ -98,21 +101,24 @@ def liars_in_words(plan: Plan) -> str:
     if protocol is None or limits.arithmetic or not protocol.names_liars:
         return ""
     party = "site" if limits.sites else "client"
-    if not limits.sites and any(map(tells_who_was_drawn, _events(plan))):
+    if rests_on_a_secret_draw(plan):
         return (
             f"a {party} that is proved to lie in a sum stops the run: ε rests on a secret draw, "
             "and without it sums abort more often than is charged"
         )
     limit = hostile_limit(plan)
     if limit and not limit.most:
-        return f"a {party} that is proved to lie in a sum stops the run: ε takes {limit}"
+        return f"a {party} that is proved to lie in a sum stops the run: ε holds while {limit}"
     left_out = f"a {party} that is proved to lie in a sum is left out of all later rounds"
     if limit:
-        return f"{left_out}; with more than {limit.most} the run stops: ε takes {limit}"
+        return f"{left_out}; with more than {limit.most} the run stops: ε holds while {limit}"
     return f"{left_out}, and the run goes on"
 
 
-def _events(plan: Plan) -> Iterable[Event]:
-    """All kinds of events that rounds are charged."""
+def rests_on_a_secret_draw(plan: Plan) -> bool:
+    """Whether an ε of any of the plan's rounds does, and a client's absence would tell of it."""
+    if plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
+        return False
     plans = filter(None, (plan, plan.evaluation))
-    return filter(None, (event for each in plans for event in (each.event, each.other)))
+    events = filter(None, (event for each in plans for event in (each.event, each.other)))
+    return any(map(tells_who_was_drawn, events))
