@@ -31,8 +31,7 @@ class HostileLimit:
 
 
 def hostile_limit(plan: Plan) -> HostileLimit | None:
-    """How many hostile parties the claims about a plan's noise allow; None where there are
-    no such claims.
+    """How many hostile parties claims about a plan's noise allow; None where none rests on that.
 
     Of noise that the parties of a sum make up, shares of so many may be missing, and are not
     counted (PRIVACY, sections 5 and 9.1). Noise of the server or a key holder, and of each client

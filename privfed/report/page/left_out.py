@@ -34,7 +34,7 @@ def left_out_chapters(facts: PageFacts) -> list[Chapter]:
             "Left out of secure sums",
             [
                 Paragraph(
-                    f"Proved to lie in secure sums, and left out of all rounds since: "
+                    "Proved to lie in secure sums, and left out of all rounds since: "
                     f"{counted(len(facts.culprits), party)}."
                 ),
                 _table(facts.culprits, party),
@@ -66,8 +66,8 @@ def _draw(sites: bool) -> Iterator[str]:
     """What being left out changes of the draw: nothing for all others."""
     if sites:
         yield (
-            "Rounds go on among the other sites. Whether a site stays tells of nobody's coins, so "
-            "that the ledger's charges stand."
+            "Sampling: a site that is left out is asked in no later round. Whether a site stays "
+            "tells of nobody's coins, so that no abort is charged for it."
         )
         return
     yield (

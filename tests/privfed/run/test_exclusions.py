@@ -14,12 +14,16 @@ from rich.console import Console
 from small import same_run, small, stop_after, trained
 
 from accounting.ledger import Ledger
+from privfed.auditing.run_audit import audit
 from privfed.errors import LiarsProved
+from privfed.overview.listing import list_runs
 from privfed.overview.run_row import row_at
 from privfed.plan.liars import hostile_limit, liars_in_words, lost_claims, refuse_liars
 from privfed.plan.plan import plan
+from privfed.report.audit import audit_table
 from privfed.report.outcome import outcome_table
 from privfed.report.page.write import write_run_page
+from privfed.report.runs.listing import RunsTable
 from privfed.round.updates import ClientUpdates
 from privfed.round.world import NoExclusions
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
@@ -116,7 +120,13 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     assert "left out its part of the noise" in summary["stopped_by_liars"]
     (lost,) = summary["lost_claims"]
     assert lost.startswith("Neither ε, against the server or against readers")
-    assert row_at(path).state == "stopped by liars"
+    row = row_at(path)
+    assert (row.state, row.excluded, row.lost_claims) == ("stopped by liars", 1, lost)
+    assert audit(path).excluded == 1
+    assert "excluded 1 proved to lie in its secure sums" in printed(audit_table(audit(path)))
+    assert f"run: left out 1 proved to lie in its secure sums (excluded.jsonl). {lost}" in printed(
+        RunsTable(list_runs(tmp_path))
+    )
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
     assert page.texts("blockquote") == [lost]
     assert "client round exchange what it did by 8 1 0 told another share" in flat(page, "table")
