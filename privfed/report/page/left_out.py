@@ -87,7 +87,8 @@ def _noise(plan: Plan | None) -> Iterator[str]:
     if rests_on_a_secret_draw(plan):
         yield (
             "ε rests on a secret draw. Without who is left out sums abort more often than is "
-            "charged, which would tell of it: no such round is charged after a liar was named."
+            "charged, which would tell of it: no such round is charged after a liar was named. "
+            "Against who works with a client of the cohort, ε does not hold, with a list or without."
         )
     elif not plan.mechanism.private:
         yield "No ε is claimed."
@@ -95,7 +96,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
     if limit:
         yield f"ε holds while {limit}: liars' part of the noise may be missing."
     elif plan.mechanism.private:
-        yield "Nobody left out added noise that ε counts on."
+        yield "ε counts on no noise of theirs."
 
 
 def _complaints(culprits: Sequence[Culprit]) -> Iterator[str]:
