@@ -88,7 +88,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
         yield (
             "ε rests on a secret draw. Without who is left out sums abort more often than is "
             "charged, which would tell of it: no such round is charged after a liar was named. "
-            "Against who works with a client of the cohort, ε does not hold, with a list or without."
+            "Against who works with a client of the cohort, ε does not hold, list or no list."
         )
     elif not plan.mechanism.private:
         yield "No ε is claimed."
