@@ -132,7 +132,7 @@ def forecast(setup: Setup) -> Forecast:
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=exchange.down,
         up=exchange.up,
-        remembered=algorithm.objective.keeps * d * _NUMBER,
+        remembered=setup.state_length * _NUMBER,
         signal=exchange.signal,
         noise=exchange.noise,
         parties=exchange.parties,

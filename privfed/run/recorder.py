@@ -56,7 +56,8 @@ class Recorder:
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
         if setup.plan.config.run.client_measures:
-            trainer = replace(setup.executor.trainer, federation=population)
+            trainer = setup.executor.trainer
+            trainer = replace(trainer, federation=population, network=setup.network)
             simulation |= measure_clients(trainer, now.state.params)
         measures, diverging = self.measures(now), False
         if self.public:
