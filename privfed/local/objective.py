@@ -124,8 +124,8 @@ class Objective(Protocol):
     """
 
     keeps: ClassVar[int]
-    """Vectors `[d]` that each client keeps between rounds, without the odd number beside them; above
-    0, clients have to return."""
+    """Vectors `[d]` that each client keeps between rounds, without the odd number beside them;
+    above 0, clients have to return."""
     exchanges: ClassVar[int]
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: ClassVar[int]

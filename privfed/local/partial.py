@@ -32,9 +32,10 @@ from privfed.vector import Layout
 
 
 class Partial(Sgd):
-    """`shared` on the first numbers of a model, and plain steps on the rest, which begin at `start`.
+    """`shared` on the first numbers of a model, and plain steps on the rest.
 
-    `start` `[p]` is public. A client keeps p numbers, and behind them what `shared` has it keep.
+    The rest begins at `start` `[p]`, which is public. A client keeps p numbers, and behind them
+    what `shared` has it keep.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

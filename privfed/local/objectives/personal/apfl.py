@@ -31,7 +31,8 @@ class Apfl(Sgd):
     """APFL: each client mixes the global model with one of its own.
 
     A client keeps d + 1 numbers, sends d (FedAvg's update) and is sent d; a step takes two
-    gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by itself.
+    gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by
+    itself.
 
     Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
     client's examples and its coins alone, whatever it keeps. A mixture costs nothing while it
