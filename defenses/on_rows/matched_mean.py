@@ -81,10 +81,10 @@ def _widths(sizes: Sequence[int]) -> list[int]:
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases) or not all(biases):
         return []
-    whole = all(weight % bias == 0 for weight, bias in zip(weights, biases, strict=True))
+    divide = all(weight % bias == 0 for weight, bias in zip(weights, biases, strict=True))
     inputs = [weight // bias for weight, bias in zip(weights, biases, strict=True)]
     follow = all(wide % units == 0 for wide, units in zip(inputs[1:], biases, strict=False))
-    return list(biases) if whole and follow else []
+    return list(biases) if divide and follow else []
 
 
 def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
