@@ -31,9 +31,9 @@ class MatchedMean(RowRule):
     no proven sensitivity.
 
     Source: Wang, Yurochkin, Sun, Papailiopoulos & Khazaeni 2020, "Federated learning with matched
-    averaging", section 2 (the assignment of equation 2, by the Hungarian algorithm). Left out are
-    what changes the model's width (units that match none are added there), and rounds in which
-    clients train the layers above the one that was matched.
+    averaging", section 2 (one client's assignment, by the Hungarian algorithm). Left out are what
+    changes the model's width (units that match none are added there), and rounds in which clients
+    train the layers above the one that was matched.
 
     >>> import torch
     >>> model = torch.tensor([1.0, 2.0, 0.0, 0.0, 5.0, 7.0, 0.0])
