@@ -183,8 +183,7 @@ class LocalExecutor:
         epochs, rest = np.divmod(taken, np.maximum(steps(sizes, 1, trainer.batch_size), 1))
         twice = 2 if objective.anchored == "batch" else 1
         passes = (objective.anchored == "all") + (objective.exchanges - 1)
-        models = objective.broadcasts if objective.measures == "loss" else 1
-        passes = passes + models * (objective.measures != "")
+        passes = passes + (objective.measures != "") * trainer.models_measured
         examples = twice * (epochs * sizes + rest * trainer.batch_size) + passes * sizes
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 

@@ -127,10 +127,10 @@ class Partial(Sgd):
             return None
         return state[:, len(self.start) :]
 
-    def _shared(self, whole: Tensor) -> Tensor:
+    def _shared(self, vectors: Tensor) -> Tensor:
         """The shared numbers `[..., d]` of whole vectors `[..., d + p]`."""
-        return whole[..., : whole.shape[-1] - len(self.start)]
+        return vectors[..., : vectors.shape[-1] - len(self.start)]
 
-    def _local(self, whole: Tensor) -> Tensor:
+    def _local(self, vectors: Tensor) -> Tensor:
         """The numbers `[..., p]` that stay, of whole vectors `[..., d + p]`."""
-        return whole[..., whole.shape[-1] - len(self.start) :]
+        return vectors[..., vectors.shape[-1] - len(self.start) :]

@@ -101,6 +101,11 @@ class LocalTrainer:
         work = Work(steps, self.lr, measured, returning, course.carried)
         return self.objective.message(course.w, broadcast, course.state, work)
 
+    @property
+    def models_measured(self) -> int:
+        """At how many models a client measures something of its examples, where it does."""
+        return self.objective.broadcasts if self.objective.measures == "loss" else 1
+
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
         """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
         return steps(sizes, epochs, self.batch_size, self.most_steps)

@@ -19,7 +19,7 @@ from privfed.vector import Shapes
 
 
 @dataclass(frozen=True)
-class WholeNetwork(Network):
+class FullNetwork(Network):
     """A network as a client trains it: what is shared, and what stays with the client.
 
     Batch normalisations that stay (`norms`, by name) normalise a batch by itself, as FedBN has them
@@ -48,14 +48,14 @@ class WholeNetwork(Network):
             return super().gradient_parts(leaves, x, y)
 
 
-def whole(network: Network) -> WholeNetwork:
+def full_network(network: Network) -> FullNetwork:
     """`network` with what of it stays with each client."""
     local = network.local
     shapes = Shapes((*network.shapes.names, *local.names), (*network.shapes.shapes, *local.shapes))
     params = torch.cat([network.initial_params, local_start(network)])
     norms, statistics = _norms(network.module, frozenset(local.names))
     same = {field.name: getattr(network, field.name) for field in fields(Network)}
-    made = WholeNetwork(**same, norms=norms, statistics=statistics)
+    made = FullNetwork(**same, norms=norms, statistics=statistics)
     return replace(made, shapes=shapes, initial_params=params)
 
 

@@ -22,7 +22,7 @@ from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
-from privfed.models.local_part import local_start, whole
+from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
@@ -122,7 +122,7 @@ def evaluation_of(
     algorithm = plan.algorithm(evaluates=True)
     algorithm = replace(algorithm, objective=Measurement(length=row.length))
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    scoring = whole(network) if personal and network.local.names else network
+    scoring = full_network(network) if personal and network.local.names else network
     return algorithm, ClientMeasures(scored, scoring, row, groups, personal)
 
 
@@ -140,7 +140,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
     if network.local.names:
         start = local_start(network)
         objective = Partial(shared=objective, start=start, local_epochs=client.local_epochs)
-        network = whole(network)
+        network = full_network(network)
     return LocalTrainer(
         federation,
         network,

@@ -18,15 +18,15 @@ from privfed.errors import Refused
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Broadcast
 from privfed.local.personal import personalises
-from privfed.round.algorithm import TrainingState
 from privfed.run.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint
 from privfed.run.lost_private import refuse_lost
 from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
 from privfed.run.world import client_states
+from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
-from privfed.trained.personal_scores import Personalised, compared, score
+from privfed.trained.personal_scores import Personalised, client_score, comparison_of
 from privfed.vector import Indices
 
 _AT_ONCE = 32
@@ -67,8 +67,8 @@ def score_kept_models(path: Path) -> Personalised:
         states = client_states(setup, directory, ledger, now)
         network = setup.executor.trainer.network
         after = [
-            score(network, scoring, model, client)
-            for client, model in _models(setup, now.state, states, ids, now.round)
+            client_score(network, scoring, model, client)
+            for client, model in _models(setup, now, states, ids)
         ]
     measure, before = client_scores(setup.network, scoring, now.state.params, ids)
     held = measures is not None and config.evaluation.holdout > 0
@@ -78,33 +78,33 @@ def score_kept_models(path: Path) -> Personalised:
         measure=measure,
         epochs=0,
         note=_NOTE.format(_HELD_BACK if held else _TRAINED),
-        **compared(before, np.array(after), network.loss.lower_is_better),
+        **comparison_of(before, np.array(after), network.loss.lower_is_better),
     )
 
 
 def _models(
-    setup: Setup, state: TrainingState, states: ClientStates | None, ids: Indices, round: int
+    setup: Setup, now: Checkpoint, states: ClientStates | None, ids: Indices
 ) -> Iterator[tuple[int, Tensor]]:
-    """The model `[d]` that each of clients `ids` uses for itself, after `round`."""
+    """The model `[d]` that each of clients `ids` uses for itself."""
     trainer = setup.executor.trainer
-    trainer = replace(trainer, federation=setup.federation.at(round))
-    objective, broadcast = trainer.objective, _broadcast(setup, state)
+    trainer = replace(trainer, federation=setup.federation.at(now.round))
+    objective, broadcast = trainer.objective, _broadcast(setup, now)
     if not personalises(objective):
         return
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
-        keys = setup.streams.at("measure", round, trainer.federation.identify(some))
-        own = states.gather(some, objective.unseen(broadcast))[0] if states else None
+        keys = setup.streams.at("measure", now.round, trainer.federation.identify(some))
+        theirs = states.gather(some, objective.unseen(broadcast))[0] if states else None
         measured = trainer.losses(some, broadcast["params"], keys)
-        models = objective.personal(broadcast, own, measured).expand(len(some), -1)
+        models = objective.personal(broadcast, theirs, measured).expand(len(some), -1)
         yield from zip(some.tolist(), models, strict=True)
 
 
-def _broadcast(setup: Setup, state: TrainingState) -> Broadcast:
+def _broadcast(setup: Setup, now: Checkpoint) -> Broadcast:
     """What the next round would broadcast, which asks clients nothing before it trains."""
-    prelude = setup.algorithm.objective.prelude(state.params, state.objective)
+    prelude = setup.algorithm.objective.prelude(now.state.params, now.state.objective)
     try:
         exchange = next(prelude)
     except StopIteration as finished:
-        return {"params": state.params, **finished.value}
+        return {"params": now.state.params, **finished.value}
     raise ValueError(f"clients would be asked for a {exchange.task} before they train")

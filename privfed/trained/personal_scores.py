@@ -61,7 +61,7 @@ class Personalised:
         }
 
 
-def compared(before: Scores, after: Scores, lower_is_better: bool) -> dict[str, Any]:
+def comparison_of(before: Scores, after: Scores, lower_is_better: bool) -> dict[str, Any]:
     """The fields of a `Personalised` that follow from scores `[n]` of the same clients."""
     better = (after < before) if lower_is_better else (after > before)
     return {
@@ -98,7 +98,7 @@ def _of_mean(scores: Scores) -> Interval:
     return float(interval.low), float(interval.high)
 
 
-def score(network: Network, scoring: Federation, model: Tensor, client: int) -> float:
+def client_score(network: Network, scoring: Federation, model: Tensor, client: int) -> float:
     """The first measure of the `model` `[d]` on the examples that `client` has in `scoring`."""
     start, end = scoring.offsets[client], scoring.offsets[client + 1]
     examples = scoring.examples.take(np.arange(start, end))

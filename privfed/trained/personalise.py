@@ -18,12 +18,12 @@ from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.models.local_part import local_start, whole
+from privfed.models.local_part import full_network, local_start
 from privfed.run.heterogeneity import client_scores
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
-from privfed.trained.personal_scores import Personalised, compared, score
+from privfed.trained.personal_scores import Personalised, client_score, comparison_of
 from privfed.trained.stored_model import stored_model
 
 _NOTE = "a simulation: clients' own examples, which the run trained on and which no ε covers"
@@ -45,7 +45,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
     tuning, scoring = _halves(people.at(round), streams)
     measure, before = client_scores(network, scoring, params, ids)
     if network.local.names:  # what stays with clients is tuned, too, from where newcomers begin
-        params, network = torch.cat([params, local_start(network)]), whole(network)
+        params, network = torch.cat([params, local_start(network)]), full_network(network)
     plain = Sgd()
     trainer = LocalTrainer(
         tuning, network, plain, config.client.lr, epochs, config.client.batch_size, "loop"
@@ -55,14 +55,14 @@ def personalise(path: Path, epochs: int) -> Personalised:
         ids_of_one = np.array([client])
         keys = streams.at("personal", 0, people.identify(ids_of_one))
         rows, _ = trainer.train(ids_of_one, {"params": params}, None, keys)
-        after.append(score(network, scoring, params + rows[0], int(client)))
+        after.append(client_score(network, scoring, params + rows[0], int(client)))
     return Personalised(
         path=path,
         round=round,
         measure=measure,
         epochs=epochs,
         note=_NOTE,
-        **compared(before, np.array(after), network.loss.lower_is_better),
+        **comparison_of(before, np.array(after), network.loss.lower_is_better),
     )
 
 

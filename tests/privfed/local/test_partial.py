@@ -17,7 +17,7 @@ from privfed.local.objectives.fedprox import FedProx
 from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.partial import Partial
-from privfed.models.local_part import local_start, whole
+from privfed.models.local_part import full_network, local_start
 from privfed.models.recipes import Foreign, Mlp
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.streams import Streams
@@ -31,7 +31,7 @@ WAYS = pytest.mark.parametrize("way", ["stacked", "loop"])
 def partial(local, *, recipe=None, objective=None, local_epochs=0, **changes):
     """A trainer of clients who keep what `local` names, and how many numbers are shared."""
     net = built(recipe or Mlp(hidden=[4]), (FEATURES,), CLASSES, local=local)
-    made = trainer(population(SIZES), network=whole(net), epochs=3, **changes)
+    made = trainer(population(SIZES), network=full_network(net), epochs=3, **changes)
     held = Partial(shared=objective or Sgd(), start=local_start(net), local_epochs=local_epochs)
     return replace(made, objective=held), net.shapes.length
 
@@ -255,7 +255,7 @@ def test_heads_of_their_own_serve_groups_with_opposite_labels(tmp_path):
     held = Partial(shared=Sgd(), start=local_start(net), local_epochs=1)
     d, ids = net.shapes.length, np.arange(8)
     states = ClientStates(tmp_path / "own", "", 8, held.state_length(d), 0)
-    local = replace(rounds.local, network=whole(net), objective=held)
+    local = replace(rounds.local, network=full_network(net), objective=held)
     executor = replace(rounds.world.executor, trainer=local, states=states)
     rounds.world = replace(rounds.world, executor=executor, states=states)
     state = rounds.run(15)

@@ -14,7 +14,7 @@ from privfed.plan.plan import plan
 from privfed.run.check import check
 from privfed.run.resume import resume
 from privfed.trained.kept_models import score_kept_models
-from privfed.trained.personal_scores import compared
+from privfed.trained.personal_scores import comparison_of
 
 SILO = ("data.setting=cross_silo", "model.name=mlp", "model.hidden=[5]")
 HEADS = (*SILO, 'model.local=["3*"]', "client.local_epochs=1")
@@ -173,7 +173,7 @@ def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
 def test_intervals_over_clients_by_hand():
     before, after = np.full(40, 0.5), np.full(40, 0.5)
     after[:30] = 0.7
-    facts = compared(before, after, lower_is_better=False)
+    facts = comparison_of(before, after, lower_is_better=False)
     assert facts["improved"] == 0.75
     z, n, share = 1.959964, 40, 0.75
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -183,5 +183,5 @@ def test_intervals_over_clients_by_hand():
     normal = 1.96 * np.std(after - before) / math.sqrt(40)
     assert (0.15 - low, high - 0.15) == pytest.approx((normal, normal), rel=0.2)
     assert facts["intervals"]["before"] == (0.5, 0.5)
-    assert compared(before, after, lower_is_better=True)["improved"] == 0.0
-    assert compared(before[:1], after[:1], lower_is_better=False)["intervals"] == {}
+    assert comparison_of(before, after, lower_is_better=True)["improved"] == 0.0
+    assert comparison_of(before[:1], after[:1], lower_is_better=False)["intervals"] == {}

@@ -67,7 +67,7 @@ class Apfl(Sgd):
         return _mixture(carried, w)
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
-        v, alpha = _own(step.carried)
+        v, alpha = _parts(step.carried)
         if step.anchor is None:
             raise ValueError("APFL needs the gradient at each client's mixture")
         after = alpha
@@ -84,11 +84,11 @@ class Apfl(Sgd):
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
     ) -> Tensor:
-        own = self.unseen(broadcast)[None] if state is None else state
-        return _mixture(own, broadcast["params"])
+        carried = self.carry(broadcast, state)
+        return _mixture(carried.view(-1, carried.shape[-1]), broadcast["params"])
 
 
-def _own(carried: Tensor | None) -> tuple[Tensor, Tensor]:
+def _parts(carried: Tensor | None) -> tuple[Tensor, Tensor]:
     """Clients' own models `[c, d]` and their weights `[c, 1]`."""
     if carried is None:
         raise ValueError("APFL needs each client's own model and its weight")
@@ -97,5 +97,5 @@ def _own(carried: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _mixture(carried: Tensor | None, w: Tensor) -> Tensor:
     """Mixtures `[c, d]` with models w `[c, d]`."""
-    v, alpha = _own(carried)
+    v, alpha = _parts(carried)
     return alpha * v + (1 - alpha) * w

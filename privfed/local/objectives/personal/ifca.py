@@ -59,6 +59,7 @@ class Ifca(Sgd):
 
     @property
     def broadcasts(self) -> int:  # type: ignore[override]
+        """As many models as there are clusters."""
         return self.clusters
 
     def layout(self, d: int) -> Layout:
