@@ -52,6 +52,8 @@ class Forecast:
     """Half the width of the interval of each measure that clients make, which noise will leave."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
+    local: int = 0
+    """How many numbers of each client's model stay with it, beside its `parameters`."""
     canaries: CanaryUpdates | None = None
     """What canaries that train send at the start; None where none does."""
 
@@ -133,6 +135,7 @@ def forecast(setup: Setup) -> Forecast:
         down=exchange.down,
         up=exchange.up,
         remembered=setup.state_length * _NUMBER,
+        local=setup.network.local.length,
         signal=exchange.signal,
         noise=exchange.noise,
         parties=exchange.parties,

@@ -11,6 +11,7 @@ from small import same_run, small, stop_after, trained
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
+from privfed.report.plan import plan_table
 from privfed.run.check import check
 from privfed.run.resume import resume
 from privfed.trained.kept_models import score_kept_models
@@ -31,6 +32,10 @@ def test_what_stays_is_neither_sent_nor_noised():
     assert (whole.forecast.remembered, whole.plan.event) == (0, partial.plan.event)
     assert partial.forecast.noise / whole.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
     assert whole.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
+    said = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
+    assert f"{d} parameters sent, {p} that stay with clients" in said
+    assert "1 of what stays, then what is sent" in said
+    assert f"each keeps {4 * p} bytes between rounds" in said
 
 
 @pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
