@@ -60,7 +60,7 @@ class Recorder:
             trainer = replace(trainer, federation=population, network=setup.network)
             simulation |= measure_clients(trainer, now.state.params)
         measures, diverging = self.measures(now), False
-        if self.public:
+        if self.public and not setup.network.local.names:  # else no client uses the scored model
             diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
         fresh = int(now.state.evaluation.get("round", 0)) == now.round
