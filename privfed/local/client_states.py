@@ -1,4 +1,4 @@
-"""What clients remember between rounds, for objectives that need returning clients.
+"""What clients remember between rounds: for their objective, or of a model's part that stays.
 
 A simulation keeps every client's memory; in a deployment each client keeps its own. It is secret:
 it lies under private/ (mode 0700) and is never published.

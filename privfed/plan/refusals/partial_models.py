@@ -1,4 +1,4 @@
-"""What is refused of models of which a part stays with each client."""
+"""What is refused where clients train another model than the one that the server keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def partial_model_refusals(config: Config) -> Iterator[str]:
     """Every reason why no part of the model can stay with clients, or be trained first."""
     if config.start.local:
         yield from _read_at_the_broadcast_model(config)
-        yield from _attackers_on_their_own_way(config)
+    yield from _attackers_on_their_own_way(config)
     yield from _epochs_of_what_stays(config)
 
 
@@ -35,13 +35,15 @@ def _read_at_the_broadcast_model(config: Config) -> Iterator[str]:
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Attackers who steer (`attack.steers`) know the model that is sent, and no other."""
-    if config.attacked and config.attack.steers:
-        yield (
-            f"attack.name is {config.names['attack']!r}, which goes its own way in local steps of "
-            "the model that is sent, and model.local adds parameters that are not; use another "
-            "attack"
-        )
+    """Attackers who steer (`attack.steers`) train the one model that is sent, and no other."""
+    if not (config.attacked and config.attack.steers):
+        return
+    attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
+    if config.start.local:
+        yield f"{attack}, and model.local adds parameters that are not; use another attack"
+    elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
+        name = config.names["objective"]
+        yield f"{attack}, and client.objective = {name!r} sends several; use another attack"
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:

@@ -199,7 +199,27 @@ def test_batch_normalisations_stay_with_their_statistics():
         torch.testing.assert_close(after[client], ended[d:], rtol=1e-3, atol=1e-5)
     assert after[1, -1] == 6, "nine examples are batches of 4, 4 and 1 in each of three epochs"
     assert after[2].tolist() == unseen.tolist()
-    assert not made.network.module.get_submodule("1").training
+    norm = made.network.module.get_submodule("1")
+    assert not norm.training
+    held = [*norm.running_mean.tolist(), *norm.running_var.tolist(), int(norm.num_batches_tracked)]
+    assert held == [0.0] * 4 + [1.0] * 4 + [0], "nothing stays in the module, which all train with"
+
+
+@pytest.mark.parametrize("recipe", [Mlp(hidden=[4]), NORMS], ids=["heads", "norms"])
+def test_nobodys_own_part_depends_on_who_else_is_there(recipe):
+    """Given what was broadcast: the ground on which it costs no privacy."""
+    made, d = partial(["3*"] if isinstance(recipe, Mlp) else ["1*"], recipe=recipe, way="loop")
+    states = made.objective.start + states_of(made).abs()
+    params = torch.full((d,), 0.2)
+
+    def trained(ids):
+        rows, after = made.train(ids, {"params": params}, states[ids], keys(ids))
+        return dict(zip(ids.tolist(), torch.cat([rows, after], dim=1), strict=True))
+
+    everybody = trained(IDS)
+    for client in IDS:
+        for other, ends in trained(np.delete(IDS, client)).items():
+            torch.testing.assert_close(ends, everybody[other])
 
 
 def test_a_batch_normalisation_is_scored_by_what_stays():

@@ -57,7 +57,11 @@ REFUSED = {
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "attack.name is 'neurotoxin'",
+        "adds parameters that are not",
+    ),
+    "attackers who steer one of several": (
+        ("client.objective=ifca", *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
+        "sends several",
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "have no file"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no amplification"),
