@@ -1,6 +1,6 @@
 """Masked sums by clients of both kinds, ours and the second, with what each of them draws."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import second_client
@@ -38,7 +38,7 @@ def settings(policy, limits, layers=None):
     """What the page makes a graph of; sparse ones are given, as the policy has solved for them."""
 
     def given(n):
-        graph = policy.graph(n)
+        graph = replace(policy, layered=False).graph(n)
         if graph.complete:
             return None
         quorum, isolated = (graph.survivors, graph.isolated) if graph.independent else (0, 0)

@@ -38,7 +38,7 @@ class Layers:
         counted, most, ends = n - self.colluders, self.most_gone(n), [0]
         while ends[-1] < most:
             fewest = ceil((counted - ends[-1] - 1) / (1 + self.waste))
-            ends.append(min(most, max(ends[-1] + 1, counted - fewest)))
+            ends.append(min(most, counted - fewest))
         return ends
 
     def count(self, n):

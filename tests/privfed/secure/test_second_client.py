@@ -10,9 +10,11 @@ from mixed_sums import CLIENTS, SECONDS, Table, settings, shape_of
 from second_client import LABELS, Refusal
 
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.graph import Policy, RandomGraph
 from privfed.secure.masked.messages import wire
+from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.wire import encode
 from privfed.secure.summation import Aborted
 
@@ -69,14 +71,14 @@ KEYS = [
     {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "size": 30},
     {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "layered": True},
     {"threshold": 0.7, "colluders": 0.1, "threat": "curious", "admitted": 9},
-    {"threshold": 0.3, "colluders": 0.29, "threat": "curious", "size": 70},
+    {"threshold": 0.55, "colluders": 0.29, "threat": "curious", "size": 20},
     {"threshold": 0.7, "colluders": 0.07, "threat": "curious", "layered": True},
 ]
 
 
 @pytest.mark.parametrize("keys", KEYS, ids=range(len(KEYS)))
 def test_what_settings_make_of_a_cohort_is_the_pages(keys):
-    """Also where 0.7 n is no whole number but for the last bits of a double."""
+    """Also where a fraction of n is a whole number but for the last bits of a double."""
     policy, limits = Policy(**keys), Limits(220, 7, tolerance=0.3)
     layers = second_client.Layers(50.0, 0.1) if policy.layered else None
     page = settings(policy, limits, layers)
@@ -101,7 +103,7 @@ def spoilt(who, message):
 
 @pytest.mark.parametrize("layers", [None, LAYERS], ids=["plain", "layers"])
 def test_garbled_shares_are_complained_about_and_count_as_gone(layers):
-    table = Table(COMPLETE, layers=layers).play(change=spoilt)
+    table = Table(COMPLETE, layers=layers, seconds=CLIENTS).play(change=spoilt)
     assert (table.faults, table.server._complaints[8]) == ([], (3,))
     assert table.total() == table.sum(garbled=1)
 
@@ -116,10 +118,22 @@ LIES = {
     "a lower threshold": (COMPLETE, wire.Roster, lambda m: {"threshold": 2}, "wrong threshold"),
     "a neighbour less": (CIRCLE, wire.Roster, lambda m: {"keys": m.keys[1:]}, "wrong neighbours"),
     "unsigned keys": (RANDOM, wire.Roster, lambda m: {"keys": unsigned(m.keys)}, "wrong signature"),
+    "an old nonce": (COMPLETE, wire.Roster, lambda m: {"nonces": renewed(m.nonces)}, "wrong nonce"),
     "few shares": (COMPLETE, wire.Inbox, lambda m: few(m, 4), "too few"),
     "no hashes": (COMPLETE, wire.Inbox, lambda m: {"hashes": ()}, "wrong senders"),
     "not a survivor": (COMPLETE, wire.Survivors, lambda m: {"clients": (3,)}, "wrong survivors"),
-    "few survivors": (RANDOM, wire.Survivors, lambda m: {"clients": CLIENTS[:8]}, "not attested"),
+    "who never shared": (
+        COMPLETE,
+        wire.Survivors,
+        lambda m: {"clients": CLIENTS},
+        "wrong survivors",
+    ),
+    "others attested": (
+        RANDOM,
+        wire.Survivors,
+        lambda m: {"clients": m.clients[:4]},
+        "not attested",
+    ),
     "one not attested": (
         RANDOM,
         wire.Survivors,
@@ -137,6 +151,10 @@ def unsigned(messages):
     return (replace(messages[0], signature=bytes(64)), *messages[1:])
 
 
+def renewed(nonces):
+    return (bytes(32), *nonces[1:])
+
+
 def few(inbox, most):
     return {"sealed": inbox.sealed[:most], "hashes": inbox.hashes[:most]}
 
@@ -147,8 +165,33 @@ def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
         told = who == 8 and isinstance(message, kind)
         return replace(message, **lie(message)) if told else message
 
-    table = Table(policy, seconds=(8,)).play(change=change)
+    table = Table(policy, seconds=(8,)).play({18: 1}, change)
     assert table.faults == [f"8: {fault}"]
+
+
+def test_whom_a_neighbour_left_out_casts_no_vote():
+    table = Table(RANDOM, seconds=CLIENTS)
+
+    def change(who, message):
+        if who != 8 or not isinstance(message, wire.Survivors):
+            return message
+        (first, *others), agreed = message.attested, table.server._members.agreed
+        text = Attestation.text(agreed, first.sender, (8,))
+        word = Attestation(first.sender, (8,), client_identity(first.sender).sign(text))
+        return replace(message, attested=(word, *others))
+
+    assert table.play(change=change).faults == ["8: not attested"]
+
+
+def test_layers_come_off_by_no_fewer_than_a_client_counts_itself():
+    """Told that nobody is gone, it tells seeds of layers as if it had not been told."""
+
+    def change(who, message):
+        return replace(message, gone=0) if isinstance(message, wire.Votes) else message
+
+    table = Table(COMPLETE, layers=LAYERS, seconds=CLIENTS).play(GONE, change)
+    assert table.faults == []
+    assert table.total() == table.sum(GONE)
 
 
 def test_who_has_refused_or_ended_answers_nothing_more():
