@@ -71,7 +71,7 @@ KEYS = [
     {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "size": 30},
     {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "layered": True},
     {"threshold": 0.7, "colluders": 0.1, "threat": "curious", "admitted": 9},
-    {"threshold": 0.55, "colluders": 0.29, "threat": "curious", "size": 20},
+    {"threshold": 0.56, "colluders": 0.29, "threat": "curious", "size": 50},
     {"threshold": 0.7, "colluders": 0.07, "threat": "curious", "layered": True},
 ]
 
