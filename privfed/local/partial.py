@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import ConfigDict, SkipValidation
@@ -41,7 +41,8 @@ class Partial(Sgd):
     model_config = ConfigDict(arbitrary_types_allowed=True)
     keeps: ClassVar[int] = 1
 
-    shared: SkipValidation[Any]
+    shared: SkipValidation[Objective]
+    """The objective of the shared part."""
     start: SkipValidation[Tensor]
     local_epochs: int = 0
     """For so many epochs of a round, what stays is trained alone, and what is shared after them; 0:
@@ -49,34 +50,28 @@ class Partial(Sgd):
 
     @property
     def plain(self) -> bool:
-        return self.objective.plain and not self.local_epochs
-
-    @property
-    def objective(self) -> Objective:
-        """The objective of the shared part."""
-        of_shared: Objective = self.shared
-        return of_shared
+        return self.shared.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
         """For d shared numbers."""
-        return len(self.start) + self.objective.state_length(d)
+        return len(self.start) + self.shared.state_length(d)
 
     def layout(self, d: int) -> Layout:
-        return self.objective.layout(d)
+        return self.shared.layout(d)
 
     def init(self, params: Tensor) -> Memory:
-        return self.objective.init(self._shared(params))
+        return self.shared.init(self._shared(params))
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         sent = self._shared(params)
-        extra = yield from self.objective.prelude(sent, memory)
+        extra = yield from self.shared.prelude(sent, memory)
         return {"params": sent, **extra}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
-        return torch.cat([self.start, self.objective.unseen(broadcast)])
+        return torch.cat([self.start, self.shared.unseen(broadcast)])
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
-        return self._joined(self.objective.origin(broadcast, self._rest(state), measured), state)
+        return self._joined(self.shared.origin(broadcast, self._rest(state), measured), state)
 
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
@@ -86,15 +81,14 @@ class Partial(Sgd):
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
         if self.local_epochs:  # how many steps the shared part has taken
             return broadcast["params"].new_zeros(1)
-        return self.objective.carry(broadcast, self._rest(state))
+        return self.shared.carry(broadcast, self._rest(state))
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
-        w, grad, stays = self._shared(step.w), self._shared(step.grad), self._local(step.grad)
         if self.local_epochs:
             return self._in_turn(step)
-        of_shared = replace(step, w=w, grad=grad, state=self._rest(step.state))
-        direction, carried = self.objective.along(of_shared, broadcast)
-        return torch.cat([direction, stays], dim=1), carried
+        w, grad, rest = self._shared(step.w), self._shared(step.grad), self._rest(step.state)
+        direction, carried = self.shared.along(replace(step, w=w, grad=grad, state=rest), broadcast)
+        return torch.cat([direction, self._local(step.grad)], dim=1), carried
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
@@ -102,7 +96,7 @@ class Partial(Sgd):
         if self.local_epochs and work.carried is not None:
             work = replace(work, steps=work.carried[:, 0], carried=None)
         shared, rest = self._shared(w), self._rest(state)
-        row, after = self.objective.message(shared, broadcast, rest, work)
+        row, after = self.shared.message(shared, broadcast, rest, work)
         stays = self._local(w)
         return row, stays if after is None else torch.cat([stays, after], dim=1)
 

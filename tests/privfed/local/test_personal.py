@@ -305,6 +305,21 @@ def test_groups_with_opposite_labels_are_served_where_one_model_is_at_chance(tmp
     assert right(rounds, models) > 0.9
 
 
+ADAPTING = {"reptile": Sgd(), "fo": PerFedAvg(inner_lr=2.0), "hf": HessianFree(inner_lr=2.0)}
+
+
+@pytest.mark.parametrize("name", list(ADAPTING))
+def test_a_model_of_opposed_groups_is_right_after_a_step_of_each_clients_own(tmp_path, name):
+    rounds = Rounds(tmp_path, (12,) * 8, federation=opposed(), size=8, objective=ADAPTING[name],
+                    mechanism=NoPrivacy(), network=built(Logistic(), (FEATURES,), 2),
+                    chunk=8)  # fmt: skip
+    params = rounds.run(5).params
+    keys = Streams(0, simulated=True).at("measure", 0, np.arange(8))
+    adapted = params - 2.0 * rounds.local.gradients(np.arange(8), params, keys)
+    assert right(rounds, params.expand(8, -1)) < 0.65
+    assert right(rounds, adapted) > 0.85
+
+
 @pytest.mark.parametrize("free", [False, True], ids=["first-order", "hessian-free"])
 def test_on_quadratics_per_fedavg_ends_where_its_own_gradient_is_zero(tmp_path, free):
     """Of mean f_k(w - a grad f_k(w)), or of its first-order part; and not where FedAvg ends."""
