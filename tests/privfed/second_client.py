@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, mod
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-FORMAT, PRIME = b"PS3", 2**256 + 297
+FORMAT, PRIME = b"PS4", 2**256 + 297
 _BEGIN = ("invitation", "keys", "roster", "message", "commitment", "share", "acknowledged")
 LABELS = {name: b"privfed " + name.encode() for name in (*_BEGIN, "survivors")}
 LABELS |= {name: name.encode() for name in ("self", "channel", "pair")}
@@ -296,5 +296,5 @@ class SecondClient:
         shares = sorted(self.opened.items())
         seeds = [u64(who) + value(seed) for who, (seed, _) in shares if who in self.near]
         keys = [u64(who) + value(key) for who, (_, key) in shares if who not in self.near]
-        content = self.acknowledged + u64(0) + records(seeds) + records(keys) + records([])
+        content = self.acknowledged + records(seeds) + records(keys) + records([])
         return self.signed(UNMASK, content)

@@ -41,7 +41,7 @@ def messages():
     shares = Shares(CONTEXT, 5, b"a" * 32, b"b" * 32, HASHES, SEALED, signature=SIGNATURE)
     masked = Masked(CONTEXT, 5, b"w" * 10, (3,), signature=SIGNATURE)
     vote, attested = Vote(CONTEXT, 5, SIGNATURE), Attestation(5, (7, 2**40), SIGNATURE)
-    opened = ((1, 2),), ((3, 2**256),), 1, ((1, 7),)
+    opened = ((1, 2),), ((3, 2**256),), ((1, 2, 7),)
     return {
         "invitation": Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32),
         "keys": keys,
