@@ -411,6 +411,6 @@ def least_noise(layers, parties, honest, corrupt):
     """The variance that `honest` of so many parties keep at least, by the theorem."""
     if layers.colluders:
         return layers.variance
-    gone = max(parties - honest - corrupt, 0)
-    boundary = min(end for end in layers.boundaries(parties) if end >= gone)
-    return layers.variance * (1 - (parties - gone - honest) / (parties - boundary))
+    ends, gone = layers.boundaries(parties), parties - honest - corrupt
+    boundary = next((end for end in ends if end >= gone), ends[-1])
+    return layers.variance * (1 - min(corrupt, parties - honest) / (parties - boundary))

@@ -186,17 +186,17 @@ def played(trial):
         words, _ = host.total()
     except Aborted as aborted:
         return Outcome(None, None, aborted.culprits, host, str(aborted))
-    total = sum(rows[who] + _noise(noises[who], host) for who in host._senders)
+    total = sum(rows[who] + _noise(who, noises[who], host) for who in host._senders)
     opened = CODEC.unwrap(words.astype(np.uint64)).tolist()
     return Outcome(opened, total.tolist(), host.culprits, host)
 
 
-def _noise(noise, host):
+def _noise(who, noise, host):
     """What is left of a client's noise."""
     if noise is None:
         return np.zeros(3, np.int64)
     expected = host._members.expected
-    return noise.draw(expected, noise.seeds(expected)[: host._gone], 3)
+    return noise.draw(expected, noise.seeds(expected)[: host._keeping(host._gone)[who]], 3)
 
 
 def drawn(seed):
