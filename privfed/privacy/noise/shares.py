@@ -156,8 +156,8 @@ class Layers:
         until = self.staying(clients, gone)
         if not until or gone > self.most_gone(clients):
             return 0
-        ends = self.boundaries(clients)[until - 1 : until + 1]
-        return _fewer(clients - self.colluders, *ends, gone)
+        boundaries, counted = self.boundaries(clients), clients - self.colluders
+        return _fewer(counted, boundaries[until - 1], boundaries[until], gone)
 
     def keeping(self, clients: int, gone: int, survivors: Iterable[int]) -> dict[int, int]:
         """How many layers each of `survivors` keeps, with `gone` of `clients` gone."""
@@ -176,9 +176,9 @@ class Layers:
         added = (until - before) / ((counted - before) * (counted - until))
         return SkellamShare(self.variance * added)
 
-    def remaining(self, clients: int, kept: int) -> SkellamShare:
-        """What the base and the first `kept` layers of one client are together."""
-        boundary = self.boundaries(clients)[kept]
+    def remaining(self, clients: int, staying: int) -> SkellamShare:
+        """What the base and the first `staying` layers of one client are together."""
+        boundary = self.boundaries(clients)[staying]
         return SkellamShare(self.variance / (clients - self.colluders - boundary))
 
     def draw(self, keys: Keys, count: int) -> Integers:
