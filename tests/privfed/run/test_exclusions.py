@@ -194,8 +194,19 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
         ((*SHARED, "aggregation.byzantine=2"), 2, "; with more than 2 the run stops: ε holds"),
         (("cohort.sampler=poisson", "cohort.size=11"), None, "stops the run: ε rests on a secret"),
         (("secure.simulate=arithmetic",), None, ""),
+        (("secure.protocol=committee",), None, "left out of all later rounds, and the run goes on"),
+        (("secure.protocol=bfv",), None, ""),
     ],
-    ids=["central", "shared", "layers", "declared", "secret_draw", "arithmetic"],
+    ids=[
+        "central",
+        "shared",
+        "layers",
+        "declared",
+        "secret_draw",
+        "arithmetic",
+        "committee",
+        "bfv",
+    ],
 )
 def test_before_a_run_it_is_said_what_a_liar_would_do(keys, limit, words):
     planned = plan(small(*KEYS, "privacy.delta=0.05", *keys), length=21)
