@@ -209,5 +209,5 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
             f"{limits.hostile} clients of a cohort may be hostile, and colluders may know "
             f"{min(protocol.colluding(limits), 1.0):.0%} of it: all whose noise is counted might "
             "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
-            "secure.minimum (or secure.threshold, of masks)"
+            "secure.minimum (or secure.threshold, of masks); or lower privacy.tolerance"
         )

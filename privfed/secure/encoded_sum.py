@@ -73,7 +73,7 @@ class SecureProtocol(Part):
         if not limits.layered:
             return self.fewest(limits)
         begun = self.begun(limits)
-        return begun - limits.missing(begun)
+        return max(1, begun - limits.missing(begun))
 
     def added(self, limits: Limits) -> float:
         """A lower bound on the part of counted noise that is added, as hostile clients add none.

@@ -217,4 +217,4 @@ def drawn(seed):
     leave = {who: int(rng.integers(1, 5)) for who in honest[: int(rng.integers(spare + 1))]}
     lies = {who: Liar(tuple(rng.choice(LIES, size=int(rng.integers(1, 4)))), rng) for who in bad}
     limits = Limits(50, tolerance=0.6 if layers else 1.0)
-    return Trial(clients, Fixed(threshold, degree, liars=most), lies, leave, layers, limits)
+    return Trial(clients, Fixed(threshold, degree, liars=liars), lies, leave, layers, limits)

@@ -79,6 +79,16 @@ class Graph:
         """How many votes a client asks for, where the sum is to be of at least `least`."""
         return self.threshold
 
+    def lying_holders(self, liars: int) -> int:
+        """How many of `liars` clients may hold shares of one honest client's secrets.
+
+        All of them on the complete graph; else of nobody's neighbours more, but for 2^-40.
+        """
+        if self.complete:
+            return liars
+        more = _tail(self.clients, min(liars, self.clients), self.degree)[1:]
+        return int(np.count_nonzero(more > 2.0**-_SECURE / self.clients))
+
     @property
     def trials(self) -> tuple[int, float]:
         """Of how many others each is a neighbour, and by a coin of which probability."""
@@ -110,6 +120,10 @@ class RandomGraph(Graph):
 
     def votes(self, least: int) -> int:
         return max(self.survivors, least + self.isolated)
+
+    def lying_holders(self, liars: int) -> int:
+        more = random_graph.log_at_least(liars, self.trials[1], np.arange(1, liars + 1))
+        return int(np.count_nonzero(more > -_SECURE * math.log(2) - math.log(self.clients)))
 
     @property
     def trials(self) -> tuple[int, float]:

@@ -154,7 +154,7 @@ class MaskingServer:
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
         liars = self._policy.corrupt(len(clients)) + self._limits.hostile
-        liars = min(liars, graph.threshold - 1)
+        liars = graph.lying_holders(liars)
         self._blame = Blame(self.invitation, common, self._keys, liars, self._culprits)
         return {
             client: replace(common, keys=tuple(self._keys[other] for other in near[client]))

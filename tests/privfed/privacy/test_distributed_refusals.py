@@ -44,6 +44,7 @@ from privfed.streams import Keys
         (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
+        (("privacy.sizing=layers", "privacy.tolerance=0.99999999999"), "lower privacy.tolerance"),
     ],
 )
 def test_what_has_no_proof_is_refused_with_what_would_work(tmp_path, keys, said):

@@ -26,7 +26,7 @@ def judge(trial, outcome):
         raise Broken("a wrong sum")
     if outcome.total is None and not outcome.culprits:
         raise Broken(f"nobody is named: {outcome.why}")
-    liars = min(trial.policy.liars, trial.policy.graph(trial.clients).threshold - 1)
+    liars = trial.policy.liars
     for culprit in outcome.culprits:
         if culprit.client not in trial.liars:
             raise Broken(f"an honest client is named: {culprit.reason}")
@@ -131,16 +131,25 @@ def test_inconsistent_dealings_are_corrected_as_far_as_a_word_can_be():
         assert len(outcome.culprits) == 1
 
 
-def complainers():
+def complainers(liars=2, policy=None):
     """As many as may lie complain about all others, and deal so badly that the round aborts."""
-    one = trial(("complaints", "wrong seed"))
+    one = trial(("complaints", "wrong seed"), liars=liars)
     for liar in one.liars.values():
         liar.some = set
-    return one
+    return replace(one, policy=policy or one.policy)
 
 
-def test_as_many_complaints_as_there_may_be_liars_name_nobody():
-    one = complainers()
+@pytest.mark.parametrize(
+    ("liars", "policy"),
+    [
+        pytest.param(2, None, id="fewer-than-open"),
+        pytest.param(4, Fixed(3, liars=4), id="as-many-as-open"),
+        pytest.param(4, Fixed(2, degree=4, liars=4), id="as-many-neighbours-as-open"),
+    ],
+)
+def test_as_many_complaints_as_there_may_be_liars_name_nobody(liars, policy):
+    """Also where these are enough to open a secret, as clients that are hostile may be."""
+    one = complainers(liars, policy)
     culprits = judge(one, played(one)).culprits
     assert {culprit.reason for culprit in culprits} == {"wrong dealing"}
 
