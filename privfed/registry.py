@@ -59,6 +59,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "scaffold": "privfed.local.objectives.scaffold:Scaffold",
         "feddyn": "privfed.local.objectives.feddyn:FedDyn",
         "fedcurv": "privfed.local.objectives.fedcurv:FedCurv",
+        "fedlin": "privfed.local.objectives.fedlin:FedLin",
+        "fedsplit": "privfed.local.objectives.fedsplit:FedSplit",
+        "adaalter": "privfed.local.objectives.adaalter:AdaAlter",
+        "fedpa": "privfed.local.objectives.fedpa:FedPa",
         "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
     },
     "client_mechanism": {
@@ -72,6 +76,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fedadagrad": "privfed.server.adaptive:FedAdagrad",
         "fedadam": "privfed.server.adaptive:FedAdam",
         "fedyogi": "privfed.server.adaptive:FedYogi",
+        "lookahead": "privfed.server.lookahead:Lookahead",
+        "slowmo": "privfed.server.slowmo:SlowMo",
     },
     "server_schedule": _SCHEDULES,
     "sampler": {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Objective
+from privfed.local.objective import LocalStep, Objective
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,18 @@ class Course:
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         return Course(self.origin[clients], self.w[clients], state, carried)
+
+    def step(
+        self,
+        grad: Tensor,
+        anchor: Tensor | None,
+        number: int,
+        epoch: Tensor,
+        steps: Tensor,
+        lr: float,
+    ) -> LocalStep:
+        """The step that comes next, with the gradients `[c, d]` of everybody's batch."""
+        return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(
         self,

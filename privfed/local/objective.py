@@ -52,8 +52,8 @@ class LocalStep:
     `w` `[c, d]` are their models, `grad` `[c, d]` the gradients there of the mean loss of a batch
     each, and `anchor` `[c, d]` those of the same batches at the objective's `anchor`, where it has
     one. `state` `[c, k]` and `carried` `[c, j]` are as in `Objective`. `number` steps came before
-    it, and `epoch` `[c]` epochs were over, both counted from 0. A step moves a model by `-lr` times
-    its direction.
+    it, and `epoch` `[c]` epochs were over, both counted from 0; each client takes `steps` `[c]` in
+    all. A step moves a model by `-lr` times its direction.
     """
 
     w: Tensor
@@ -63,6 +63,7 @@ class LocalStep:
     carried: Tensor | None
     number: int
     epoch: Tensor
+    steps: Tensor
     lr: float
 
 

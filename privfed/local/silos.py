@@ -16,7 +16,7 @@ from privfed.errors import Broken
 from privfed.local.course import Course
 from privfed.local.dp_sgd import ExamplePrivacy
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import LocalStep, Work
+from privfed.local.objective import Work
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import DROPOUT, LocalTrainer, own_draws, seed_draws
 from privfed.streams import Keys
@@ -92,8 +92,8 @@ class PrivateSilos:
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))
         course = Course.begin(trainer.objective, len(ids), broadcast, states)
-        device = course.w.device
         steps = [self._dp.steps(int(count)) for count in epochs]
+        device, taken = course.w.device, torch.tensor(steps).to(course.w)
         seeds = draws.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
         with own_draws(device):
             for place, (silo, each) in enumerate(zip(ids.tolist(), keys.each(), strict=True)):
@@ -103,11 +103,10 @@ class PrivateSilos:
                     fresh = each.derived(b"step %d" % step)
                     grad = self._gradient(trainer, silo, now.w[0], fresh)[None]
                     epoch = torch.tensor([step // self._dp.steps(1)], device=device)
-                    taken = LocalStep(
-                        now.w, grad, None, now.state, now.carried, step, epoch, trainer.lr
-                    )
-                    trainer.go(now, taken, broadcast)
-        work = Work(torch.tensor(steps).to(course.w), trainer.lr, None, returning, course.carried)
+                    total = taken[place : place + 1]
+                    along = now.step(grad, None, step, epoch, total, trainer.lr)
+                    trainer.go(now, along, broadcast)
+        work = Work(taken, trainer.lr, None, returning, course.carried)
         return trainer.objective.message(course.w, broadcast, states, work)
 
     def _gradient(self, trainer: LocalTrainer, silo: int, w: Tensor, keys: Keys) -> Tensor:

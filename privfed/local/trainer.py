@@ -177,6 +177,7 @@ class LocalTrainer:
         device = course.w.device
         rows, mask = (_by_step(each).to(device) for each in (batches.rows, batches.mask))
         shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
+        total = torch.from_numpy(batches.steps).to(course.w)
         leaves, held = {}, 0
         for step, (count, all_train) in enumerate(batches.training()):
             real, now = mask[step, :count], course.of(slice(count))
@@ -191,7 +192,7 @@ class LocalTrainer:
             if self.objective.anchored == "batch":
                 anchor = self._stacked_gradient(self._anchor(now, broadcast), x, y, real)
             epochs = torch.from_numpy(batches.epochs[:count, step]).to(device)
-            taken = LocalStep(now.w, grad, anchor, now.state, now.carried, step, epochs, self.lr)
+            taken = now.step(grad, anchor, step, epochs, total[:count], self.lr)
             self.go(now, taken, broadcast, real.any(1, keepdim=True))
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
@@ -209,7 +210,7 @@ class LocalTrainer:
         torch._foreach_add_(list(leaves.values()), parts, alpha=-self.lr)
 
     def _loop(self, batches: Batches, broadcast: Broadcast, course: Course, keys: Keys) -> None:
-        device = course.w.device
+        device, total = course.w.device, torch.from_numpy(batches.steps).to(course.w)
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
         with own_draws(device):
             for client, steps in enumerate(batches.steps):
@@ -225,9 +226,7 @@ class LocalTrainer:
                         continue
                     grad, anchor = self._alone(now, broadcast, x, y)
                     here = epochs[step : step + 1]
-                    taken = LocalStep(
-                        now.w, grad, anchor, now.state, now.carried, step, here, self.lr
-                    )
+                    taken = now.step(grad, anchor, step, here, total[client : client + 1], self.lr)
                     self.go(now, taken, broadcast)
 
     def _alone(

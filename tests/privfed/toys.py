@@ -249,6 +249,7 @@ class Fading(Part):
 class Signs(Part):
     """A server optimizer: a step of one length along each coordinate's sign."""
 
+    in_client_rates: ClassVar[bool] = False
     lr: float = 0.1
 
     def init(self, params):

@@ -318,7 +318,7 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
 
 OBJECTIVES = list(BUILT_IN["objective"])
 UNPROVEN = ["fednova", "fedprox_adaptive", "fedcurv"]
-STATEFUL = ["scaffold", "feddyn", "fedcurv", "worker_momentum"]
+STATEFUL = ["scaffold", "feddyn", "fedcurv", "fedsplit", "worker_momentum"]
 
 
 def choosing(objective):
@@ -331,9 +331,15 @@ def choosing(objective):
 
 
 SERVERS = list(BUILT_IN["optimizer"])
+TOGETHER = [*zip(OBJECTIVES, itertools.cycle(SERVERS), strict=False)]
+"""Every objective, and by turns every server."""
+PAIRS = [
+    pair if pair in TOGETHER else pytest.param(*pair, marks=pytest.mark.slow)
+    for pair in itertools.product(OBJECTIVES, SERVERS)
+]
 
 
-@pytest.mark.parametrize("objective, server", [*itertools.product(OBJECTIVES, SERVERS)])
+@pytest.mark.parametrize("objective, server", PAIRS)
 def test_every_objective_composes_with_every_server_and_resumes_exactly(
     tmp_path, objective, server
 ):
