@@ -41,6 +41,8 @@ from privfed.data.partition import Partition
 from privfed.data.partitions.shift import Shift
 from privfed.data.source import NamesSites, Source
 from privfed.errors import Refused
+from privfed.local.compression.compressed import ShapesByName, compressed
+from privfed.local.compression.compression import Compression
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
 from privfed.measures.measure import Measure
@@ -114,6 +116,7 @@ class Config:
     model: Model
     loss: Loss
     objective: Objective
+    compression: Compression
     client_schedule: Schedule
     client_mechanism: ClientMechanism
     optimizer: ServerOptimizer
@@ -142,6 +145,13 @@ class Config:
         """All parts by kind, for whoever goes over them."""
         kinds = (kind for section in SECTIONS.values() for kind, _ in section.parts.values())
         return {kind: getattr(self, kind) for kind in kinds}
+
+    def messages(self, shapes: ShapesByName | None = None) -> Objective:
+        """The objective as it sends: compressed, for models of these `shapes`.
+
+        Whoever plans, charges, trains or sums asks for this, and not for `objective`.
+        """
+        return compressed(self.objective, self.compression, self.run.seed, shapes)
 
     @property
     def attacked(self) -> bool:

@@ -110,6 +110,11 @@ def _refuse_unknown(setup: Setup) -> None:
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"
         )
+    if config.compression.compresses:
+        reasons.append(
+            f"compression.name is {config.names['compression']!r}, and attacks are on whole "
+            "updates: set compression.name = 'none'"
+        )
     if config.client_mechanism.private:
         reasons.append(
             "clients train with DP-SGD ([client.privacy]), which is not simulated: leave it out"

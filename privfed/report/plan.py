@@ -179,11 +179,12 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums.
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums,
+    and of compressed updates.
 
     Vectors are counted without the odd number beside them.
     """
-    if plan.config.secured:
+    if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
     count = round(size / forecast.parties / forecast.parameters / 4)
     return "d" if count == 1 else f"{count} d"

@@ -36,7 +36,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
     Raises `Refused` where what was planned is not about these people, or cannot train this model.
     """
-    config, algorithm = plan.config, plan.algorithm()
+    config, algorithm = plan.config, plan.algorithm(shapes=network.shapes.by_name)
     _refuse_other_people(plan, federation)
     if config.audit.by_inputs:
         refuse_uncraftable(config.audit, federation, network)
@@ -123,7 +123,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
     return LocalTrainer(
         federation,
         network,
-        config.objective,
+        config.messages(network.shapes.by_name),
         client.lr,
         client.epochs,
         client.batch_size,
