@@ -45,6 +45,13 @@ def test_every_part_is_found_where_it_was(kind):
 
 
 UNMOVED = {
+    *(
+        f"privfed.local.compression.{name}"
+        for name in (
+            *("none", "random_mask", "low_rank", "count_sketch"),
+            *("power_sgd", "qsgd", "top_k", "sign"),
+        )
+    ),
     "privfed.local.dp_sgd",
     "privfed.local.objectives.worker_momentum",
     "privfed.privacy.mechanisms.buffered",

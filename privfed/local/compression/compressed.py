@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from privfed.deferred import torch
-from privfed.local.compression.compression import Compression, Sending, Space, row
+from privfed.local.compression.compression import Compression, Sending, Space, compressed_row
 from privfed.local.exchange import Broadcast, Exchange
 from privfed.local.objective import Cohorts, LocalStep, Memory, Objective, Work
 from privfed.vector import Layout, Shapes
@@ -68,7 +68,7 @@ class Compressed:
 
     def layout(self, d: int) -> Layout:
         """The row that is sent: its part "delta" stands for the update."""
-        return row(self.compression.length(self._shapes(d)))
+        return compressed_row(self.compression.length(self._shapes(d)))
 
     def init(self, params: Tensor) -> Memory:
         """The objective's memory, and the compression's."""

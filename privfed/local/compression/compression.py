@@ -140,6 +140,6 @@ class CompressionPart(Part):
         return {}
 
 
-def row(length: int) -> Layout:
+def compressed_row(length: int) -> Layout:
     """The layout of a row that stands for an update."""
     return Layout((("delta", length),))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.compression.compression import CompressionPart, Sending, Space, row
+from privfed.local.compression.compression import CompressionPart, Sending, Space, compressed_row
 from privfed.local.compression.low_rank import orthonormal
 from privfed.local.compression.matrices import Matrices
 from privfed.local.exchange import Broadcast, Exchange
@@ -75,7 +75,7 @@ class PowerSgd(CompressionPart):
     def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         """The first exchange: the layers' updates times their bases."""
         basis = {"compression_basis": memory["basis"].to(sending.broadcast["params"])}
-        layout = row(self.length(sending.space.shapes))
+        layout = compressed_row(self.length(sending.space.shapes))
         released = yield Exchange("project", {**sending.broadcast, **basis}, layout)
         split = _split(sending.space.shapes, self.rank)
         sides = [each.height for each in split.matrices]
