@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 class TopK(CompressionPart):
     """Each client's largest coordinates, and where they are.
 
-    A client sends 32 bits and a place for each of fraction d numbers, and, with error feedback,
-    keeps the rest. Not linear: which coordinates these are hangs on the row, so that the server is
-    sent each by itself. Where noise is the server's, the row is clipped before it is summed.
+    A client sends 32 bits and a place for each of fraction d numbers (or all, where that is less),
+    and, with error feedback, keeps the rest. Not linear: which coordinates these are hangs on the
+    row, so that the server is sent each by itself. Where noise is the server's, the row is clipped
+    before it is summed.
     """
 
     linear: ClassVar[bool] = False
@@ -42,7 +43,8 @@ class TopK(CompressionPart):
         return shapes.length
 
     def bits(self, shapes: Shapes) -> float:
-        return self._count(shapes.length) * (32 + math.ceil(math.log2(shapes.length + 1)))
+        place = math.ceil(math.log2(shapes.length + 1))
+        return min(self._count(shapes.length) * (32 + place), 32 * shapes.length)
 
     def _count(self, d: int) -> int:
         return max(1, round(self.fraction * d))
