@@ -132,6 +132,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "smea": "defenses.on_rows.smea:SmallestEigenvalue",
         "monna": "defenses.on_rows.monna:TrustedNeighbours",
         "lasa": "defenses.on_rows.lasa:LayerAdaptive",
+        "fedma": "defenses.on_rows.matched_mean:MatchedMean",
         "fltrust": "defenses.on_rows.fltrust:FlTrust",
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
         "flame": "defenses.on_rows.flame:Flame",

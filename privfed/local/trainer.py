@@ -175,7 +175,8 @@ class LocalTrainer:
 
     def _stacked(self, batches: Batches, broadcast: Broadcast, course: Course) -> None:
         device = course.w.device
-        rows, mask = (_by_step(each).to(device) for each in (batches.rows, batches.mask))
+        planned = batches.rows, batches.mask, batches.epochs
+        rows, mask, epochs = (_by_step(each).to(device) for each in planned)
         shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
         total = torch.from_numpy(batches.steps).to(course.w)
         leaves, held = {}, 0
@@ -191,8 +192,7 @@ class LocalTrainer:
             grad, anchor = self._stacked_gradient(now.w, x, y, real), None
             if self.objective.anchored == "batch":
                 anchor = self._stacked_gradient(self._anchor(now, broadcast), x, y, real)
-            epochs = torch.from_numpy(batches.epochs[:count, step]).to(device)
-            taken = now.step(grad, anchor, step, epochs, total[:count], self.lr)
+            taken = now.step(grad, anchor, step, epochs[step, :count], total[:count], self.lr)
             self.go(now, taken, broadcast, real.any(1, keepdim=True))
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:

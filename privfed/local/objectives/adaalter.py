@@ -1,10 +1,10 @@
 """Local AdaAlter: adaptive rates at clients (Xie, Koyejo, Gupta & Lin 2019, "Local AdaAlter:
-communication-efficient stochastic gradient descent with adaptive learning rates", Algorithm 4).
+communication-efficient stochastic gradient descent with adaptive learning rates").
 
 With B2 the squared gradients that the server has added up, from b0^2, t = 1, 2, … a client's local
 steps since it heard of them, and g its gradient, coordinate by coordinate:
 
-    w  <- w - lr g / sqrt(B2 + t epsilon^2),      A2 <- A2 + g^2       at each step
+    w  <- w - lr g / sqrt(B2 + t epsilon^2),      A2 <- A2 + g^2       at each step, A2 from 0
     B2 <- B2 + mean of the clients' A2                                 after each round
 
 Rates change between rounds alone, by what all clients saw, so that clients step at the same ones;
@@ -34,7 +34,8 @@ class AdaAlter(Sgd):
     A client sends its update and its sum of squared gradients, 2 d numbers, and is sent 2 d. Under
     privacy the two are bounded jointly: one clip over (update, square_scale * squares), one
     release, one event. B2 follows from releases; where noise makes a mean of squares negative, it
-    counts as zero, so that B2 never falls.
+    counts as zero, so that B2 never falls. What noise is left makes it grow, and rates fall, faster
+    than gradients would.
     """
 
     broadcasts: ClassVar[int] = 2

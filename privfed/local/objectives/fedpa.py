@@ -1,6 +1,6 @@
 """FedPA: the mode of the product of clients' posteriors (Al-Shedivat, Gillenwater, Xing &
 Rostamizadeh 2021, "Federated learning via posterior averaging: a new perspective and practical
-algorithms", Algorithms 1 and 2, appendix C for the dynamic programme).
+algorithms", sections 3 and 4).
 
 A client's loss is the negative logarithm of its posterior, of mean mu_k and covariance Sigma_k. The
 mode of the product of Gaussian ones minimises sum_k (x - mu_k)^T Sigma_k^-1 (x - mu_k) / 2, whose
