@@ -22,7 +22,7 @@ ONE_NOISE = {**SITES, "secure": {"protocol": "masks"}, "privacy": {"mechanism": 
 
 
 def matrix() -> str:
-    """Rules by mechanisms for each protocol, objectives by samplers, attacks, compressions; then with sites."""
+    """Rules by mechanisms for each protocol, objectives, attacks, compressions; then with sites."""
     by_protocol = list(combinations({}, built_in("protocol", "rule", "mechanism")))
     by_objective = list(combinations({}, built_in("objective", "sampler")))
     by_attack = list(combinations({}, built_in("attack", "protocol")))

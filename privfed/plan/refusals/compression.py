@@ -9,8 +9,8 @@ from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.plan.rule import rule_of
 
-_OF_MODELS = frozenset({"layers", "center", "histories"})
-"""What a rule on rows may need that has as many numbers as a model, or is of former rounds."""
+_OF_ANY_ROWS = frozenset({"generator", "root"})
+"""What a rule on rows may need that is neither about a model's numbers nor of former rounds."""
 _LENGTH = 1000
 
 
@@ -78,7 +78,7 @@ def _rules_for_models(config: Config) -> Iterator[str]:
     except Refused:
         return  # which is said of the rule
     needs = rule.needs() if isinstance(rule, RowRule) else frozenset()
-    if config.compression.linear and (rule.remembers or needs & _OF_MODELS):
+    if config.compression.linear and (rule.remembers or needs - _OF_ANY_ROWS):
         yield (
             f"aggregation.rule = {config.names['rule']!r} goes by former updates or by layers of "
             f"a model, and with {_named(config)} clients send other numbers; use another rule, or "
