@@ -16,6 +16,7 @@ from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
+from privfed.report.plan_rows.compression import compression_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -85,6 +86,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         ),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
+        **compression_row(plan, forecast),
         **_rule_row(config),
         **_history_row(plan, forecast),
     }

@@ -53,6 +53,10 @@ class Forecast:
     step: float | None
     half_widths: Mapping[str, float] = field(default_factory=dict)
     """Half the width of the interval of each measure that clients make, which noise will leave."""
+    message: int = 0
+    """How many numbers a client sends about the model in an exchange."""
+    shortening: float = 1.0
+    """The norm of these over that of the update that they are made of, about."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
     canaries: CanaryUpdates | None = None
@@ -160,6 +164,8 @@ def forecast(setup: Setup) -> Forecast:
         encoded=exchange.encoded,
         aborts=setup.plan.cost.aborts,
         step=algorithm.grid_step(d),
+        message=algorithm.objective.layout(d).length,
+        shortening=config.compression.factor(setup.network.shapes),
         unstacked=setup.speed.unstacked,
         half_widths=expected_widths(setup),
         canaries=canaries,

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from commands import run
 from helpers import Rounds, rows_of
 from papers import full_batches, quadratics
-from small import same_run, small, trained
+from small import SMALL, same_run, small, trained
 
 from accounting.ledger import Ledger
 from privfed.errors import Refused
@@ -203,6 +204,12 @@ def test_bytes_are_those_that_are_sent(words, up):
     drop = ["privacy.noise_multiplier=2.0"] if "privacy.mechanism=none" in words else []
     config = small(*words) if not drop else small(*words, "privacy.epsilon=inf")
     assert check(config).forecast.up / 4 == pytest.approx(up)
+
+
+def test_a_plan_says_what_is_sent_and_what_the_clip_is_for():
+    words = [f"--set={key}" for key in (*SMALL, "compression.name=random_mask")]
+    shown = " ".join(run("check", *words).output.split())
+    assert "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times" in shown
 
 
 REFUSED = {
