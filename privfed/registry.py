@@ -64,6 +64,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "adaalter": "privfed.local.objectives.adaalter:AdaAlter",
         "fedpa": "privfed.local.objectives.fedpa:FedPa",
         "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
+        "ditto": "privfed.local.objectives.personal.ditto:Ditto",
+        "apfl": "privfed.local.objectives.personal.apfl:Apfl",
+        "ifca": "privfed.local.objectives.personal.ifca:Ifca",
+        "per_fedavg": "privfed.local.objectives.personal.per_fedavg:PerFedAvg",
+        "per_fedavg_hf": "privfed.local.objectives.personal.per_fedavg:HessianFree",
     },
     "compression": {
         "none": "privfed.local.compression.none:NoCompression",

@@ -20,7 +20,7 @@ import tomli_w
 from accounting.documents import from_toml
 from attacks.types import Attack, Knowledge
 from defenses.types import Rule
-from privfed.config.attack_keys import AttackKeys
+from privfed.config.attack_keys import AttackKeys, expected_hostile
 from privfed.config.chosen import Chosen
 from privfed.config.sections import (
     FORMAT,
@@ -147,10 +147,7 @@ class Config:
         return {kind: getattr(self, kind) for kind in kinds}
 
     def messages(self, shapes: ShapesByName | None = None) -> Objective:
-        """The objective as it sends: compressed, for models of these `shapes`.
-
-        Whoever plans, charges, trains or sums asks for this, and not for `objective`.
-        """
+        """The objective as it sends, for models of these `shapes`: whoever charges asks for it."""
         return compressed(self.objective, self.compression, self.run.seed, shapes)
 
     @property
@@ -235,6 +232,15 @@ class Config:
         if self.shared_noise is None:
             return ""
         return "sites" if self.by_sites else self.privacy.against
+
+    @property
+    def keeping(self) -> str:
+        """Which key has clients keep something from round to round; empty where none does."""
+        if self.objective.keeps:
+            return f"client.objective = {self.names['objective']!r}"
+        if self.compression.keeps:
+            return f"compression.name = {self.names['compression']!r} with error_feedback"
+        return f"model.local = {self.start.local}" if self.start.local else ""
 
     @property
     def example_privacy(self) -> ExamplePrivacy | None:
@@ -340,8 +346,3 @@ def digest(text: str) -> str:
     document["run"].pop("rounds")
     document["privacy"].pop("epsilon", None)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def expected_hostile(declared: int, expected: float) -> int:
-    """How many clients are taken to be hostile: as `declared`, and no fewer than are `expected`."""
-    return max(declared, math.ceil(expected - 1e-9))

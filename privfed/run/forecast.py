@@ -59,6 +59,8 @@ class Forecast:
     """The norm of these over that of the update that they are made of, about."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
+    local: int = 0
+    """How many numbers of each client's model stay with it, beside its `parameters`."""
     canaries: CanaryUpdates | None = None
     """What canaries that train send at the start; None where none does."""
 
@@ -154,7 +156,8 @@ def forecast(setup: Setup) -> Forecast:
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=exchange.down,
         up=exchange.up,
-        remembered=algorithm.objective.keeps * d * _NUMBER,
+        remembered=setup.state_length * _NUMBER,
+        local=setup.network.local.length,
         signal=exchange.signal,
         noise=exchange.noise,
         parties=exchange.parties,

@@ -57,6 +57,10 @@ UNMOVED = {
         f"privfed.local.objectives.{name}"
         for name in ("adaalter", "fedlin", "fedpa", "fedsplit", "worker_momentum")
     ),
+    *(
+        f"privfed.local.objectives.personal.{name}"
+        for name in ("ditto", "apfl", "ifca", "per_fedavg")
+    ),
     "privfed.privacy.mechanisms.buffered",
     "privfed.privacy.mechanisms.pairwise_gaussian",
     "privfed.sampling.allocation",

@@ -14,6 +14,7 @@ from privfed.deferred import torch
 from privfed.local.compression.compression import Compression, Sending, Space, compressed_row
 from privfed.local.exchange import Broadcast, Exchange
 from privfed.local.objective import Cohorts, LocalStep, Memory, Objective, Work
+from privfed.local.personal import Personal, personalises
 from privfed.vector import Layout, Shapes
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def compressed(
     if not compression.compresses:
         return objective
     places = Shapes.named(shapes) if shapes else None
-    return cast("Objective", Compressed(objective, compression, seed, places))
+    kind = CompressedPersonal if personalises(objective) else Compressed
+    return cast("Objective", kind(objective, compression, seed, places))
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class Compressed:
         """Exchanges before and with training."""
         return self.objective.exchanges + self.compression.exchanges - 1
 
+    def state_length(self, d: int) -> int:
+        """How many numbers a client keeps."""
+        return self.objective.state_length(d) + self.compression.keeps * d
+
     def layout(self, d: int) -> Layout:
         """The row that is sent: its part "delta" stands for the update."""
         return compressed_row(self.compression.length(self._shapes(d)))
@@ -91,27 +97,29 @@ class Compressed:
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         """As the objective has it."""
-        return self.objective.origin(broadcast, self._parted(state)[0], measured)
+        return self.objective.origin(broadcast, self._parted(state, broadcast)[0], measured)
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
         """As the objective has it."""
-        return self.objective.carry(broadcast, self._parted(state)[0])
+        return self.objective.carry(broadcast, self._parted(state, broadcast)[0])
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
     ) -> Tensor:
         """As the objective has it."""
-        return self.objective.anchor(w, broadcast, self._parted(state)[0], carried)
+        return self.objective.anchor(w, broadcast, self._parted(state, broadcast)[0], carried)
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
         """As the objective has it."""
-        return self.objective.along(replace(step, state=self._parted(step.state)[0]), broadcast)
+        return self.objective.along(
+            replace(step, state=self._parted(step.state, broadcast)[0]), broadcast
+        )
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         """Compressed rows `[c, m]`, and the clients' new state."""
-        before, error = self._parted(state)
+        before, error = self._parted(state, broadcast)
         rows, after = self.objective.message(w, broadcast, before, work)
         sending = replace(self._sending(broadcast), keys=work.keys)
         sent, left = self.compression.encode(rows, error, sending)
@@ -133,12 +141,14 @@ class Compressed:
         here = {_PREFIX + name: value for name, value in state.items()}
         return delta, {**after, **here, _NUMBER: memory[_NUMBER] + 1}
 
-    def _parted(self, state: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def _parted(
+        self, state: Tensor | None, broadcast: Broadcast
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The objective's part of clients' states, and what was left off; None where none is."""
         if state is None or not self.compression.keeps:
             return state, None
-        width = state.shape[1] * self.objective.keeps // self.keeps
-        return (state[:, :width] if self.objective.keeps else None), state[:, width:]
+        width = self.objective.state_length(len(broadcast["params"]))
+        return (state[:, :width] if width else None), state[:, width:]
 
     def _sending(self, broadcast: Broadcast) -> Sending:
         space = self._space(len(broadcast["params"]))
@@ -149,6 +159,18 @@ class Compressed:
 
     def _shapes(self, d: int) -> Shapes:
         return self.shapes or Shapes(("all",), ((d,),))
+
+
+class CompressedPersonal(Compressed):
+    """The same of an objective after which each client has a model of its own."""
+
+    objective: Personal
+
+    def personal(
+        self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
+    ) -> Tensor:
+        """As the objective has it."""
+        return self.objective.personal(broadcast, self._parted(state, broadcast)[0], measured)
 
 
 def _own(memory: Memory) -> Memory:

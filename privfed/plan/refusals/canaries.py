@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from privfed.config.config import Config
-from privfed.plan.refusals.client_states import who_keeps
 
 _FEWEST = 20
 """Fewer canaries can refute hardly any claim."""
@@ -82,9 +81,9 @@ def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     """Canaries that train do so as clients do who keep nothing and have one row."""
     instead = 'use audit.kind = "update"'
-    if config.messages().keeps:
+    if config.keeping:
         yield (
-            f"{canaries}, and {who_keeps(config)} has clients "
+            f"{canaries}, and {config.keeping} has clients "
             f"remember something between rounds, for which made-up ones have no file; {instead}"
         )
     if config.example_privacy:

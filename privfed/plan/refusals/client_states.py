@@ -1,4 +1,4 @@
-"""What is refused of objectives whose clients remember something between rounds."""
+"""What is refused where clients remember something between rounds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from privfed.config.config import Config
 
 
 def client_state_refusals(config: Config) -> Iterator[str]:
-    """Every reason why clients cannot keep a state (`keeps`) here."""
-    if config.messages().keeps and not config.by_sites:  # which keep none
+    """Every reason why clients cannot keep a state (`config.keeping`) here."""
+    if config.keeping and not config.by_sites:  # which keep none
         yield from _state_that_tells_of_others(config)
         yield from _clients_that_do_not_return(config)
         if config.objective.sums_states:
@@ -20,16 +20,10 @@ def client_state_refusals(config: Config) -> Iterator[str]:
             yield from _states_weighed_by_examples(config)
 
 
-def who_keeps(config: Config) -> str:
-    """The key by which clients keep something between rounds, and its value."""
-    if config.objective.keeps:
-        return f"client.objective = {config.names['objective']!r}"
-    return f"compression.name = {config.names['compression']!r} with error_feedback"
-
-
 def _instead(config: Config) -> str:
     """What to use where clients can keep nothing."""
-    return "another objective" if config.objective.keeps else "compression.error_feedback = false"
+    fed_back = config.compression.keeps and not config.objective.keeps
+    return "compression.error_feedback = false" if fed_back else "another objective"
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
@@ -40,7 +34,7 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
         return
     if not isinstance(release, Gaussian | PoissonSampled | Separated):
         yield (
-            f"{who_keeps(config)} has each client remember when it "
+            f"{config.keeping} has each client remember when it "
             f"took part, and under cohort.sampler = {config.names['sampler']!r} no amplification "
             'is proved for that; use "poisson", "full" or "cyclic"'
         )
@@ -48,11 +42,11 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
     """A state is of use to a client that comes back."""
-    keeps = config.messages().keeps
-    numbers = "d" if keeps == 1 else f"{keeps} d"
+    count = config.messages().keeps
+    numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
         yield (
-            f"{who_keeps(config)} has each client remember {numbers} "
+            f"{config.keeping} has each client remember {numbers}"
             "numbers from round to round, so the same clients have to return, which phones do not; "
             f'use data.setting = "cross_silo" if yours do, or {_instead(config)}'
         )

@@ -120,10 +120,10 @@ def _two_exchanges(config: Config) -> Iterator[str]:
             f"{config.names['client_mechanism']!r} would draw the noise of its steps twice, and be "
             'charged once; use "low_rank"'
         )
-    if config.attacked and (config.attack.corrupts or config.attackers.lies):
+    if config.attacked:
         yield (
             f"{_named(config)} has clients send two messages about one update, and attackers are "
-            "simulated for one; use another compression, or an attack on examples alone"
+            "simulated for one; use another compression"
         )
 
 

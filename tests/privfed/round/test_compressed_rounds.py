@@ -8,7 +8,7 @@ import torch
 from commands import run
 from helpers import Rounds, rows_of
 from papers import full_batches, quadratics
-from small import SMALL, same_run, small, trained
+from small import SMALL, model, same_run, small, trained
 
 from accounting.ledger import Ledger
 from privfed.errors import Refused
@@ -157,6 +157,19 @@ def test_an_objectives_state_and_what_was_left_off_lie_beside_each_other(tmp_pat
     assert returning.all()
     assert states[:, :d].any()
     assert not states[:, d:].any()
+
+
+def test_a_model_of_ones_own_and_what_stays_lie_before_what_was_left_off(tmp_path):
+    """Ditto's personal model, and a head that stays, go as they do where nothing is left off."""
+    kinds = {"ditto": "client.objective=ditto", "head": 'model.local=["1.bias"]'}
+    for name, key in kinds.items():
+        words = (key, SILOS, "run.randomness=seeded", "run.rounds=2")
+        trained(tmp_path / name, *words)
+        trained(tmp_path / f"sent-{name}", *words, "compression.name=top_k",
+                "compression.fraction=1.0")  # fmt: skip
+        plain, sent = (model(tmp_path / folder) for folder in (name, f"sent-{name}"))
+        for tensor in (each for each in plain if each.startswith("model/")):
+            torch.testing.assert_close(sent[tensor], plain[tensor])
 
 
 RESUMED = {
