@@ -63,6 +63,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fedsplit": "privfed.local.objectives.fedsplit:FedSplit",
         "adaalter": "privfed.local.objectives.adaalter:AdaAlter",
         "fedpa": "privfed.local.objectives.fedpa:FedPa",
+        "qfedavg": "privfed.local.objectives.qfedavg:QFedAvg",
+        "afl": "privfed.local.objectives.afl:Afl",
+        "group_clip": "privfed.local.objectives.group_clip:GroupClip",
         "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
     },
     "client_mechanism": {

@@ -41,5 +41,6 @@ def duration(seconds: float) -> str:
 
 
 def measure(name: str, value: float) -> str:
-    """The measure `name` as people read it: accuracy in per cent."""
-    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+    """The measure `name` as people read it: accuracy in per cent, a group's too."""
+    of_all = name.partition("[")[0].removeprefix("worst_group_")
+    return f"{value:.2%}" if of_all == "accuracy" else f"{value:.4g}"

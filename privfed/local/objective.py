@@ -35,7 +35,8 @@ class Work:
     `measured` is the part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
     examples at each of the b models broadcast, mostly one; "fisher" `[c, d]`, the mean over its
     examples of the squared gradient at the trained model. `returning` `[c]` says which clients have
-    a state from a former round. `carried` `[c, j]` is what they carry after the last step.
+    a state from a former round. `carried` `[c, j]` is what they carry after the last step. `groups`
+    `[c]` are theirs, where the part has a `grouping`; -1: without an example there is none.
     """
 
     steps: Tensor
@@ -43,6 +44,19 @@ class Work:
     measured: Tensor | None = None
     returning: Tensor | None = None
     carried: Tensor | None = None
+    groups: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What tells a client's group: a declared column, "label" or "site".
+
+    `count` groups are declared; 0: any number. `key` is that of the run file.
+    """
+
+    by: str
+    count: int
+    key: str = "client.group"
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,14 @@ class Objective(Protocol):
     """
     measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """The public groups of clients, where `message` is told each one's (`Work.groups`).
+
+        It follows from the client's own rows: what a message makes of it is clipped with the rest.
+        """
+        ...
 
     @property
     def plain(self) -> bool:

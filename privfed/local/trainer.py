@@ -22,6 +22,7 @@ from privfed.local.batches import Batches, plan_batches, steps
 from privfed.local.course import Course
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import LocalStep, Objective, Work
+from privfed.measures.client_groups import ClientGroups
 from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
 from privfed.vector import Indices
@@ -53,6 +54,8 @@ class LocalTrainer:
     most_steps: int = 0
     steering: Steering | None = None
     """Where clients are attackers who go their own way."""
+    groups: ClientGroups | None = None
+    """What tells a client's group, where the objective asks for it."""
 
     @property
     def plain(self) -> bool:
@@ -98,7 +101,8 @@ class LocalTrainer:
             self._loop(batches, broadcast, course, keys)
         measured = self._fishers(ids, course.w, keys) if losses is None else losses
         steps = torch.from_numpy(batches.steps).to(course.w)
-        work = Work(steps, self.lr, measured, returning, course.carried)
+        groups = self._groups(ids).to(course.w.device) if self.groups else None
+        work = Work(steps, self.lr, measured, returning, course.carried, groups)
         return self.objective.message(course.w, broadcast, course.state, work)
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
@@ -112,6 +116,12 @@ class LocalTrainer:
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
         """`gradients` `[c, d]` at models w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
+
+    def _groups(self, ids: Indices) -> Tensor:
+        """The groups `[c]` of clients `ids` `[c]`."""
+        if self.groups is None:
+            raise ValueError("nothing tells a client's group")
+        return torch.from_numpy(self.groups.of(self.federation, ids))
 
     def _losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
         """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""

@@ -19,6 +19,7 @@ from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.client_groups import ClientGroups
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.network import Network
@@ -141,7 +142,28 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
         client.batch_size,
         "stacked",
         client.steps,
+        groups=_groups(config, federation),
     )
+
+
+def _groups(config: Config, people: Federation) -> ClientGroups | None:
+    """What tells clients' groups, where the objective asks for it.
+
+    Raises `Refused` where there are none, or not as many as are declared.
+    """
+    grouping = config.objective.grouping
+    if grouping is None:
+        return None
+    sites = 0 if config.apart else config.data.sites
+    groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites, grouping.key)
+    if grouping.count and grouping.count != len(groups.names):
+        raise Refused(
+            f"client.groups is {grouping.count}, but {grouping.key} = {grouping.by!r} makes "
+            f"{len(groups.names)}: {', '.join(groups.names)}; set client.groups = "
+            f"{len(groups.names)}",
+            key="client.groups",
+        )
+    return groups
 
 
 def _executor(
