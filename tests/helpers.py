@@ -25,7 +25,9 @@ from privfed.local.exchange import Exchange
 from privfed.local.executor import LocalExecutor
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.client_groups import ClientGroups
 from privfed.models.build import build_network
+from privfed.models.form import Form
 from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.network import Network
 from privfed.models.recipes import Logistic
@@ -166,6 +168,9 @@ class Rounds:
             )
         )
         object.__setattr__(self.local, "objective", self.algorithm.objective)
+        if grouping := self.algorithm.objective.grouping:
+            groups = ClientGroups.by(grouping.by, Form.of(federation.examples), 0, grouping.key)
+            object.__setattr__(self.local, "groups", groups)
         self.world = World(
             executor=LocalExecutor(
                 self.local,

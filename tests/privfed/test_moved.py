@@ -48,7 +48,10 @@ UNMOVED = {
     "privfed.local.dp_sgd",
     *(
         f"privfed.local.objectives.{name}"
-        for name in ("adaalter", "fedlin", "fedpa", "fedsplit", "worker_momentum")
+        for name in (
+            *("adaalter", "afl", "fedlin", "fedpa", "fedsplit", "group_clip", "qfedavg"),
+            "worker_momentum",
+        )
     ),
     "privfed.privacy.mechanisms.buffered",
     "privfed.privacy.mechanisms.pairwise_gaussian",

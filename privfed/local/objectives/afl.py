@@ -75,7 +75,7 @@ class Afl(Grouped):
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         yield from ()
-        weights = memory["mixture"] / self._parts(memory)
+        weights = memory["mixture"] / self._parts(memory).clamp(min=self.least_part)
         return {"weights": weights / weights.max()}
 
     def message(
@@ -106,15 +106,16 @@ class Afl(Grouped):
         )
         now = {**memory, "counts": memory["counts"] + counts, "rounds": memory["rounds"] + 1}
         parts = self._parts(now)
-        means = (losses / parts).clamp(0.0, 1.0) * self.loss_cap
+        means = (losses / parts.clamp(min=self.least_part)).clamp(0.0, 1.0) * self.loss_cap
         now["mixture"] = on_simplex(memory["mixture"] + self.ascent * means)
-        return layout.view(released, "delta") / (broadcast["weights"] * parts).sum(), now
+        weight = (broadcast["weights"] * parts).sum().clamp(min=self.least_part)
+        return layout.view(released, "delta") / weight, now
 
     def _parts(self, memory: Memory) -> Tensor:
         """Which part of all clients each group is, as releases so far have it `[groups]`."""
         counts, rounds = memory["counts"], int(memory["rounds"])
         parts = counts / rounds if rounds else torch.full_like(counts, 1 / self.groups)
-        return parts.clamp(self.least_part, 1.0)
+        return parts.clamp(0.0, 1.0)
 
 
 def on_simplex(point: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ class QFedAvg(Sgd):
     @property
     def _least(self) -> float:
         """The least weight that a client can have."""
-        return float((self.loss_floor / self.loss_cap) ** self.q)
+        return max(float((self.loss_floor / self.loss_cap) ** self.q), 1e-30)  # not denormal
 
     def _smoothness(self, lr: float) -> float:
         return self.smoothness or 1 / max(lr, 1e-30)
