@@ -26,6 +26,9 @@ from privfed.vector import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
+_SMALLEST = 1e-30
+"""The least weight of a client that float32 computes with."""
+
 
 class QFedAvg(Sgd):
     """q-FedAvg: clients whose loss is large weigh more.
@@ -66,6 +69,11 @@ class QFedAvg(Sgd):
                 f"loss_floor is {self.loss_floor:g}, above loss_cap = {self.loss_cap:g}; expected "
                 "no more than that"
             )
+        if self._least < _SMALLEST:
+            raise ValueError(
+                f"weights go down to (loss_floor / loss_cap)^q = {self._least:g}, too small for "
+                "float32 to divide by; raise loss_floor, or lower loss_cap or q"
+            )
         return self
 
     def layout(self, d: int) -> Layout:
@@ -96,7 +104,7 @@ class QFedAvg(Sgd):
     @property
     def _least(self) -> float:
         """The least weight that a client can have."""
-        return max(float((self.loss_floor / self.loss_cap) ** self.q), 1e-30)  # not denormal
+        return float((self.loss_floor / self.loss_cap) ** self.q)
 
     def _smoothness(self, lr: float) -> float:
         return self.smoothness or 1 / max(lr, 1e-30)

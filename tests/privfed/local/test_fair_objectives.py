@@ -162,6 +162,16 @@ def test_what_no_honest_client_could_send_is_cut_off():
     assert torch.equal(afl[:, :3], delta)
 
 
+@pytest.mark.parametrize(
+    "keys, why",
+    [({"loss_floor": 2.0, "loss_cap": 1.0}, "loss_floor is 2"), ({"q": 10.0}, "too small")],
+    ids=["floor above cap", "weights that vanish"],
+)
+def test_bounds_of_losses_that_leave_no_weights_are_refused(keys, why):
+    with pytest.raises(ValueError, match=why):
+        QFedAvg(**keys)
+
+
 @pytest.mark.parametrize("objective", [QFedAvg(q=3.0), Afl(groups=3)], ids=["qfedavg", "afl"])
 def test_honest_rows_are_admitted_as_they_are(objective, tmp_path):
     rounds = full_batches(tmp_path, objective)
