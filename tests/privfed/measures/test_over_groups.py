@@ -53,6 +53,12 @@ def test_a_run_and_its_evaluation_tell_them(tmp_path):
     for told in (outcome.measures, json.loads(lines[-1]), summary, json.loads(shown.output)):
         assert told["worst_group_accuracy"] == outcome.measures["worst_group_accuracy"]
         assert told["opportunity_gap"] == 0.0
+    page = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert page.exit_code == 0, page.output
+    html = (tmp_path / "report" / "page.html").read_text()
+    assert all(name in html for name in ("worst_group_accuracy", "accuracy[", "opportunity_gap"))
+    assert "Worst_group_accuracy by round" in html
+    assert "Opportunity_gap by round" not in html, "too many pictures"
     grouped = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--group", "shoe"])
     assert grouped.exit_code == 2
     assert "shoe" in grouped.output
@@ -67,6 +73,17 @@ def test_an_option_that_says_nothing_there_is_refused(beside, tmp_path):
 def test_groups_that_are_not_as_declared_are_refused(tmp_path):
     with pytest.raises(Refused, match=r"client\.groups is 10, but .* makes 3.*client\.groups = 3"):
         trained(tmp_path, "client.objective=afl")
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "not private"])
+def test_a_check_says_what_tells_a_clients_group(private):
+    keys = ["client.objective=afl", "client.groups=3", "client.group=label", "data.classes=3"]
+    keys += ["data.source=synthetic", *([] if private else ["privacy.mechanism=none"])]
+    shown = CliRunner().invoke(main, ["check", *(f"--set={key}" for key in keys)])
+    assert shown.exit_code == 0, shown.output
+    (line,) = [line for line in shown.output.splitlines() if line.startswith(" groups ")]
+    assert "3 declared, by label" in line
+    assert ("clipped row" in line) == private
 
 
 def test_a_groups_accuracy_is_read_in_per_cent():
