@@ -69,7 +69,7 @@ class TwoCameras(Part):
 def _through(images: Examples, turned: np.ndarray) -> Examples:
     """The images, those `turned` `[N]` by a quarter, each with its camera."""
     second = torch.from_numpy(turned)
-    squares = images.x.view(-1, 8, 8)
+    squares = images.x[torch.arange(len(images))].view(-1, 8, 8)
     squares = torch.where(second[:, None, None], squares.rot90(1, (1, 2)), squares)
     camera = torch.stack([~second, second], dim=1).float()
     return replace(
