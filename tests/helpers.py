@@ -87,8 +87,7 @@ def follow(local: LocalTrainer, objective: Objective) -> None:
     """Have `local` train by `objective`, with the groups that it asks for."""
     object.__setattr__(local, "objective", objective)
     if grouping := objective.grouping:
-        form = Form.of(local.federation.examples)
-        groups = ClientGroups.by(grouping.by, form, 0, grouping.key)
+        groups = ClientGroups.by(grouping.by, Form.of(local.federation.examples), 0)
         object.__setattr__(local, "groups", groups)
 
 

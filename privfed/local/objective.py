@@ -49,14 +49,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Grouping:
-    """What tells a client's group: a declared column, "label" or "site".
+    """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
 
-    `count` groups are declared; 0: any number. `key` is that of the run file.
+    `count` groups are declared; 0: any number.
     """
 
     by: str
     count: int
-    key: str = "client.group"
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,9 @@ class LocalTrainer:
             self._loop(batches, broadcast, course, keys)
         measured = self._fishers(ids, course.w, keys) if losses is None else losses
         steps = torch.from_numpy(batches.steps).to(course.w)
-        groups = self._groups(ids).to(course.w.device) if self.groups else None
+        groups = None
+        if self.groups:
+            groups = torch.from_numpy(self.groups.of(self.federation, ids)).to(course.w.device)
         work = Work(steps, self.lr, measured, returning, course.carried, groups)
         return self.objective.message(course.w, broadcast, course.state, work)
 
@@ -116,12 +118,6 @@ class LocalTrainer:
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
         """`gradients` `[c, d]` at models w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
-
-    def _groups(self, ids: Indices) -> Tensor:
-        """The groups `[c]` of clients `ids` `[c]`."""
-        if self.groups is None:
-            raise ValueError("nothing tells a client's group")
-        return torch.from_numpy(self.groups.of(self.federation, ids))
 
     def _losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
         """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privfed.data.federation import Federation
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
@@ -14,6 +15,7 @@ from privfed.vector import Indices
 
 SITE = "site"
 """What names the site of a client instead of a column."""
+_KEY = "client.group"
 NO_GROUP = -1
 """The group of a client that has no example."""
 
@@ -30,16 +32,16 @@ class ClientGroups:
     examples: ExampleGroups | None
 
     @classmethod
-    def by(cls, column: str, form: Form, sites: int, key: str) -> ClientGroups:
+    def by(cls, column: str, form: Form, sites: int) -> ClientGroups:
         """The groups that `column` makes: a category of a table, "label", or one of the `sites`.
 
-        Raises `Refused`, naming the run file's `key`, where it makes none.
+        Raises `Refused` where it makes none.
         """
         if column == SITE and sites:
             return cls(tuple(map(str, range(sites))), None)
-        groups = ExampleGroups.by(column, form, key)
+        groups = ExampleGroups.by(column, form, _KEY)
         if not groups.names:
-            raise Refused(f"{key} is empty; name what tells a client's group", key=key)
+            raise Refused(f"{_KEY} is empty; name what tells a client's group", key=_KEY)
         return cls(groups.names, groups)
 
     def of(self, people: Federation, ids: Indices) -> Indices:
@@ -53,6 +55,7 @@ class ClientGroups:
         start, end = people.offsets[client : client + 2]
         if self.examples is None or start == end:
             return NO_GROUP
-        examples = people.examples.take(np.arange(start, end))
-        groups = self.examples.of(examples.x, examples.y)
+        x, y = people.examples.x, people.examples.y[start:end]
+        x = x if self.examples.columns is None else x[torch.arange(start, end)]
+        groups = self.examples.of(x, y)
         return NO_GROUP if groups is None else int(np.bincount(groups).argmax())

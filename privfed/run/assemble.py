@@ -157,10 +157,10 @@ def _groups(config: Config, people: Federation) -> ClientGroups | None:
     if grouping is None:
         return None
     sites = 0 if config.apart else config.data.sites
-    groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites, grouping.key)
+    groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites)
     if grouping.count and grouping.count != len(groups.names):
         raise Refused(
-            f"client.groups is {grouping.count}, but {grouping.key} = {grouping.by!r} makes "
+            f"client.groups is {grouping.count}, but client.group = {grouping.by!r} makes "
             f"{len(groups.names)}: {', '.join(groups.names)}; set client.groups = "
             f"{len(groups.names)}",
             key="client.groups",

@@ -42,8 +42,8 @@ class Afl(Grouped):
     sum by at most two clips. *The mixture*, the parts p_g (the mean of released counts over the
     rounds so far, no less than least_part) and the division by them follow from releases and public
     constants: post-processing. Weights v_g / max v are at most 1, so that a clip fits as it does
-    without them, and the division makes noise larger by at most 1 / least_part: by 1 / p_g where
-    all weight is on group g.
+    without them, and the division makes noise larger: by 1 / p_g where all weight is on group g,
+    and never by more than 1 / least_part.
     """
 
     measures: ClassVar[Measures] = "loss"

@@ -42,11 +42,11 @@ class QFedAvg(Sgd):
     the divisor's part), one release, one event. *Sensitivity*: that of the clip. A client's
     loss, weight and update are functions of its own examples and of the broadcast model, and no
     bound of theirs is used: any row is clipped, and one that is not finite is zero.
-    *The quotient* of the two released values is post-processing; it is floored at
-    (loss_floor / loss_cap)^q, which no mean of honest divisors is below, so that noise cannot
-    make it negative or tiny. Clipping shortens a row as a whole, so that it takes weight from a
-    client and leaves the direction; what noise does grows as losses fall below loss_cap: set it to
-    what clients begin with.
+    *The quotient* of the two released values is post-processing; its divisor is floored at
+    (loss_floor / loss_cap)^q, the least weight of a client, so that noise cannot make it negative
+    or tiny. Clipping shortens a row as a whole, so that it takes weight from a client and leaves
+    the length of its step. What noise does grows as losses fall below loss_cap: set it to what
+    clients begin with.
     """
 
     measures: ClassVar[Measures] = "loss"

@@ -258,7 +258,7 @@ def test_no_clip_by_group_loosens_the_clip_of_all(tmp_path):
 
 def test_a_client_is_in_the_group_of_most_of_its_examples():
     people = population((3, 9, 0, 4))
-    groups = ClientGroups.by("label", Form.of(people.examples), 0, "client.group")
+    groups = ClientGroups.by("label", Form.of(people.examples), 0)
     labels = people.examples.y.numpy()
     wanted = [
         np.bincount(labels[start:end]).argmax() if end > start else -1
@@ -270,7 +270,7 @@ def test_a_client_is_in_the_group_of_most_of_its_examples():
 
 def test_or_in_that_of_its_site():
     people = replace(population((3, 9, 4)), sites=np.array([1, 0, 1]))
-    groups = ClientGroups.by("site", Form.of(people.examples), 2, "client.group")
+    groups = ClientGroups.by("site", Form.of(people.examples), 2)
     assert groups.of(people, np.array([0, 1, 2])).tolist() == [1, 0, 1]
     nowhere = Federation(people.examples, people.offsets, people.test)
     assert groups.of(nowhere, np.array([0])).tolist() == [-1]
@@ -279,4 +279,4 @@ def test_or_in_that_of_its_site():
 @pytest.mark.parametrize("column, sites", [("site", 0), ("colour", 3), ("", 3)])
 def test_what_makes_no_groups_is_refused(column, sites):
     with pytest.raises(Refused, match=r"client\.group is"):
-        ClientGroups.by(column, Form.of(population((3,)).examples), sites, "client.group")
+        ClientGroups.by(column, Form.of(population((3,)).examples), sites)
