@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from experiments.fairness.two_cameras import TwoCameras
 from privfed.config.reading import load
+from privfed.data.federation import Federation
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
+from privfed.measures.client_groups import ClientGroups
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.parts import find
@@ -60,6 +63,9 @@ def test_a_tenth_of_the_clients_hold_turned_images_and_every_public_one_is_there
     turned = groups.of(examples.x, examples.y) == 1
     assert sorted({*examples.owners[turned]}) == [0, 1]
     assert not turned[examples.owners > 1].any()
+    people = Federation.of(examples, examples.owners, 20, test)
+    of_clients = ClientGroups.by("camera", Form.of(examples), 0).of(people, np.arange(20))
+    assert of_clients.tolist() == [1, 1] + [0] * 18
     first, second = test.x.chunk(2)
     upright, quarter = second[:, :64].view(-1, 8, 8), first[:, :64].view(-1, 8, 8)
     assert torch.equal(upright.rot90(1, (1, 2)), quarter)
