@@ -67,6 +67,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "afl": "privfed.local.objectives.afl:Afl",
         "group_clip": "privfed.local.objectives.group_clip:GroupClip",
         "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
+        "ditto": "privfed.local.objectives.personal.ditto:Ditto",
+        "apfl": "privfed.local.objectives.personal.apfl:Apfl",
+        "ifca": "privfed.local.objectives.personal.ifca:Ifca",
+        "per_fedavg": "privfed.local.objectives.personal.per_fedavg:PerFedAvg",
+        "per_fedavg_hf": "privfed.local.objectives.personal.per_fedavg:HessianFree",
     },
     "client_mechanism": {
         "none": "privfed.local.dp_sgd:NoClientPrivacy",

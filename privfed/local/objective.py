@@ -137,7 +137,8 @@ class Objective(Protocol):
     """
 
     keeps: ClassVar[int]
-    """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return."""
+    """Vectors `[d]` that each client keeps between rounds, without the odd number beside them;
+    above 0, clients have to return."""
     exchanges: ClassVar[int]
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: ClassVar[int]
@@ -182,8 +183,14 @@ class Objective(Protocol):
         """
         ...
 
+    def state_length(self, d: int) -> int:
+        """k, how many numbers each client keeps between rounds: mostly `keeps` vectors."""
+        ...
+
     def layout(self, d: int) -> Layout:
-        """The row a client sends after training. Its part "delta" `[d]` is the model update."""
+        """The row a client sends after training. Its part "delta" is the model update `[d]`, or `[b
+        d]` where b models are broadcast.
+        """
         ...
 
     def init(self, params: Tensor) -> Memory:

@@ -91,7 +91,7 @@ class LocalTrainer:
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
-        losses = self._losses(ids, broadcast["params"], keys)
+        losses = self.losses(ids, broadcast["params"], keys)
         course = Course.begin(self.objective, len(ids), broadcast, states, losses)
         if self.objective.anchored == "all":
             course = replace(course, state=self._gradients(ids, course.origin, keys))
@@ -107,6 +107,11 @@ class LocalTrainer:
         work = Work(steps, self.lr, measured, returning, course.carried, groups)
         return self.objective.message(course.w, broadcast, course.state, work)
 
+    @property
+    def models_measured(self) -> int:
+        """At how many models a client measures something of its examples, where it does."""
+        return self.objective.broadcasts if self.objective.measures == "loss" else 1
+
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
         """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
         return steps(sizes, epochs, self.batch_size, self.most_steps)
@@ -119,7 +124,7 @@ class LocalTrainer:
         """`gradients` `[c, d]` at models w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
-    def _losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
+    def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
         """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""
         if self.objective.measures != "loss":
             return None

@@ -53,6 +53,10 @@ UNMOVED = {
             "worker_momentum",
         )
     ),
+    *(
+        f"privfed.local.objectives.personal.{name}"
+        for name in ("ditto", "apfl", "ifca", "per_fedavg")
+    ),
     "privfed.privacy.mechanisms.buffered",
     "privfed.privacy.mechanisms.pairwise_gaussian",
     "privfed.sampling.allocation",

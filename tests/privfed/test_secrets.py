@@ -69,6 +69,14 @@ SECRET = {
         *("attack.name=label_flip", "attack.fraction=0.2", "aggregation.weights=uniform"),
     ),
     "momentum": ("client.objective=worker_momentum", "data.setting=cross_silo"),
+    "heads": (
+        *("client.objective=sgd", "data.setting=cross_silo", "model.name=mlp"),
+        *('model.local=["3*"]', "client.local_epochs=1"),
+    ),
+    **{
+        name: (f"client.objective={name}", "data.setting=cross_silo")
+        for name in ("ditto", "apfl", "ifca", "per_fedavg", "per_fedavg_hf")
+    },
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),

@@ -143,6 +143,9 @@ class Halved(Part):
     sends_updates_alone: ClassVar[bool] = True
     sums_states: ClassVar[bool] = False
 
+    def state_length(self, d):
+        return 0
+
     def layout(self, d):
         return Layout((("delta", d),))
 

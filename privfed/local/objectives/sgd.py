@@ -48,6 +48,9 @@ class Sgd(Part):
         """It does wherever clients keep anything, unless a subclass says otherwise."""
         return self.keeps > 0
 
+    def state_length(self, d: int) -> int:
+        return self.keeps * d
+
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
 
@@ -60,7 +63,7 @@ class Sgd(Part):
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         params = broadcast["params"]
-        return params.new_zeros(self.keeps * len(params))
+        return params.new_zeros(self.state_length(len(params)))
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         return broadcast["params"]

@@ -70,7 +70,7 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
             f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
             'alone; use "sgd", "fedprox", "fedfor", "scaffold", "feddyn", "fedsplit", "adaalter", '
-            '"fedpa" or "worker_momentum"'
+            '"fedpa", "per_fedavg" or "worker_momentum"'
         )
 
 
