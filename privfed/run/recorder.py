@@ -10,12 +10,12 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.data.federation import Federation
 from privfed.measures.estimate import Estimate
-from privfed.measures.over_groups import over_groups
 from privfed.round.algorithm import TrainingState
 from privfed.round.tally import Tally
 from privfed.run.constant_baseline import Baseline
 from privfed.run.divergence import Divergence
 from privfed.run.evaluation.charged_measures import charged_measures, in_metrics
+from privfed.run.evaluation.over_groups import over_groups
 from privfed.run.evaluation.stopping import stopping_of
 from privfed.run.forecast import Forecast
 from privfed.run.heterogeneity import measure_clients

@@ -8,9 +8,9 @@ from typing import Any
 
 from privfed.data.source import KeptByUser
 from privfed.errors import Refused
-from privfed.measures.over_groups import over_groups
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
+from privfed.run.evaluation.over_groups import over_groups
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams

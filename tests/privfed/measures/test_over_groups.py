@@ -11,8 +11,8 @@ from small import trained
 
 from privfed.cli.main import main
 from privfed.errors import Refused
-from privfed.measures.over_groups import opportunity_gap, over_groups
 from privfed.models.recipes import Logistic
+from privfed.run.evaluation.over_groups import opportunity_gap, over_groups
 from privfed.words import measure
 
 
