@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import torch
+from torch import Tensor
 
 from privfed.data.federation import Examples
-from privfed.deferred import torch
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.network import Network
 from privfed.vector import Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def over_groups(
