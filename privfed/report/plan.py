@@ -16,6 +16,7 @@ from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
+from privfed.report.plan_rows.compression import compression_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -83,11 +84,23 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
+        **compression_row(plan, forecast),
         **_rule_row(config),
         **_history_row(plan, forecast),
     }
+
+
+def _groups_row(config: Config) -> dict[str, str]:
+    """What tells a client's group, where its row depends on that."""
+    grouping = config.objective.grouping
+    if grouping is None:
+        return {}
+    count = f"{grouping.count} declared, " if grouping.count else ""
+    under = "; it leaves a client in its clipped row alone" if config.mechanism.private else ""
+    return {"groups": f"{count}by {grouping.by}{under}"}
 
 
 def _parameters(forecast: Forecast) -> str:
@@ -187,11 +200,12 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums.
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums,
+    and of compressed updates.
 
     Vectors are counted without the odd number beside them.
     """
-    if plan.config.secured:
+    if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
     count = round(size / forecast.parties / forecast.parameters / 4)
     return "d" if count == 1 else f"{count} d"
