@@ -85,6 +85,6 @@ class Shapes:
         ends = list(itertools.accumulate(math.prod(shape) for shape in self.shapes))
         starts = [0, *ends[:-1]]
         return {
-            name: flat[..., start:end].reshape(*flat.shape[:-1], *shape)
+            name: flat[..., start:end].reshape((*flat.shape[:-1], *shape))
             for name, shape, start, end in zip(self.names, self.shapes, starts, ends, strict=True)
         }

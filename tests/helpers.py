@@ -161,7 +161,7 @@ class Rounds:
         states, histories = (
             ClientStates(folder / name, "", federation.clients, width, 0) if width else None
             for name, width in (
-                ("private", self.algorithm.objective.keeps * d),
+                ("private", self.algorithm.objective.state_length(d)),
                 ("histories", rule.keeps(d) if isinstance(rule, RowRule) else 0),
             )
         )

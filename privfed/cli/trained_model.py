@@ -27,9 +27,10 @@ from privfed.visible import visible
 @click.option("--predictions", type=FILE, help="CSV to write.")
 @click.option(
     "--personalise",
-    type=click.IntRange(1, 10_000),
+    type=click.IntRange(0, 10_000),
     metavar="EPOCHS",
-    help="Fine-tune on half of each client's examples, score on the other: a simulation.",
+    help="Fine-tune on half of each client's examples, score on the other; 0: score the models "
+    "that clients keep. A simulation.",
 )
 @click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
 @click.option("--out", type=FILE, help="With --federated: the new run of further clients.")
@@ -49,16 +50,17 @@ def evaluate_command(
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
     from privfed.report.evaluation import evaluation_table, personal_table
-    from privfed.trained import personalise as fine_tuning
     from privfed.trained.evaluate import evaluate
+    from privfed.trained.kept_models import score_kept_models
+    from privfed.trained.personalise import personalise as fine_tuned
 
     if personalise is not None:
         if data is not None or overrides or predictions or federated or epsilon is not None:
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )
-        tuned = fine_tuning.personalise(directory, personalise)
-        return print_answer(tuned, lambda: personal_table(tuned), as_json)
+        scored = fine_tuned(directory, personalise) if personalise else score_kept_models(directory)
+        return print_answer(scored, lambda: personal_table(scored), as_json)
     if federated != (epsilon is not None) or (out and not federated):
         raise Refused(
             "--federated and --epsilon go together (and --out with them): what clients release has "

@@ -227,6 +227,13 @@ class Config:
         return "sites" if self.by_sites else self.privacy.against
 
     @property
+    def keeping(self) -> str:
+        """Which key has clients keep something from round to round; empty where none does."""
+        if self.objective.keeps:
+            return f"client.objective = {self.names['objective']!r}"
+        return f"model.local = {self.start.local}" if self.start.local else ""
+
+    @property
     def example_privacy(self) -> ExamplePrivacy | None:
         """How silos protect their examples; None where they train without."""
         return self.client_mechanism if protects_examples(self.client_mechanism) else None

@@ -125,6 +125,9 @@ class Client(Part):
     """How often a client goes through its examples in a round."""
     steps: int = Field(0, ge=0)
     """Local steps of a round at most, where it then ends; 0: as many as `epochs` has."""
+    local_epochs: int = Field(0, ge=0)
+    """So many of a round's epochs, the first, train what stays with a client (`model.local`) alone,
+    and the others what is shared; 0: all train both."""
     batch_size: int = Field(10, ge=1)
     """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)
@@ -241,6 +244,8 @@ class EvaluationKeys(Part):
     scores on all those that it trains on."""
     size: int = Field(0, ge=0)
     """The expected cohort that evaluates; 0: as many as train."""
+    personal: bool = False
+    """Whether clients score the models that they use for themselves, where they have such."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
     """Of the intervals."""
 

@@ -92,7 +92,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         ),
         mechanism=config.mechanism.with_clip(ROW_NORM),
         sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),
-        evaluation=evaluation.model_copy(update={"by": "test"}),
+        evaluation=evaluation.model_copy(update={"by": "test", "personal": False}),
         stop=config.stop.model_copy(update={"patience": 0}),
         attack=NoAttack(),
         attackers=AttackKeys(),

@@ -79,7 +79,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return {
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
         "training": (
-            f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
+            f"{_model(config)} ({_parameters(forecast)}), {names['objective']} x "
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
@@ -90,10 +90,17 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
 
 
+def _parameters(forecast: Forecast) -> str:
+    """How many numbers a model has, and how many of them stay with clients."""
+    count = f"{forecast.parameters:,} parameters"
+    return f"{count} sent, {forecast.local:,} that stay with clients" if forecast.local else count
+
+
 def _local_work(config: Config) -> str:
     """How far a client trains in a round."""
-    epochs, steps = config.client.epochs, config.client.steps
-    return f"{epochs} epochs" + (f" (at most {steps} steps)" if steps else "")
+    epochs, steps, first = config.client.epochs, config.client.steps, config.client.local_epochs
+    alone = f" ({first} of what stays, then what is sent)" if first else ""
+    return f"{epochs} epochs{alone}" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:
@@ -170,7 +177,8 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
     if forecast.remembered:
         pairs["clients"] = (
-            f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between rounds"
+            f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between "
+            "rounds, under private/, which no ε covers once it is shown"
         )
     if plan.mechanism.remembers:
         past = 8 * forecast.parameters * remembered_rows(plan.mechanism)

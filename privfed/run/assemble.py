@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 
+from defenses.types import RowRule
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.held_back import with_held_back
@@ -16,10 +17,12 @@ from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
 from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
+from privfed.local.partial import Partial
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
+from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
@@ -38,12 +41,14 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     """
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
+    _refuse_unfit_rule(config, algorithm, network)
     if config.audit.by_inputs:
         refuse_uncraftable(config.audit, federation, network)
     evaluation, measures = None, None
     if plan.evaluation:
         federation, scored = with_held_back(federation, config.evaluation.holdout)
-        evaluation, measures = evaluation_of(plan.evaluation, scored, network)
+        personal = config.evaluation.personal
+        evaluation, measures = evaluation_of(plan.evaluation, scored, network, personal)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
@@ -78,6 +83,16 @@ def _refuse_other_people(plan: Plan, federation: Federation) -> None:
         refuse_population(everybody, clients)
 
 
+def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:
+    """Raises `Refused` where the aggregation rule does not suit the model's layers."""
+    rule = algorithm.rule
+    if isinstance(rule, RowRule) and (why := rule.unfit(network.shapes.sizes)):
+        raise Refused(
+            f"aggregation.rule = {config.names['rule']!r} does not suit this model: {why}; use "
+            'another rule, or model.name = "mlp"'
+        )
+
+
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
     """Raises `Refused` where sums over sites, none of which may abort, have too little room.
 
@@ -94,11 +109,12 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
 
 
 def evaluation_of(
-    plan: Plan, scored: Federation, network: Network
+    plan: Plan, scored: Federation, network: Network, personal: bool = False
 ) -> tuple[Algorithm, ClientMeasures]:
     """What happens in rounds that evaluate, as their own `plan` has it, and how clients score.
 
-    They do so on what they have in `scored`. Raises `Refused` for measures that do not suit labels.
+    They do so on what they have in `scored`, with their `personal` models or the run's. Raises
+    `Refused` for measures that do not suit labels.
     """
     form = Form.of(scored.examples)
     row = measure_row_of(plan.config, form)
@@ -106,7 +122,8 @@ def evaluation_of(
     algorithm = plan.algorithm(evaluates=True)
     algorithm = replace(algorithm, objective=Measurement(length=row.length))
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    return algorithm, ClientMeasures(scored, network, row, groups)
+    scoring = full_network(network) if personal and network.local.names else network
+    return algorithm, ClientMeasures(scored, scoring, row, groups, personal)
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
@@ -119,11 +136,15 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 
 
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
-    client = config.client
+    client, objective = config.client, config.objective
+    if network.local.names:
+        start = local_start(network)
+        objective = Partial(shared=objective, start=start, local_epochs=client.local_epochs)
+        network = full_network(network)
     return LocalTrainer(
         federation,
         network,
-        config.objective,
+        objective,
         client.lr,
         client.epochs,
         client.batch_size,

@@ -52,6 +52,8 @@ class Forecast:
     """Half the width of the interval of each measure that clients make, which noise will leave."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
+    local: int = 0
+    """How many numbers of each client's model stay with it, beside its `parameters`."""
     canaries: CanaryUpdates | None = None
     """What canaries that train send at the start; None where none does."""
 
@@ -132,7 +134,8 @@ def forecast(setup: Setup) -> Forecast:
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=exchange.down,
         up=exchange.up,
-        remembered=algorithm.objective.keeps * d * _NUMBER,
+        remembered=setup.state_length * _NUMBER,
+        local=setup.network.local.length,
         signal=exchange.signal,
         noise=exchange.noise,
         parties=exchange.parties,

@@ -56,10 +56,11 @@ class Recorder:
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
         if setup.plan.config.run.client_measures:
-            trainer = replace(setup.executor.trainer, federation=population)
+            trainer = setup.executor.trainer
+            trainer = replace(trainer, federation=population, network=setup.network)
             simulation |= measure_clients(trainer, now.state.params)
         measures, diverging = self.measures(now), False
-        if self.public:
+        if self.public and not setup.network.local.names:  # else no client uses the scored model
             diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
         fresh = int(now.state.evaluation.get("round", 0)) == now.round

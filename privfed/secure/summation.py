@@ -97,6 +97,8 @@ class RowHiding(SumProtocol, Protocol):
     """How many bits a whole number that is summed has."""
     range: float
     """The largest number of a row without a proven norm."""
+    names_liars: ClassVar[bool]
+    """Whether it names parties that lie, who are then left out of later rounds."""
 
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""
@@ -108,6 +110,10 @@ class RowHiding(SumProtocol, Protocol):
 
     def fewest(self, limits: Limits) -> int:
         """The fewest survivors of any sum: with fewer it aborts."""
+        ...
+
+    def sharing(self, limits: Limits) -> int:
+        """Among how many clients at least the whole of the counted noise is."""
         ...
 
     def added(self, limits: Limits) -> float:

@@ -34,11 +34,16 @@ SECRET = {
     ),
     "mime": ("client.objective=mime", *MASKS),
     "banded": ("client.objective=scaffold", "data.setting=cross_silo", *BANDED, *CYCLIC),
-    "buffers": ("privacy.mechanism=blt", *CYCLIC),
-    "allocation": ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0"),
+    "buffers": ("client.objective=fedpa", "privacy.mechanism=blt", *CYCLIC),
+    "allocation": (
+        "client.objective=adaalter",
+        "cohort.sampler=allocation",
+        "cohort.slots=3",
+        "cohort.size=0",
+    ),
     "layers": ("client.objective=feddyn", "data.setting=cross_silo", *MASKS, *LAYERS),
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
-    "local": ("privacy.mechanism=local_gaussian", *MASKS),
+    "local": ("client.objective=fedlin", "privacy.mechanism=local_gaussian", *MASKS),
     "pairs": ("privacy.mechanism=pairwise_gaussian", "cohort.sampler=full", "cohort.size=0"),
     "canaries": ("data.clients=24", "audit.canaries=20"),
     "canaries that train": ("data.clients=24", "audit.canaries=20", "audit.kind=input"),
@@ -46,13 +51,21 @@ SECRET = {
         *("data.clients=24", "audit.canaries=20", "data.sites=3", "privacy.mechanism=skellam"),
         *("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.size=8"),
     ),
-    "silos": SILOS,
+    "silos": (*SILOS, "client.objective=fedsplit"),
     "coins": (
         *(*OPEN, "client.objective=fednova", "cohort.sampler=by_size", "cohort.dropout=0.3"),
         *("cohort.availability=daily", "client.stragglers=0.5"),
         *("attack.name=label_flip", "attack.fraction=0.2", "aggregation.weights=uniform"),
     ),
     "momentum": ("client.objective=worker_momentum", "data.setting=cross_silo"),
+    "heads": (
+        *("client.objective=sgd", "data.setting=cross_silo", "model.name=mlp"),
+        *('model.local=["3*"]', "client.local_epochs=1"),
+    ),
+    **{
+        name: (f"client.objective={name}", "data.setting=cross_silo")
+        for name in ("ditto", "apfl", "ifca", "per_fedavg", "per_fedavg_hf")
+    },
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),

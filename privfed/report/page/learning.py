@@ -40,7 +40,15 @@ def _rows(facts: PageFacts) -> dict[str, str]:
         rounds += "; stopped at the budget"
     if summary.get("stopped_early"):
         rounds += "; stopped early"
-    return {**scores, "scored on": _scored_on(summary), "rounds": rounds, **_warning(summary)}
+    scored = {"scored on": _scored_on(summary), **_of_what_is_shared(facts)}
+    return {**scores, **scored, "rounds": rounds, **_warning(summary)}
+
+
+def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
+    """What the scored model lacks, where a part of each client's stays with it."""
+    if not (facts.config and facts.config.start.local):
+        return {}
+    return {"model": "what is shared, with what stays with clients as newcomers begin"}
 
 
 def _scored_on(summary: Mapping[str, Any]) -> str:

@@ -49,6 +49,7 @@ class MaskedSums(SecureProtocol):
     seen: ClassVar[str] = "the server sees exact sums, never a row"
     opener: ClassVar[str] = "the server"
     layers: ClassVar[bool] = True
+    names_liars: ClassVar[bool] = True
     threshold: float = Field(0.6, gt=0, le=1)
     """The fraction of a cohort, or of all sites, that has to stay to the end."""
     admitted: int = Field(0, ge=0)
@@ -111,10 +112,14 @@ class MaskedSums(SecureProtocol):
 
         Of n clients who share keys these are at most K = colluders max(n, size). They know K / m of
         what m survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger
-        n, K / m is at most colluders / max(threshold, 1 - tolerance).
+        n, K / m is at most colluders / max(threshold, 1 - tolerance). In layers they know K / (n -
+        T), as much as if all T were gone that the tolerance allows, also where the threshold does
+        not: a tolerance above 1 - threshold costs noise.
         """
-        stay = max(self.threshold, 1 - limits.tolerance)
-        return self.colluders * max(limits.size / self.fewest(limits), 1 / stay)
+        stay = 1 - limits.tolerance
+        if not limits.layered:
+            stay = max(self.threshold, stay)
+        return self.colluders * max(limits.size / self.sharing(limits), 1 / stay)
 
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
