@@ -160,15 +160,18 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
 
 
 def _labels(group: Any, name: str, count: int, called: str) -> np.ndarray:
-    """A client's labels, one for each of `count` examples. Raises `Refused`."""
+    """A client's labels, one for each of `count` examples: `[count]`, or `[count, 1]` in the file.
+
+    Raises `Refused`.
+    """
     dataset = _dataset(group, name, called)
-    if dataset.shape != (count,):
+    if dataset.shape not in ((count,), (count, 1)):
         raise Refused(
             f"data.label: {called} has not as many labels {name!r} as examples, one for each",
             private=f"there are {count} examples, and labels of shape {dataset.shape}",
         )
     labels: np.ndarray = dataset[()]
-    return labels
+    return labels.reshape(count)
 
 
 def _refuse_blanks(name: str, called: str) -> None:
