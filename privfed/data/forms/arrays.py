@@ -55,7 +55,7 @@ class ArrayForm:
         clipped = self._count_outside(array, place)
         plain = native_order(array)
         plain = plain.astype(_WIDER.get(plain.dtype.str[1:], plain.dtype), copy=False)
-        store = torch.from_numpy(self._arranged(plain))
+        store = torch.from_numpy(self._arranged(np.require(plain, requirements="W")))
         return Mapped(store, torch.arange(len(array)), self.bounds, _ONTO), clipped
 
     def _arranged(self, array: np.ndarray) -> np.ndarray:

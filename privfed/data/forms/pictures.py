@@ -15,17 +15,15 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """Formats that are read here; others, as PostScript, run programs."""
 _MODES = {1: "L", 3: "RGB"}
+SHAPE = "[1, height, width] (gray) or [3, height, width] (colours)"
+"""The shapes of images, as messages say them."""
 _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 """Modes of a byte per channel, at most."""
 
 
-def refuse_no_picture(shape: Sequence[int]) -> None:
-    """Raise `ValueError` for a shape that no image of bytes has."""
-    if len(shape) != 3 or shape[0] not in _MODES:
-        raise ValueError(
-            f"shape is {[*shape]}; expected that of an image, [1, height, width] (gray) or "
-            "[3, height, width] (colours)"
-        )
+def is_of_pictures(shape: Sequence[int]) -> bool:
+    """Whether images of bytes may have this shape."""
+    return len(shape) == 3 and shape[0] in _MODES
 
 
 def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from privfed.data.federation import Examples
 from privfed.data.forms.arrays import ArrayForm
 from privfed.data.forms.labels import ClassForm, refuse_no_classes
-from privfed.data.forms.pictures import picture, refuse_no_picture
+from privfed.data.forms.pictures import SHAPE, is_of_pictures, picture
 from privfed.data.forms.raw import RawExamples
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.sources.client_folders import client_pictures
@@ -49,7 +49,8 @@ class Folders(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        refuse_no_picture(self.shape)
+        if not is_of_pictures(self.shape):
+            raise ValueError(f"shape is {self.shape}; expected that of an image, {SHAPE}")
         refuse_no_classes(self.classes, self.labels)
         return self
 

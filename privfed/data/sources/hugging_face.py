@@ -14,7 +14,7 @@ from privfed.data.forms.arrow_columns import (
     picture_cells,
     text_cells,
 )
-from privfed.data.forms.pictures import refuse_no_picture
+from privfed.data.forms.pictures import SHAPE, is_of_pictures
 from privfed.data.forms.raw import PlaceOf, RawExamples
 from privfed.data.sources.declared_examples import DeclaredExamples
 from privfed.data.sources.hugging_face_files import read_split, split_files
@@ -94,8 +94,9 @@ class HuggingFace(DeclaredExamples):
             return text_cells(column, repr(self.x), place)
         if not holds_pictures(column.type):
             return array_cells(column, self.array_form.stored, repr(self.x), place)
-        try:
-            refuse_no_picture(self.shape)
-        except ValueError as error:
-            raise Refused(f"data.{error}: the column {self.x!r} holds images") from None
+        if not is_of_pictures(self.shape):
+            raise Refused(
+                f"data.shape is {self.shape}, but the column {self.x!r} holds images; expected "
+                f"{SHAPE}"
+            )
         return picture_cells(column, self.shape, self.resize, place)
