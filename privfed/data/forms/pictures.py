@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
     library = _pillow()
     channels, height, width = shape
     try:
-        with library.open(io.BytesIO(content), formats=_FORMATS) as image:
+        with _quiet(), library.open(io.BytesIO(content), formats=_FORMATS) as image:
             _refuse_mode(image.mode, called)
             if image.size != (width, height) and not resize:
                 raise Refused(
@@ -55,6 +57,14 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
             private=str(error),
         ) from None
     return np.moveaxis(pixels.reshape(height, width, channels), -1, 0)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's warnings, as of large images: they say what an image holds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _pillow() -> Any:

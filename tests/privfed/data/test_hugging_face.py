@@ -121,13 +121,13 @@ def test_without_a_client_column_rows_are_dealt(saved):
     assert federation.sizes(np.arange(3)).sum() == 2
 
 
-def test_a_check_says_who_is_there(saved):
-    keys = [f"data.{key}={value}" for key, value in NAMED.items()]
-    keys += ["data.source=huggingface", f"data.path={saved / 'splits'}", "data.test_split=test"]
-    keys += ["cohort.size=1", "privacy.delta=0.1"]
-    assert check(load(None, [*keys, "data.clients=2"])).plan.config.clients == 2
-    with pytest.raises(Refused, match="clients"):
-        check(load(None, [*keys, "data.clients=1"]))
+def test_a_run_is_planned_from_it(saved):
+    declared = {**NAMED, "source": "huggingface", "path": saved / "splits", "clients": 2}
+    keys = [f"data.{key}={value}" for key, value in declared.items()]
+    keys += ["data.test_split=test", "cohort.size=1", "privacy.delta=0.1"]
+    assert check(load(None, keys)).plan.guarantee.unit == "client"
+    with pytest.raises(Refused, match="name its column of clients"):
+        check(load(None, [*keys, "data.client="]))
 
 
 def test_images_of_another_size_are_refused_or_resized(saved):
