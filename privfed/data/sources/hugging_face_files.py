@@ -61,14 +61,19 @@ def _saved(folder: Path) -> list[Path]:
 
 
 def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
-    """The columns `names` of one file, mapped where it is Arrow's."""
+    """The columns `names` of one file, mapped where it is Arrow's.
+
+    Such a file says itself where in it values begin and end: that is looked at before any is read.
+    """
     import pyarrow
     from pyarrow import parquet
 
     if file.suffix == ".arrow":
         table = pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))).read_all()
         _refuse_absent(file, table.column_names, names)
-        return table.select(names)
+        columns = table.select(names)
+        columns.validate(full=True)
+        return columns
     _refuse_absent(file, parquet.read_schema(file).names, names)
     return parquet.read_table(file, columns=[*names])
 
