@@ -66,7 +66,7 @@ def test_a_template_runs_at_a_small_size_and_draws_what_it_names(printed, monkey
     result = CliRunner().invoke(main, ["experiment", str(small), "--jobs", "1"])
     assert result.exit_code == 0, result.output
     for figure in load_grid(small).figure:
-        assert small.with_name(f"{figure.name}.svg").stat().st_size > 5000
+        assert "mathdefault" not in small.with_name(f"{figure.name}.svg").read_text()
     rows = read_table(small.with_name("small.rounds.csv"), ["method"])
     assert {row["method"] for row in rows} == {method.name for method in load_grid(small).method}
     for measure in ("bytes", "examples", "device_seconds", "client_accuracy_worst_decile"):
