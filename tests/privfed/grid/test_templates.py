@@ -19,6 +19,7 @@ TASK = """
 format = 1
 [run]
 rounds = 3
+evaluate_every = 1
 [data]
 source = "digits"
 partition = "dirichlet"
