@@ -304,6 +304,7 @@ SECTIONS = {
         {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")},
     ),
     "client.privacy": Section("", Part, {"mechanism": ("client_mechanism", "none")}),
+    "compression": Section("", Part, {"name": ("compression", "none")}),
     "server": Section(
         "",
         Part,

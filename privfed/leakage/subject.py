@@ -110,6 +110,11 @@ def _refuse_unknown(setup: Setup) -> None:
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"
         )
+    if config.compression.compresses:
+        reasons.append(
+            f"compression.name is {config.names['compression']!r}, and attacks are on whole "
+            "updates: set compression.name = 'none'"
+        )
     if config.keeping:
         reasons.append(
             f"{config.keeping} has clients keep something between rounds, which is not simulated: "

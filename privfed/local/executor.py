@@ -72,7 +72,7 @@ class LocalExecutor:
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
-        if exchange.task not in ("train", "gradient"):
+        if exchange.task not in ("train", "project", "gradient"):
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
@@ -123,7 +123,7 @@ class LocalExecutor:
                 gradients = trainer.gradients(chunk, exchange.broadcast["params"], keys)
                 rows = exchange.scale * gradients
             else:
-                rows = self._train(trainer, chunk, exchange.broadcast, keys, cohort.round)
+                rows = self._train(trainer, chunk, exchange, keys, cohort.round)
             yield Chunk(chunk, rows, self._weights(chunk).to(rows))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
@@ -138,10 +138,10 @@ class LocalExecutor:
             yield chunks[number]
 
     def _train(
-        self, trainer: LocalTrainer, chunk: Indices, broadcast: Broadcast, keys: Keys, round: int
+        self, trainer: LocalTrainer, chunk: Indices, exchange: Exchange, keys: Keys, round: int
     ) -> Tensor:
         """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
-        who = trainer.federation.identify(chunk)
+        broadcast, who = exchange.broadcast, trainer.federation.identify(chunk)
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
@@ -153,7 +153,7 @@ class LocalExecutor:
             )
         else:
             rows, after = trainer.train(chunk, broadcast, before, keys, epochs, returning)
-        if self.states is None:
+        if self.states is None or exchange.task == "project":
             return rows
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")

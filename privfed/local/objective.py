@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.local.exchange import Broadcast, Exchange
+from privfed.streams import Keys
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Work:
     `measured` is the part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
     examples at each of the b models broadcast, mostly one; "fisher" `[c, d]`, the mean over its
     examples of the squared gradient at the trained model. `returning` `[c]` says which clients have
-    a state from a former round. `carried` `[c, j]` is what they carry after the last step.
+    a state from a former round. `carried` `[c, j]` is what they carry after the last step. `keys`
+    are the clients' own coins of the round, which shuffle their examples.
     """
 
     steps: Tensor
@@ -43,6 +45,7 @@ class Work:
     measured: Tensor | None = None
     returning: Tensor | None = None
     carried: Tensor | None = None
+    keys: Keys | None = None
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class LocalTrainer:
             self._loop(batches, broadcast, course, keys)
         measured = self._fishers(ids, course.w, keys) if losses is None else losses
         steps = torch.from_numpy(batches.steps).to(course.w)
-        work = Work(steps, self.lr, measured, returning, course.carried)
+        work = Work(steps, self.lr, measured, returning, course.carried, keys)
         return self.objective.message(course.w, broadcast, course.state, work)
 
     @property

@@ -136,7 +136,7 @@ def _cost_within(
     if mechanism.private:
         parts = config.data.sites_per_client
         mechanism = mechanism.in_parts(parts).resolved(_setting(config, limits, length))
-    releases = releases_per_round(config.objective, rule)
+    releases = releases_per_round(config.messages(), rule)
     summation = config.protocol.over(limits)
     if limits.sites:
         aborts = min(1.0, releases * summation.stops(limits.sites, dropout))

@@ -16,6 +16,7 @@ from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
+from privfed.report.plan_rows.compression import compression_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -85,6 +86,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         ),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
+        **compression_row(plan, forecast),
         **_rule_row(config),
         **_history_row(plan, forecast),
     }
@@ -187,11 +189,12 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums.
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums,
+    and of compressed updates.
 
     Vectors are counted without the odd number beside them.
     """
-    if plan.config.secured:
+    if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
     count = round(size / forecast.parties / forecast.parameters / 4)
     return "d" if count == 1 else f"{count} d"

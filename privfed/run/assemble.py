@@ -39,7 +39,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
     Raises `Refused` where what was planned is not about these people, or cannot train this model.
     """
-    config, algorithm = plan.config, plan.algorithm()
+    config, algorithm = plan.config, plan.algorithm(shapes=network.shapes.by_name)
     _refuse_other_people(plan, federation)
     _refuse_unfit_rule(config, algorithm, network)
     if config.audit.by_inputs:
@@ -136,7 +136,7 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 
 
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
-    client, objective = config.client, config.objective
+    client, objective = config.client, config.messages(network.shapes.by_name)
     if network.local.names:
         start = local_start(network)
         objective = Partial(shared=objective, start=start, local_epochs=client.local_epochs)

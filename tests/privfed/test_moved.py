@@ -46,6 +46,13 @@ def test_every_part_is_found_where_it_was(kind):
 
 UNMOVED = {
     *(f"privfed.data.sources.{name}" for name in ("folders", "hugging_face", "tff")),
+    *(
+        f"privfed.local.compression.{name}"
+        for name in (
+            *("none", "random_mask", "low_rank", "count_sketch"),
+            *("power_sgd", "qsgd", "top_k", "sign"),
+        )
+    ),
     "privfed.local.dp_sgd",
     *(
         f"privfed.local.objectives.{name}"

@@ -20,6 +20,12 @@ def client_state_refusals(config: Config) -> Iterator[str]:
             yield from _states_weighed_by_examples(config)
 
 
+def _instead(config: Config) -> str:
+    """What to use where clients can keep nothing."""
+    fed_back = config.compression.keeps and not config.objective.keeps
+    return "compression.error_feedback = false" if fed_back else "another objective"
+
+
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
     """Amplification is by a draw for which a state that tells when one took part has no proof."""
     mechanism = config.mechanism
@@ -36,13 +42,13 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
     """A state is of use to a client that comes back."""
-    count = config.objective.keeps
+    count = config.messages().keeps
     numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
         yield (
             f"{config.keeping} has each client remember {numbers}"
             "numbers from round to round, so the same clients have to return, which phones do not; "
-            'use data.setting = "cross_silo" if yours do, or another objective'
+            f'use data.setting = "cross_silo" if yours do, or {_instead(config)}'
         )
 
 

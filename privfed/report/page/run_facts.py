@@ -133,15 +133,18 @@ def _planned(
     except Refused:
         return None, None, None
     tensors, _ = unpack(directory.checkpoint.path) if directory.checkpoint.exists() else ({}, {})
-    parameters = sum(t.numel() for name, t in tensors.items() if name.startswith("model/"))
+    shapes = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("model/")}
+    parameters = sum(map(math.prod, shapes.values()))
     if not parameters:
         return None, None, None
     try:
         form, measures = directory.checkpoint.form(), 0
         if config.evaluation_rounds.every and form is not None:
             measures = measure_row_of(config, form).length
-        plan = solve_plan(config, length=message_length(config, parameters), measures=measures)
-        return plan, round_exchange(plan, parameters), power_of(plan, parameters)
+        plan = solve_plan(
+            config, length=message_length(config, parameters, shapes), measures=measures
+        )
+        return plan, round_exchange(plan, parameters, shapes), power_of(plan, parameters)
     except (PrivfedError, AccountingError):
         return None, None, None
 

@@ -41,7 +41,7 @@ class MaskedSums(SecureProtocol):
     *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
     cohort that it can put together (proved in `privfed.secure.masked`). Computational: as safe as
     X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying about its
-    own row, and any client can make a sum abort.
+    own row; who lies about shares is named, and left out of later sums.
 
     Source: Bonawitz et al. 2017, figure 4; Bell et al. 2020, section 3.
     """

@@ -44,7 +44,7 @@ GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
 
 
 @pytest.mark.parametrize("arithmetic", [False, True])
-@pytest.mark.parametrize("gone", [0, 2])
+@pytest.mark.parametrize("gone", [0, 1, 2])
 def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
     setting = replace(SETTING, size=8, capacity=8, minimum=1, honest=1.0)
     mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
