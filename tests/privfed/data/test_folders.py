@@ -1,6 +1,7 @@
 """Folders of images by client: what is in them, and every way in which they are broken."""
 
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -122,6 +123,13 @@ def test_other_folders_are_refused(tmp_path, broken, message):
     broken(place)
     with pytest.raises(Refused, match=message):
         Folders(path=str(place), **DECLARED).load(1, STREAMS)
+
+
+def test_without_its_library_the_extra_is_named(tmp_path, monkeypatch):
+    stored(tmp_path, "ann/dog/1.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(Refused, match=r"pip install 'privfed\[images\]'"):
+        Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
 
 
 def test_a_link_to_an_image_is_not_followed(tmp_path):

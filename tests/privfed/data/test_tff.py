@@ -1,5 +1,7 @@
 """TensorFlow Federated's HDF5 files: what is in them, and every way in which they are broken."""
 
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -172,6 +174,12 @@ def test_nothing_is_followed_out_of_the_file(tmp_path):
         file["examples/a/label"] = LABELS
     with pytest.raises(Refused, match="'pixels' lies in another file"):
         Tff(path=str(tmp_path / "raw.h5"), **DIGITS).load(1, STREAMS)
+
+
+def test_without_its_library_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(Refused, match=r"pip install 'privfed\[hdf5\]'"):
+        Tff(path=str(tmp_path / "train.h5"), **DIGITS).load(1, STREAMS)
 
 
 def test_other_files_are_refused(tmp_path):
