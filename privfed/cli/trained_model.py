@@ -35,6 +35,7 @@ from privfed.visible import visible
 @click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
 @click.option("--out", type=FILE, help="With --federated: the new run of further clients.")
 @click.option("--epsilon", type=float, help="What that release spends by itself.")
+@click.option("--group", default="", metavar="COLUMN", help="Score each of its groups, too.")
 @JSON
 @quotes_on_request
 def evaluate_command(
@@ -46,6 +47,7 @@ def evaluate_command(
     federated: bool,
     out: Path | None,
     epsilon: float | None,
+    group: str,
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
@@ -55,7 +57,8 @@ def evaluate_command(
     from privfed.trained.personalise import personalise as fine_tuned
 
     if personalise is not None:
-        if data is not None or overrides or predictions or federated or epsilon is not None:
+        others = (data is not None, overrides, predictions, federated, epsilon is not None, group)
+        if any(others):
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )
@@ -67,11 +70,14 @@ def evaluate_command(
             "to be paid"
         )
     if federated and epsilon is not None:
-        if predictions:
-            raise Refused("--federated shows nobody's predictions; leave out --predictions")
+        if predictions or group:
+            raise Refused(
+                "--federated shows nobody's predictions, and takes --set evaluation.group=COLUMN; "
+                "leave out --predictions and --group"
+            )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
-    evaluation = evaluate(directory, other_data, predictions)
+    evaluation = evaluate(directory, other_data, predictions, group)
     return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)
 
 

@@ -238,7 +238,8 @@ class EvaluationKeys(Part):
     measures: list[str] = ["accuracy"]
     """What clients measure; their one noise covers all of it."""
     group: str = ""
-    """A declared column of categories, or "label": every measure for each of its groups, too."""
+    """A declared column of categories, or "label": every measure for each of its groups, too. On
+    the public test set it is the first measure, and how far groups lie apart."""
     holdout: float = Field(0.2, ge=0, lt=1)
     """The part of its examples that each client holds back to score on, evenly over them; 0: it
     scores on all those that it trains on."""

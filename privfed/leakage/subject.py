@@ -105,7 +105,7 @@ def _refuse_unknown(setup: Setup) -> None:
         )
     objective = config.objective
     simulated = objective.plain and objective.sends_updates_alone and objective.exchanges == 1
-    if not simulated:
+    if not simulated or objective.grouping:
         reasons.append(
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"

@@ -37,7 +37,8 @@ class Work:
     examples at each of the b models broadcast, mostly one; "fisher" `[c, d]`, the mean over its
     examples of the squared gradient at the trained model. `returning` `[c]` says which clients have
     a state from a former round. `carried` `[c, j]` is what they carry after the last step. `keys`
-    are the clients' own coins of the round, which shuffle their examples.
+    are the clients' own coins of the round, which shuffle their examples. `groups` `[c]` are
+    theirs, where the part has a `grouping`; -1: without an example there is none.
     """
 
     steps: Tensor
@@ -46,6 +47,18 @@ class Work:
     returning: Tensor | None = None
     carried: Tensor | None = None
     keys: Keys | None = None
+    groups: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
+
+    `count` groups are declared; 0: any number.
+    """
+
+    by: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,14 @@ class Objective(Protocol):
     """
     measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """The public groups of clients, where `message` is told each one's (`Work.groups`).
+
+        It follows from the client's own rows: what a message makes of it is clipped with the rest.
+        """
+        ...
 
     @property
     def plain(self) -> bool:

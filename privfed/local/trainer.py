@@ -22,6 +22,7 @@ from privfed.local.batches import Batches, plan_batches, steps
 from privfed.local.course import Course
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import LocalStep, Objective, Work
+from privfed.measures.client_groups import ClientGroups
 from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
 from privfed.vector import Indices
@@ -53,6 +54,8 @@ class LocalTrainer:
     most_steps: int = 0
     steering: Steering | None = None
     """Where clients are attackers who go their own way."""
+    groups: ClientGroups | None = None
+    """What tells a client's group, where the objective asks for it."""
 
     @property
     def plain(self) -> bool:
@@ -98,7 +101,10 @@ class LocalTrainer:
             self._loop(batches, broadcast, course, keys)
         measured = self._fishers(ids, course.w, keys) if losses is None else losses
         steps = torch.from_numpy(batches.steps).to(course.w)
-        work = Work(steps, self.lr, measured, returning, course.carried, keys)
+        groups = None
+        if self.groups:
+            groups = torch.from_numpy(self.groups.of(self.federation, ids)).to(course.w.device)
+        work = Work(steps, self.lr, measured, returning, course.carried, keys, groups)
         return self.objective.message(course.w, broadcast, course.state, work)
 
     @property

@@ -84,12 +84,23 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
         **compression_row(plan, forecast),
         **_rule_row(config),
         **_history_row(plan, forecast),
     }
+
+
+def _groups_row(config: Config) -> dict[str, str]:
+    """What tells a client's group, where its row depends on that."""
+    grouping = config.objective.grouping
+    if grouping is None:
+        return {}
+    count = f"{grouping.count} declared, " if grouping.count else ""
+    under = "; it leaves a client in its clipped row alone" if config.mechanism.private else ""
+    return {"groups": f"{count}by {grouping.by}{under}"}
 
 
 def _parameters(forecast: Forecast) -> str:

@@ -20,6 +20,7 @@ from privfed.local.measurement import Measurement
 from privfed.local.partial import Partial
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.client_groups import ClientGroups
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
@@ -52,6 +53,8 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
+    if config.evaluation.by == "test":  # refuses what makes no groups
+        ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0
     scoring_seconds = _seconds_to_score(network, federation)
     trainer = _trainer(config, federation, network)
@@ -150,7 +153,28 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
         client.batch_size,
         "stacked",
         client.steps,
+        groups=_groups(config, federation),
     )
+
+
+def _groups(config: Config, people: Federation) -> ClientGroups | None:
+    """What tells clients' groups, where the objective asks for it.
+
+    Raises `Refused` where there are none, or not as many as are declared.
+    """
+    grouping = config.objective.grouping
+    if grouping is None:
+        return None
+    sites = 0 if config.apart else config.data.sites
+    groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites)
+    if grouping.count and grouping.count != len(groups.names):
+        raise Refused(
+            f"client.groups is {grouping.count}, but client.group = {grouping.by!r} makes "
+            f"{len(groups.names)}: {', '.join(groups.names)}; set client.groups = "
+            f"{len(groups.names)}",
+            key="client.groups",
+        )
+    return groups
 
 
 def _executor(

@@ -56,7 +56,10 @@ UNMOVED = {
     "privfed.local.dp_sgd",
     *(
         f"privfed.local.objectives.{name}"
-        for name in ("adaalter", "fedlin", "fedpa", "fedsplit", "worker_momentum")
+        for name in (
+            *("adaalter", "afl", "fedlin", "fedpa", "fedsplit", "group_clip", "qfedavg"),
+            "worker_momentum",
+        )
     ),
     *(
         f"privfed.local.objectives.personal.{name}"

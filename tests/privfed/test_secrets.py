@@ -44,9 +44,20 @@ SECRET = {
     "layers": ("client.objective=feddyn", "data.setting=cross_silo", *MASKS, *LAYERS),
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
     "local": ("client.objective=fedlin", "privacy.mechanism=local_gaussian", *MASKS),
-    "pairs": ("privacy.mechanism=pairwise_gaussian", "cohort.sampler=full", "cohort.size=0"),
-    "canaries": ("data.clients=24", "audit.canaries=20"),
-    "canaries that train": ("data.clients=24", "audit.canaries=20", "audit.kind=input"),
+    "pairs": (
+        "client.objective=group_clip",
+        "privacy.mechanism=pairwise_gaussian",
+        "cohort.sampler=full",
+        "cohort.size=0",
+    ),
+    "canaries": (
+        *("data.clients=24", "audit.canaries=20"),
+        *("client.objective=afl", "client.groups=3"),
+    ),
+    "canaries that train": (
+        *("data.clients=24", "audit.canaries=20", "audit.kind=input"),
+        "client.objective=qfedavg",
+    ),
     "canaries in sums": (
         *("data.clients=24", "audit.canaries=20", "data.sites=3", "privacy.mechanism=skellam"),
         *("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.size=8"),

@@ -139,6 +139,7 @@ class Halved(Part):
     unproven: ClassVar[str] = ""
     anchored: ClassVar[str] = ""
     measures: ClassVar[str] = ""
+    grouping: ClassVar[None] = None
     plain: ClassVar[bool] = True
     sends_updates_alone: ClassVar[bool] = True
     sums_states: ClassVar[bool] = False

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, ClassVar
 
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Anchor, Cohorts, LocalStep, Measures, Memory, Work
+from privfed.local.objective import Anchor, Cohorts, Grouping, LocalStep, Measures, Memory, Work
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -29,6 +29,10 @@ class Sgd(Part):
     anchored: ClassVar[Anchor] = ""
     measures: ClassVar[Measures] = ""
     unproven: ClassVar[str] = ""
+
+    @property
+    def grouping(self) -> Grouping | None:
+        return None
 
     @property
     def plain(self) -> bool:

@@ -55,7 +55,9 @@ def sound(one: Combination) -> None:
 
 def trains(one: Combination, folder) -> None:
     """Two rounds, charged with the event that the matrix states."""
-    config = overridden(one.config, ["secure.simulate=arithmetic"]) if _masked(one) else one.config
+    keys = ["secure.simulate=arithmetic"] if _masked(one) else []
+    keys += ["client.groups=3"] if one.choice.get("objective") == "afl" else []
+    config = overridden(one.config, keys) if keys else one.config
     outcome = train(config, folder)
     charges = Ledger.load(folder / "ledger.jsonl").charges
     assert len(charges) == 2, one.choice
