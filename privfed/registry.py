@@ -20,6 +20,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "table": "privfed.data.sources.table:Table",
         "leaf": "privfed.data.sources.leaf:Leaf",
         "text": "privfed.data.sources.text:Text",
+        "huggingface": "privfed.data.sources.hugging_face:HuggingFace",
+        "tff": "privfed.data.sources.tff:Tff",
+        "folders": "privfed.data.sources.folders:Folders",
     },
     "partition": {
         "iid": "privfed.data.partitions.basic:Iid",

@@ -12,12 +12,20 @@ from privfed.cli.answering import never_quotes, print_json
 from privfed.cli.options import ANYTHING, DIRECTORY, JSON_AT_THE_END
 from privfed.errors import Refused
 from privfed.failures import OUR_FAULT, report_error, report_failure
+from privfed.grid.templates.shipped import TEMPLATES, template
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from privfed.grid.grid import Grid
     from privfed.grid.results import Files
+
+
+def _print_template(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Print a template in place of running anything."""
+    if name is not None:
+        click.echo(template(name), nl=False)
+        context.exit()
 
 
 @click.command("experiment")
@@ -27,6 +35,14 @@ if TYPE_CHECKING:
 @click.option("--retry", is_flag=True, help="Repeat cells that failed or were refused.")
 @click.option("--dry-run", is_flag=True, help="Print the cells and the estimated time only.")
 @click.option("--plot", is_flag=True, help="Redraw the figures from the table alone.")
+@click.option(
+    "--template",
+    type=click.Choice([*TEMPLATES]),
+    is_eager=True,
+    expose_value=False,
+    callback=_print_template,
+    help="Print a grid file to begin with, and stop.",
+)
 @JSON_AT_THE_END
 @never_quotes
 def experiment_command(

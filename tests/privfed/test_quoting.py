@@ -7,6 +7,7 @@ not be quoted.
 
 import ast
 import gzip
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pyarrow
 import pytest
@@ -57,6 +59,30 @@ TABLE = {
     "holdout": '"clients"',
 }
 LEAF = {"source": '"leaf"', "path": '"leaf"', "classes": "4", "clients": "2"}
+TFF = {
+    "source": '"tff"',
+    "path": '"t.h5"',
+    "x": '"pixels"',
+    "label": '"label"',
+    "classes": "2",
+    "shape": "[1]",
+    "bounds": "[0, 1]",
+    "clients": "2",
+}
+HUGGING_FACE = TFF | {
+    "source": '"huggingface"',
+    "path": '"hf"',
+    "x": '"x"',
+    "label": '"y"',
+    "client": '"who"',
+}
+FOLDERS = {
+    "source": '"folders"',
+    "path": '"people"',
+    "shape": "[1, 1, 1]",
+    "labels": '["0", "1"]',
+    "clients": "2",
+}
 TEXT = {"source": '"text"', "path": '"plays"', "clients": "2"}
 IDX = {"source": '"idx"', "path": '"idx"', "clients": "2"}
 
@@ -86,6 +112,33 @@ def leaf(users, *more, text=False, raw=None):
     return files, LEAF | ({"text": "true"} if text else {})
 
 
+def tff(clients, **changes):
+    stored = io.BytesIO()
+    with h5py.File(stored, "w") as file:
+        for client, fields in clients.items():
+            for name, array in fields.items():
+                file[f"examples/{client}/{name}"] = array
+    return {"t.h5": stored.getvalue()}, TFF | changes
+
+
+def hugging_face(**columns):
+    whole = {"who": ["a", "b"], "x": [0.0, 1.0], "y": [0, 1], **columns}
+    return {"hf/train.parquet": pyarrow.table(whole)}, HUGGING_FACE
+
+
+def folders(name, table=None):
+    """An image of one pixel by this name, after a good one or with a table of labels."""
+    if table:
+        return {f"people/{name}": GRAY, "t.csv": table}, FOLDERS | {"label_table": '"t.csv"'}
+    return {"people/a/0/1.ppm": GRAY, f"people/{name}": GRAY}, FOLDERS
+
+
+def tweets(x, y=1):
+    """Two users of Sent140, of whom the second is odd."""
+    users = {"a": {"x": [["1", "hello"]], "y": [1]}, "b": {"x": [x], "y": [y]}}
+    return leaf(users)[0], LEAF | TWEETS
+
+
 def plays(*texts):
     return {f"plays/{n}.txt": text for n, text in enumerate(texts)}, TEXT
 
@@ -97,6 +150,9 @@ def idx(images, labels=b"\0\0\x08\x01\0\0\0\x01\0", suffix=""):
 
 
 FINE = {"x": [[0.5]], "y": [1]}
+GRAY = b"P5 1 1 255\n\x7f"
+PIXEL = {"pixels": np.ones((1, 1)), "label": np.ones(1, int)}
+TWEETS = {"text": "true", "classes": "0", "labels": '["0", "1"]', "field": "1"}
 IMAGE = b"\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x01\0"
 LABELS = {"classes": "0", "labels": '["0", "1"]'}
 BOUNDED = {"classes": "0", "label_bounds": "[0, 1]"}
@@ -223,6 +279,61 @@ CASES = {
         USER + "not both text",
     ),
     "text for numbers": (leaf({"a": FINE, "b": {"x": [SECRET], "y": ["a"]}}), USER, None),
+    "a tweet without a text": (
+        tweets([SECRET]),
+        USER + "there is no text",
+    ),
+    "a label of a tweet": (
+        tweets(["1", "b"], SECRET),
+        USER + "example 1 is no class.*one of 0, 1",
+    ),
+    "a client of HDF5 with blanks": (tff({"A": PIXEL, f"{SECRET} ": PIXEL}), "client 2 has blanks"),
+    "a class beyond in HDF5": (
+        tff({"A": PIXEL, SECRET: {**PIXEL, "label": np.array([NUMBER])}}),
+        r"t\.h5, client 2, example 1 is no class",
+        str(NUMBER),
+    ),
+    "another shape in HDF5": (
+        tff({"A": PIXEL, SECRET: {**PIXEL, "pixels": np.ones((1, 91827))}}),
+        "client 2, an example of 'pixels' has another shape",
+        str(NUMBER),
+    ),
+    "a missing array in HDF5": (
+        tff({"A": PIXEL, SECRET: {"pixels": np.ones((1, 1))}}),
+        "client 2",
+        None,
+    ),
+    "bad encoding in HDF5": (
+        tff(
+            {"a": {"pixels": np.array([SECRET.encode() + b"\xff"], dtype=h5py.string_dtype())}},
+            text="true",
+            label='""',
+            classes="0",
+            shape="[]",
+            bounds="[]",
+        ),
+        "client 1, example 1: 'pixels' is not UTF-8",
+        None,
+    ),
+    "no HDF5 file": (({"t.h5": SECRET}, TFF), r"t\.h5 cannot be read", None),
+    "a word for a class in Parquet": (hugging_face(y=["1", SECRET]), "row 2 is no class"),
+    "a client with blanks in Parquet": (hugging_face(who=["a", f"{SECRET} "]), "row 2.*one name"),
+    "words for numbers in Parquet": (hugging_face(x=["1", SECRET]), "'x' holds no numbers", None),
+    "other columns in Parquet": (
+        ({"hf/train.parquet": pyarrow.table({SECRET: [1]})}, HUGGING_FACE),
+        "has 0 columns 'x' among its 1",
+    ),
+    "a folder that is no class": (folders(f"b/{SECRET}/1.ppm"), "client 2, image 1 is no class"),
+    "another file among images": (folders(f"b/1/{SECRET}.txt"), "label 1 holds something else"),
+    "no image in a folder": (
+        ({f"people/{SECRET}/1/{SECRET}.png": SECRET}, FOLDERS),
+        "client 1, image 1 is no image",
+        None,
+    ),
+    "an image without a row": (
+        folders(f"a/{SECRET}.ppm", "file,label\na/1.ppm,0"),
+        "no label of .*client 1, image 1",
+    ),
     "bad encoding in a play": (
         plays("A:\nHail!\n", f"B:\n{SECRET}".encode() + b"\xff"),
         r"1\.txt, line 2",
@@ -700,6 +811,10 @@ NO_DATA = {
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
     *("sites.per_client", "sites.count", "sites.partition", "site", "other"),
     *("column", "blank", "empty", "words.first_row(nothing)"),
+    *("SHAPE", "_EXAMPLES", "_EXPECTED", "_FORM", "', '.join(_FORMATS)", "height", "width", "most"),
+    *("' or '.join(map(str, stored))", "declared if self.names else numbered", "expected", "field"),
+    *("place(row)", "place(wrong)", "split", "str(folder)", "folder / 'state.json'"),
+    *("files.first_row(empty)", "present.count(name)"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""
 

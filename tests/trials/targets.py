@@ -18,6 +18,7 @@ import safetensors.numpy
 import tomli_w
 from pyarrow import parquet
 from small import SMALL, small
+from trials import published
 from trials.fuzz import MEANT, Target
 from trials.mutations import VALUES, Files, as_json, spoiled, spoiled_document, spoiled_files
 
@@ -454,6 +455,9 @@ TARGETS = {
     "LEAF": Target(
         _leaf, _spoiled_json, lambda place: Leaf(path=str(place), classes=4).load(2, STREAMS)
     ),
+    "HDF5 by client": Target(published.hdf5, spoiled_files, published.TFF),
+    "saved data sets": Target(published.saved, spoiled_files, published.SAVED),
+    "folders of images": Target(published.pictures, spoiled_files, published.PICTURES),
     "plays": Target(
         _play, spoiled_files, lambda place: Text(path=str(place / "play.txt")).load(2, STREAMS)
     ),

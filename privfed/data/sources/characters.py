@@ -6,7 +6,7 @@ client's text decides what the model can see.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -41,8 +41,13 @@ class Characters:
         return len(self._tokens) + 2
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens of `text`, int64 `[len(text)]`."""
-        return np.array([self._tokens.get(c, UNKNOWN) for c in text], dtype=np.int64)
+        """The tokens of the `pieces` of `text`, int64 `[pieces]`."""
+        tokens = [self._tokens.get(piece, UNKNOWN) for piece in self.pieces(text)]
+        return np.array(tokens, dtype=np.int64)
+
+    def pieces(self, text: str) -> Iterable[str]:
+        """What of `text` becomes a token each: its characters."""
+        return text
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Windows x `[n, length]`, and y, the same one character later; the last one is padded.

@@ -11,15 +11,19 @@ import torch
 from pydantic import Field, model_validator
 
 from privfed.data.federation import Examples
+from privfed.data.forms.labels import ClassForm, refuse_no_classes
+from privfed.data.forms.listed_words import tokens_of
+from privfed.data.forms.raw import PlaceOf, RawExamples
+from privfed.data.forms.texts import TextForm
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.sources.characters import PRINTABLE, Characters
 from privfed.data.sources.leaf_users import (
     LeafUser,
-    Place,
     class_array,
     feature_array,
     place_of,
     read_users,
+    text_in,
 )
 from privfed.errors import Refused
 from privfed.parts import Part
@@ -27,12 +31,14 @@ from privfed.streams import Streams
 
 
 class Leaf(Part):
-    """LEAF's JSON folders: numbers with classes (FEMNIST, Synthetic), or text (Shakespeare).
+    """LEAF's JSON folders: numbers (FEMNIST, Synthetic), or text (Shakespeare, Sent140).
 
     `path` is a folder with `train/` and `test/` (or JSON files right in it), as LEAF's preprocess
     script writes. `classes` is declared, never counted from private labels. Numbers have declared
     `bounds`, beyond which they are clipped, are scaled to [-1, 1] (`[]`: taken as they are) and may
-    be given the `shape` of an image. `text`: x are strings, y the character after.
+    be given the `shape` of an image. `text`: x are strings, y the character after; or, where
+    `labels` are declared, y is one of these, and x a list whose `field` number 4 is the text in
+    Sent140.
 
     `test/` is public where LEAF split by user (`-t user`): its users are others than those that
     train. Where it split by sample, as FedProx's sets are, they are the same, and the test set is
@@ -51,13 +57,24 @@ class Leaf(Part):
     """Whether examples are strings, and the character after."""
     vocabulary: str = PRINTABLE
     """The characters that are told apart."""
+    labels: list[str] = []
+    """The values of y, where texts are classified (["0", "1"] in Sent140)."""
+    field: int = Field(-1, ge=-1)
+    """Where in x their text stands, from 0; -1: x is the text."""
+    window: int = Field(80, ge=1, le=65_536)
+    """How many tokens of such a text an example has."""
+    words: str = ""
+    """A public file of words, one a line: their tokens are words then."""
+    bag: bool = False
+    """Whether x becomes the share that each token has of its text."""
+    later: ClassVar[frozenset[str]] = frozenset({"labels", "field", "window", "words", "bag"})
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 
     @property
-    def squared_norm(self) -> None:
-        """No bound: only a file says how large its examples are."""
-        return None
+    def squared_norm(self) -> float | None:
+        """1 for shares of tokens; else no bound: only a file says how large its examples are."""
+        return 1.0 if self.bag else None
 
     @model_validator(mode="after")
     def _consistent(self) -> Leaf:
@@ -65,6 +82,13 @@ class Leaf(Part):
             raise ValueError(
                 "classes is missing: declare how many there are (62 in FEMNIST, 10 in FedProx's "
                 "synthetic sets), as a public constant; they are never counted from private labels"
+            )
+        if self.text and self.labels:
+            refuse_no_classes(0, self.labels)
+        elif self.labels or self.field >= 0 or self.words or self.bag:
+            raise ValueError(
+                "labels, field, words and bag are of texts that are classified; set text = true "
+                "and labels, or leave them out"
             )
         if len(self.bounds) == 1 or (self.bounds and not self.bounds[0] < self.bounds[1]):
             raise ValueError(
@@ -97,6 +121,8 @@ class Leaf(Part):
         xs = [x for user in users for x in user.x]
         ys = [y for user in users for y in user.y]
         place = partial(place_of, users, owners)
+        if self.text and self.labels:
+            return self._classified_texts(RawExamples(xs, ys, place, owners, names))
         if self.text:
             return self._text_examples(xs, ys, owners, names, place)
         x = feature_array(xs, place)
@@ -118,7 +144,7 @@ class Leaf(Part):
             counts={"clipped_values": clipped},
         )
 
-    def _scaled(self, x: np.ndarray, place: Place) -> tuple[np.ndarray, int]:
+    def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
         """The numbers `[N, features]` scaled from their bounds onto [-1, 1]; how many were clipped.
 
         Bounds that nobody declared clip nothing: a number beyond them is refused.
@@ -142,8 +168,20 @@ class Leaf(Part):
         clips = "bounds" in self.model_fields_set
         return Preprocessing.of_array("x", shape, (low, high), (-1.0, 1.0), clips=clips)
 
+    def _classified_texts(self, raw: RawExamples) -> Examples:
+        """Texts with a class each, as sequences or shares of tokens."""
+        texts = [text_in(x, self.field, raw.place, index) for index, x in enumerate(raw.x)]
+        form = TextForm(tokens_of(self.words, self.vocabulary), self.window)
+        x = form.shares(texts) if self.bag else form.sequences(texts)
+        return ClassForm(0, tuple(self.labels)).examples(raw, x)
+
     def _text_examples(
-        self, xs: list[Any], ys: list[Any], owners: np.ndarray, names: tuple[str, ...], place: Place
+        self,
+        xs: list[Any],
+        ys: list[Any],
+        owners: np.ndarray,
+        names: tuple[str, ...],
+        place: PlaceOf,
     ) -> Examples:
         """Windows x of characters, whose y is the same window one character later.
 

@@ -6,18 +6,16 @@ Users are private: messages call them by their place in a file, from 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from privfed.data.forms.raw import PlaceOf
 from privfed.data.sources.text import decoded
 from privfed.errors import Refused
-
-Place = Callable[[int], str]
-"""The place of an example in the files, given its index among all in the order of users."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def _users_of(file: Path) -> Iterator[LeafUser]:
         yield LeafUser(user, f"{file}, user {number}", x, y)
 
 
-def feature_array(xs: list[Any], place: Place) -> np.ndarray:
+def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
     """The numbers of all examples, float64 `[N, features]`.
 
     Raises `Refused` where one is no list of as many finite numbers as the first.
@@ -115,7 +113,7 @@ def _shape(x: Any) -> tuple[int, ...] | None:
         return None
 
 
-def class_array(ys: list[Any], classes: int, place: Place) -> np.ndarray:
+def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
     """The classes of all examples, int64 `[N]`. Raises `Refused` for a label that is no class."""
     for index, label in enumerate(ys):
         if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
@@ -125,3 +123,18 @@ def class_array(ys: list[Any], classes: int, place: Place) -> np.ndarray:
                 private=f"it is {str(label)[:40]!r}",
             )
     return np.array(ys, dtype=np.int64)
+
+
+def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
+    """The text of the example `index`: x itself, or where that is a list, its `field` from 0.
+
+    Raises `Refused` where there is none.
+    """
+    held = x if field < 0 else x[field] if isinstance(x, list) and field < len(x) else None
+    if not isinstance(held, str):
+        raise Refused(
+            f"data.field is {field}, but in {place(index)} there is no text; expected the place of "
+            "the text in x (4 in Sent140), or -1 where x is the text",
+            private=f"x is {x!r}",
+        )
+    return held

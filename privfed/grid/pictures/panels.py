@@ -20,6 +20,8 @@ from privfed.grid.summary import Spread, spread
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_FEW_DECADES = 20.0
+"""Up to which ratio of its ends a logarithmic axis has numbers within decades, too."""
 _WIDE = 40
 """Characters that stand side by side under one panel."""
 
@@ -137,9 +139,13 @@ def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list
 def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
     axes.set_xlabel(figure.label(figure.x))
     if figure.x in PROGRESS:
-        from matplotlib.ticker import EngFormatter
+        from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
         axes.set_xscale("log" if figure.log else "linear")
+        low, high = axes.get_xlim()  # of what is drawn
+        if figure.log and high < _FEW_DECADES * low:
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if names:
         axes.set_xticks(range(len(names)), names)

@@ -132,9 +132,12 @@ def test_every_section_and_key_has_a_default():
 REQUIRED = {
     "clipping": {"clipping_radius": 1.0},
     "cosine": {"over": 10},
+    "folders": {"path": ".", "shape": [1, 2, 2], "classes": 2},
+    "huggingface": {"path": ".", "x": "text", "text": True},
     "idx": {"path": "."},
     "leaf": {"path": ".", "classes": 2},
     "text": {"path": "."},
+    "tff": {"path": ".", "x": "snippets", "text": True},
     "pachinko": {"coarse": [0, 0, 1]},
     "table": {"path": ".", "label": "y", "classes": 2, "features": {"a": [0.0, 1.0]}},
 }

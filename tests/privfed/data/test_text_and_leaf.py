@@ -258,6 +258,62 @@ def test_leaf_text_predicts_the_next_character_at_every_position(tmp_path):
     assert [spell(characters, row) for row in examples.y] == ["o be ", " be o"]
 
 
+TWEETS = {
+    "ann": {
+        "x": [["1", "d", "q", "ann", "ab!", "AB"], ["2", "d", "q", "ann", "", ""]],
+        "y": [4, 0],
+    },
+    "bob": {"x": [["3", "d", "q", "bob", "b", "b"]], "y": ["4"]},
+}
+
+
+def test_sentences_of_a_field_are_classified(tmp_path):
+    """As in Sent140, whose x are lists of fields and whose y are 0 and 4, or 0 and 1."""
+    path = leaf(tmp_path, "train", TWEETS)
+    keys = {"text": True, "labels": ["0", "4"], "field": 4, "window": 3, "vocabulary": "ab"}
+    examples = Leaf(path=str(path), **keys).load(2, STREAMS)
+    assert examples.x.tolist() == [[2, 3, UNKNOWN], [PADDING] * 3, [3, PADDING, PADDING]]
+    assert examples.y.tolist() == [1, 0, 1]
+    assert examples.owners.tolist() == [0, 0, 1]
+    assert examples.meaning.names == ("0", "4")
+    (tmp_path / "words.txt").write_text("b\nab\n")
+    shares = Leaf(path=str(path), words=str(tmp_path / "words.txt"), bag=True, **keys)
+    assert shares.load(2, STREAMS).x.tolist() == [[0, 0, 0, 1], [0] * 4, [0, 0, 1, 0]]
+    assert shares.squared_norm == 1
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"field": 7}, "user 1, example 1 there is no text"),
+        ({"field": -1}, r"data\.field is -1, but in .* no text"),
+        ({"labels": ["0", "1"]}, "user 1, example 1 is no class; expected one of 0, 1"),
+        ({"words": "gone.txt"}, r"data\.words: gone\.txt is no file"),
+    ],
+)
+def test_sentences_that_are_not_as_declared_are_refused(tmp_path, changes, message):
+    path = leaf(tmp_path, "train", TWEETS)
+    with pytest.raises(Refused, match=message):
+        Leaf(path=str(path), **{"text": True, "labels": ["0", "4"], "field": 4, **changes}).load(
+            2, STREAMS
+        )
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"classes": 2, "labels": ["0", "1"]},
+        {"text": True, "field": 4},
+        {"text": True, "labels": ["0"]},
+    ],
+)
+def test_keys_of_classified_texts_go_together(keys):
+    with pytest.raises(
+        ValueError, match=r"labels, field, words and bag are of|declare the classes"
+    ):
+        Leaf(path=".", **keys)
+
+
 def test_users_who_train_are_no_public_test_set(tmp_path):
     path = leaf(tmp_path, "train", NUMBERS)
     leaf(tmp_path, "test", {"ann": NUMBERS["ann"]})

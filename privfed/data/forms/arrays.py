@@ -1,0 +1,88 @@
+"""Arrays of numbers as features: of a declared shape, clipped to declared bounds, onto [-1, 1].
+
+They stay as they were read, bytes as bytes, and are scaled when they are gathered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privfed.data.forms.raw import PlaceOf
+from privfed.data.mapped import Mapped
+from privfed.data.tables.cells import native_order
+from privfed.deferred import torch
+from privfed.errors import Refused
+
+_ONTO = (-1.0, 1.0)
+_AT_ONCE = 2**22
+"""How many numbers are looked at at once."""
+_WIDER = {"b1": "u1", "u2": "i4", "u4": "i8", "u8": "f8"}
+"""Types that torch cannot gather from, and wider ones that hold the same numbers."""
+
+
+@dataclass(frozen=True)
+class ArrayForm:
+    """Arrays of one `shape`, whose numbers lie within `bounds`: beyond them they are clipped."""
+
+    shape: tuple[int, ...]
+    bounds: tuple[float, float]
+
+    @property
+    def squared_norm(self) -> float:
+        """A bound on |x|^2: each number adds at most 1."""
+        return float(math.prod(self.shape))
+
+    @property
+    def stored(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes in which a file may hold one example.
+
+        Those of an image `[C, H, W]` are also `[H, W, C]`, and `[H, W]` where it has one channel.
+        """
+        if len(self.shape) != 3:
+            return (self.shape,)
+        channels, *area = self.shape
+        flat = ((*area,),) if channels == 1 else ()
+        return (self.shape, (*area, channels), *flat)
+
+    def features(self, array: np.ndarray, place: PlaceOf) -> tuple[Mapped, int]:
+        """The features of an array `[N, *stored]`, and how many numbers are clipped.
+
+        Raises `Refused` for a number that is not finite.
+        """
+        clipped = self._count_outside(array, place)
+        plain = native_order(array)
+        plain = plain.astype(_WIDER.get(plain.dtype.str[1:], plain.dtype), copy=False)
+        store = torch.from_numpy(self._arranged(np.require(plain, requirements="W")))
+        return Mapped(store, torch.arange(len(array)), self.bounds, _ONTO), clipped
+
+    def _arranged(self, array: np.ndarray) -> np.ndarray:
+        """The array `[N, *shape]` of one `[N, *stored]`, without a copy."""
+        stored = array.shape[1:]
+        if stored == self.shape:
+            return array
+        return array[:, None] if len(stored) < len(self.shape) else np.moveaxis(array, -1, 1)
+
+    def _count_outside(self, array: np.ndarray, place: PlaceOf) -> int:
+        (low, high), count = self.bounds, 0
+        step = max(1, _AT_ONCE // max(math.prod(self.shape), 1))
+        for start in range(0, len(array), step):
+            piece = array[start : start + step]
+            piece = piece.reshape(len(piece), -1)
+            finite = np.isfinite(piece).all(1)
+            if not finite.all():
+                index = start + int(finite.argmin())
+                raise Refused(f"data: {place(index)} holds a number that is not finite")
+            count += int(((piece < low) | (piece > high)).sum())
+        return count
+
+
+def refuse_no_numbers(kind: np.dtype, called: str) -> None:
+    """Raise `Refused`, calling an array `called`, where it is of a type that holds no numbers."""
+    if kind.kind not in "buif" or kind.itemsize > 8:
+        raise Refused(
+            f"data.x: {called} holds no numbers; expected some, or text with data.text = true",
+            private=f"it is of type {kind}",
+        )

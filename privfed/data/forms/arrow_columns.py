@@ -1,0 +1,111 @@
+"""Columns of Arrow tables as arrays, images and texts.
+
+The arguments `called` and `place` are what messages may call a column, and a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privfed.data.forms.arrays import refuse_no_numbers
+from privfed.data.forms.pictures import picture
+from privfed.data.forms.raw import PlaceOf
+from privfed.errors import Refused
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> list[str]:
+    """The texts `[N]` of a column. Raises `Refused` for one of another type, and an empty cell."""
+    import pyarrow
+
+    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+        raise Refused(
+            f"data.text is true, but the column {called} holds no text",
+            private=f"it is of type {column.type}",
+        )
+    _refuse_empty(column, called, place)
+    texts: list[str] = column.to_pylist()
+    return texts
+
+
+def array_cells(
+    column: pyarrow.ChunkedArray, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
+) -> np.ndarray:
+    """The arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
+
+    Each is of one of the shapes `stored`. Raises `Refused` for another.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    array = column.combine_chunks()
+    array = array.storage if isinstance(array, pyarrow.ExtensionArray) else array
+    rows, shape = len(array), list[int]()
+    while _is_list(array.type):
+        lengths = compute.fill_null(compute.list_value_length(array), -1).to_numpy(False)
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        if (lengths != shape[-1]).any():
+            wrong = int((lengths != shape[-1]).argmax()) * rows // len(lengths)
+            raise Refused(f"data.shape: {called} has another shape in {place(wrong)} than before")
+        array = array.flatten()
+    if array.null_count:
+        raise Refused(f"data: {called} has empty cells; leave such rows out")
+    if not pyarrow.types.is_primitive(array.type):
+        refuse_no_numbers(np.dtype(object), called)
+    numbers = array.to_numpy(zero_copy_only=False)
+    refuse_no_numbers(numbers.dtype, called)
+    if (tuple(shape) or (1,)) not in stored:
+        raise Refused(
+            f"data.shape: an example of {called} has another shape; expected "
+            f"{' or '.join(map(str, stored))}",
+            private=f"it is {tuple(shape)}",
+        )
+    arrays: np.ndarray = numbers.reshape(rows, *(shape or [1]))
+    return arrays
+
+
+def picture_cells(
+    column: pyarrow.ChunkedArray, shape: Sequence[int], resize: bool, place: PlaceOf
+) -> np.ndarray:
+    """The images, bytes `[N, channels, height, width]`, of a column that holds them as files.
+
+    Raises `Refused` for what is no image, and for a path to one elsewhere.
+    """
+    images = np.empty((len(column), *shape), dtype=np.uint8)
+    for row, cell in enumerate(column):
+        held = cell.as_py()
+        content = held.get("bytes") if isinstance(held, dict) else held
+        if content is None:
+            raise Refused(
+                f"data: {place(row)} holds no image, or only where one lies; embed them "
+                "(dataset.cast_column(…, Image()), then save it again)"
+            )
+        images[row] = picture(content, shape, resize, place(row))
+    return images
+
+
+def holds_pictures(kind: pyarrow.DataType) -> bool:
+    """Whether a column of this type holds images as files: bytes, alone or beside their path."""
+    import pyarrow
+
+    if pyarrow.types.is_struct(kind):
+        return int(kind.get_field_index("bytes")) >= 0
+    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+
+def _is_list(kind: pyarrow.DataType) -> bool:
+    import pyarrow
+
+    types = pyarrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _refuse_empty(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> None:
+    if column.null_count:
+        row = int(column.is_null().to_numpy().argmax())
+        raise Refused(f"data: {place(row)}: the column {called} is empty")

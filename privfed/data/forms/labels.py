@@ -1,0 +1,103 @@
+"""Labels as classes that are declared: by how many there are, or by their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privfed.data.federation import Examples, Meaning
+from privfed.data.forms.raw import PlaceOf, RawExamples
+from privfed.data.mapped import Mapped
+from privfed.data.preprocessing import Preprocessing
+from privfed.deferred import torch
+from privfed.errors import Refused
+from privfed.vector import Indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ClassForm:
+    """Classes by their `names`, or else `classes` of them, numbered from 0."""
+
+    classes: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many classes there are."""
+        return len(self.names) or self.classes
+
+    @property
+    def meaning(self) -> Meaning:
+        """What a class stands for."""
+        return Meaning(names=self.names)
+
+    def examples(
+        self,
+        raw: RawExamples,
+        x: Tensor | Mapped,
+        counts: Mapping[str, int] | None = None,
+        how: Preprocessing | None = None,
+    ) -> Examples:
+        """The examples `raw` with features `x`, which `how` made. Raises `Refused`."""
+        y = torch.from_numpy(self.encoded(() if raw.y is None else raw.y, raw.place))
+        return Examples(
+            x,
+            y,
+            self.count,
+            raw.owners,
+            raw.clients,
+            self.meaning,
+            counts=counts or {},
+            preprocessing=how,
+        )
+
+    def encoded(self, y: np.ndarray | Sequence[object], place: PlaceOf) -> Indices:
+        """The class `[N]` of every label. Raises `Refused` for one that is none."""
+        values = y.tolist() if isinstance(y, np.ndarray) else list(y)
+        numbers = {name: n for n, name in enumerate(self.names)}
+        codes = [numbers.get(_text(v), -1) if numbers else self._number(v) for v in values]
+        encoded = np.array(codes, dtype=np.int64)
+        if (encoded < 0).any():
+            index = int((encoded < 0).argmax())
+            declared = f"one of {', '.join(self.names)} (data.labels)"
+            numbered = f"a whole number from 0 to {self.classes - 1} (data.classes)"
+            raise Refused(
+                f"data.label: the label of {place(index)} is no class; expected "
+                f"{declared if self.names else numbered}",
+                private=f"it is {str(values[index])[:40]!r}",
+            )
+        return encoded
+
+    def _number(self, value: object) -> int:
+        """The class that `value` is the number of, in digits or as a number; -1 for none."""
+        if isinstance(value, str) and value.isascii() and value.isdecimal():
+            value = int(value[:20])
+        if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):
+            return int(value)
+        return -1
+
+
+def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
+    """Raise `ValueError` unless classes are declared, in one way, and there are several."""
+    if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
+        raise ValueError(
+            "declare the classes, two or more, by exactly one of classes (whole numbers from 0) "
+            "and labels (their values): public constants, never counted from private labels"
+        )
+    if len({*names}) < len(names):
+        raise ValueError(f"labels names a value twice: {[*names]}")
+
+
+def _text(value: object) -> str:
+    """A label as a run file names it."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

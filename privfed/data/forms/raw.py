@@ -1,0 +1,28 @@
+"""Examples as a source read them, before they take their declared form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privfed.vector import Indices
+
+PlaceOf = Callable[[int], str]
+"""The place of example i in its files, as messages may call it."""
+
+
+@dataclass(frozen=True)
+class RawExamples:
+    """What stands in files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
+
+    y is None where texts have no labels. `owners` `[N]` says whose an example is, a place among the
+    `clients`, who may hold none; None where nobody owns them.
+    """
+
+    x: np.ndarray | Sequence[str]
+    y: np.ndarray | Sequence[object] | None
+    place: PlaceOf
+    owners: Indices | None = None
+    clients: tuple[str, ...] = ()

@@ -1,0 +1,113 @@
+"""Examples of one column of features and one of labels, with everything declared."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from privfed.data.federation import Examples
+from privfed.data.forms.arrays import ArrayForm
+from privfed.data.forms.labels import ClassForm, refuse_no_classes
+from privfed.data.forms.listed_words import tokens_of
+from privfed.data.forms.raw import RawExamples
+from privfed.data.forms.texts import TextForm
+from privfed.data.preprocessing import Preprocessing
+from privfed.data.sources.characters import PRINTABLE
+from privfed.parts import Part
+
+
+class DeclaredExamples(Part):
+    """Arrays or texts, wherever they are read, with or without classes."""
+
+    x: str = Field(min_length=1)
+    """What holds the features: images, other arrays of numbers, or text."""
+    label: str = ""
+    """What holds the label; empty: of a text, every next token is predicted."""
+    classes: int = Field(0, ge=0)
+    """How many classes there are, declared."""
+    labels: list[str] = []
+    """Or the values of the label, by name."""
+    shape: list[Annotated[int, Field(ge=1)]] = []
+    """The shape of an example, an image's as [channels, height, width]."""
+    bounds: list[float] = Field([], max_length=2)
+    """The bounds of its numbers, [0, 255] of bytes: beyond them they are clipped."""
+    text: bool = False
+    """Whether x is text."""
+    window: int = Field(80, ge=1, le=65_536)
+    """How many tokens of a text an example has."""
+    vocabulary: str = PRINTABLE
+    """The characters that are told apart, each a token."""
+    words: str = ""
+    """A public file of words, one a line: tokens are words then."""
+    bag: bool = False
+    """Whether x is the share that each token has of its text."""
+    natural_partition: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.text:
+            self._refuse_keys_of_numbers()
+        else:
+            self._refuse_undeclared_numbers()
+        if self.label:
+            refuse_no_classes(self.classes, self.labels)
+        elif not self.text:
+            raise ValueError("label is missing: name what holds the label")
+        elif self.classes or self.labels or self.bag:
+            raise ValueError(
+                "classes, labels and bag are of texts with a label, and label is not set"
+            )
+        return self
+
+    def _refuse_keys_of_numbers(self) -> None:
+        if self.shape or self.bounds:
+            raise ValueError("shape and bounds are of numbers, and text is true; leave them out")
+
+    def _refuse_undeclared_numbers(self) -> None:
+        if self.bag or self.words:
+            raise ValueError("bag and words are of text; set text = true, or leave them out")
+        if not self.shape:
+            raise ValueError("shape is missing: declare that of one example, as [1, 28, 28]")
+        if len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
+            raise ValueError(
+                f"bounds is {self.bounds}; expected [low, high], as [0, 255] of bytes: numbers are "
+                "clipped to them"
+            )
+
+    @property
+    def squared_norm(self) -> float | None:
+        """The numbers of an array, each of which adds at most 1; 1 for shares; None for tokens."""
+        if self.text:
+            return 1.0 if self.bag else None
+        return self.array_form.squared_norm
+
+    @property
+    def array_form(self) -> ArrayForm:
+        """What arrays are declared to be."""
+        low, high = self.bounds
+        return ArrayForm(tuple(self.shape), (low, high))
+
+    def of_declared_form(self, raw: RawExamples) -> Examples:
+        """The examples that were read, in their declared form. Raises `Refused`."""
+        if self.text:
+            return self._texts(raw)
+        x, clipped = self.array_form.features(np.asarray(raw.x), raw.place)
+        how = Preprocessing.of_mapped(self.x, x)
+        return self._class_form.examples(raw, x, {"clipped_values": clipped}, how)
+
+    @property
+    def _class_form(self) -> ClassForm:
+        return ClassForm(self.classes, tuple(self.labels))
+
+    def _texts(self, raw: RawExamples) -> Examples:
+        tokens = tokens_of(self.words, self.vocabulary)
+        form, texts = TextForm(tokens, self.window), [str(text) for text in raw.x]
+        if self.label:
+            x = form.shares(texts) if self.bag else form.sequences(texts)
+            return self._class_form.examples(raw, x)
+        x, y, of_text = form.next_tokens(texts)
+        owners = None if raw.owners is None else raw.owners[of_text]
+        return Examples(x, y, tokens.count, owners, raw.clients, tokens.meaning)

@@ -1,0 +1,1 @@
+"""Grid files to begin with, as `privfed experiment --template` prints them."""

@@ -1,0 +1,198 @@
+"""Data sets as Hugging Face's library saves them, and every way in which they are broken."""
+
+import io
+import json
+
+import datasets
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+
+from privfed.config.reading import load
+from privfed.data.partitions.basic import Iid, Natural
+from privfed.data.population import populate
+from privfed.data.sources.hugging_face import HuggingFace
+from privfed.errors import Refused
+from privfed.run.check import check
+from privfed.streams import Streams
+
+STREAMS = Streams(0)
+OWNERS = ["bo", "ann", "bo"]
+PICTURES = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
+NAMED = {
+    "x": "image",
+    "label": "label",
+    "client": "who",
+    "classes": 2,
+    "shape": [3, 4, 5],
+    "bounds": [0.0, 255.0],
+}
+TEXTS = {"x": "text", "label": "label", "client": "who", "text": True, "labels": ["sad", "glad"]}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """One data set in every form: saved, as splits, as Parquet; images, arrays and texts."""
+    folder = tmp_path_factory.mktemp("saved")
+    columns = {
+        "image": [Image.fromarray(picture) for picture in PICTURES],
+        "array": PICTURES[..., 0].tolist(),
+        "number": [0.0, 127.5, 255.0],
+        "text": ["ab", "", "ba b"],
+        "label": [0, 1, 1],
+        "mood": ["sad", "glad", "glad"],
+        "who": OWNERS,
+    }
+    features = datasets.Features(
+        image=datasets.Image(),
+        array=datasets.Array2D((4, 5), "uint8"),
+        number=datasets.Value("float64"),
+        text=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["sad", "glad"]),
+        mood=datasets.Value("string"),
+        who=datasets.Value("string"),
+    )
+    whole = datasets.Dataset.from_dict(columns, features=features)
+    public = whole.select([0]).remove_columns("who").add_column("who", ["zoe"])
+    whole.save_to_disk(folder / "one", num_shards=2)
+    datasets.DatasetDict(train=whole, test=public).save_to_disk(folder / "splits")
+    (folder / "files/data").mkdir(parents=True)
+    whole.select([0, 1]).to_parquet(folder / "files/data/train-00000-of-00002.parquet")
+    whole.select([2]).to_parquet(folder / "files/data/train-00001-of-00002.parquet")
+    public.to_parquet(folder / "files/data/test-00000-of-00001.parquet")
+    whole.to_parquet(folder / "one.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("form", ["one", "splits", "files", "one.parquet"])
+def test_images_are_read_from_every_form(saved, form):
+    examples = HuggingFace(path=str(saved / form), **NAMED).load(2, STREAMS)
+    assert examples.clients == ("bo", "ann")
+    assert examples.owners.tolist() == [0, 1, 0]
+    assert examples.y.tolist() == [0, 1, 1]
+    x = examples.x[torch.arange(3)].numpy()
+    np.testing.assert_allclose(x, np.moveaxis(PICTURES, -1, 1) / 127.5 - 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["splits", "files"])
+def test_a_public_split_is_the_test_set(saved, form):
+    source = HuggingFace(path=str(saved / form), test_split="test", **NAMED)
+    assert populate(source, Natural(), 2, 0.2, STREAMS).test.y.tolist() == [0]
+    everything = HuggingFace(path=str(saved / "one"), test_split="test", **NAMED)
+    with pytest.raises(Refused, match="holds one split alone, which trains"):
+        everything.load_test(2, STREAMS)
+    with pytest.raises(Refused, match=r"data\.split is 'gone'"):
+        HuggingFace(path=str(saved / form), split="gone", **NAMED).load(2, STREAMS)
+
+
+def test_arrays_and_numbers_are_scaled_from_their_bounds(saved):
+    declared = {"path": str(saved / "one"), "label": "mood", "labels": ["glad", "sad"]}
+    arrays = HuggingFace(x="array", shape=[1, 4, 5], bounds=[0.0, 200.0], **declared)
+    examples = arrays.load(2, STREAMS)
+    x = examples.x[torch.arange(3)][:, 0].numpy()
+    np.testing.assert_allclose(x, PICTURES[..., 0].clip(0, 200) / 100 - 1, atol=1e-6)
+    assert examples.counts == {"clipped_values": int((PICTURES[..., 0] > 200).sum())}
+    assert examples.y.tolist() == [1, 0, 0]
+    assert examples.owners is None
+    numbers = HuggingFace(x="number", shape=[1], bounds=[0.0, 255.0], **declared)
+    assert numbers.load(2, STREAMS).x[torch.arange(3)].tolist() == [[-1.0], [0.0], [1.0]]
+
+
+def test_texts_become_sequences_or_shares_of_tokens(saved):
+    keys = {**TEXTS, "label": "mood", "vocabulary": "ab", "window": 3, "path": str(saved / "one")}
+    sequences = HuggingFace(**keys).load(2, STREAMS)
+    assert sequences.x.tolist() == [[2, 3, 0], [0, 0, 0], [3, 2, 1]]
+    assert sequences.y.tolist() == [0, 1, 1]
+    source = HuggingFace(bag=True, **keys)
+    shares = source.load(2, STREAMS).x
+    assert shares.tolist() == [[0, 0, 0.5, 0.5], [0] * 4, [0, 0.25, 0.25, 0.5]]
+    assert source.squared_norm == 1 >= shares.square().sum(1).max()
+    predicted = HuggingFace(**{**keys, "label": "", "labels": []}).load(2, STREAMS)
+    assert predicted.owners.tolist() == [0, 0]
+    assert predicted.y.tolist() == [[3, -1, -1], [2, 1, 3]]
+
+
+def test_without_a_client_column_rows_are_dealt(saved):
+    source = HuggingFace(path=str(saved / "one"), **{**NAMED, "client": ""})
+    federation = populate(source, Iid(), 3, 0.4, STREAMS)
+    assert federation.sizes(np.arange(3)).sum() == 2
+
+
+def test_a_run_is_planned_from_it(saved):
+    declared = {**NAMED, "source": "huggingface", "path": saved / "splits", "clients": 2}
+    keys = [f"data.{key}={value}" for key, value in declared.items()]
+    keys += ["data.test_split=test", "cohort.size=1", "privacy.delta=0.1"]
+    assert check(load(None, keys)).plan.guarantee.unit == "client"
+    with pytest.raises(Refused, match="name its column of clients"):
+        check(load(None, [*keys, "data.client="]))
+
+
+def test_images_of_another_size_are_refused_or_resized(saved):
+    other = {**NAMED, "shape": [1, 2, 2]}
+    with pytest.raises(Refused, match=r"row 1 has another size; expected 2 x 2 pixels"):
+        HuggingFace(path=str(saved / "one"), **other).load(2, STREAMS)
+    resized = HuggingFace(path=str(saved / "one"), resize=True, **other).load(2, STREAMS)
+    assert resized.x.shape == (3, 1, 2, 2)
+
+
+def png(pixels):
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG")
+    return content.getvalue()
+
+
+NO_IMAGES = {**TEXTS, "shape": [], "bounds": [], "classes": 0}
+GOOD = {"image": [png(PICTURES[0])] * 2, "label": [0, 1], "who": ["a", "b"], "text": ["a", "b"]}
+OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
+
+
+@pytest.mark.parametrize(
+    "columns, changes, message",
+    [
+        ({"image": [b"no image", b""]}, {}, "row 1 is no image that can be read"),
+        ({"image": OUTSIDE}, {}, "row 1 holds no image, or only where one lies"),
+        ({"image": [png(PICTURES[0]), None]}, {}, "row 2 holds no image"),
+        ({"image": [png(np.zeros((4, 5), np.uint16))] * 2}, {}, "more than a byte per channel"),
+        ({"image": [[1.0, 2.0], [1.0]]}, {}, "'image' has another shape in .*row 2"),
+        ({"image": [[1.0], [2.0]]}, {}, r"an example of 'image' has another shape; expected \(3, "),
+        ({"image": [[1.0], None]}, {}, "another shape in .*row 2"),
+        ({"image": [1.0, None]}, {}, "'image' has empty cells"),
+        ({"image": ["a", "b"]}, {}, "'image' holds no numbers"),
+        ({"image": [float("nan"), 1.0]}, {"shape": [1]}, "row 1 holds a number that is not finite"),
+        ({}, {"shape": [60]}, r"shape is \[60\], but the column 'image' holds images"),
+        ({"label": [0, 2]}, {}, "row 2 is no class; expected a whole number from 0 to 1"),
+        ({"label": [0, None]}, {}, "row 2 is no class"),
+        ({"who": ["a", None]}, {}, "row 2: .*'who'"),
+        ({"who": ["a", "a "]}, {}, "row 2: .*'who'"),
+        ({"other": [1, 2]}, {"client": "owner"}, "0 columns 'owner' among its 5"),
+        ({}, {**NO_IMAGES, "x": "label"}, "holds no text"),
+        (
+            {"text": ["a", None]},
+            {**TEXTS, "shape": [], "bounds": [], "classes": 0},
+            "row 2: .* empty",
+        ),
+    ],
+)
+def test_what_is_not_as_declared_is_refused(tmp_path, columns, changes, message):
+    parquet.write_table(pyarrow.table({**GOOD, **columns}), tmp_path / "train.parquet")
+    with pytest.raises(Refused, match=message):
+        HuggingFace(path=str(tmp_path), **{**NAMED, **changes}).load(2, STREAMS)
+
+
+def test_other_folders_are_refused(tmp_path):
+    def refused(message, path=tmp_path):
+        with pytest.raises(Refused, match=message):
+            HuggingFace(path=str(path), **NAMED).load(2, STREAMS)
+
+    refused("does not exist", tmp_path / "gone")
+    refused("holds no such split")
+    (tmp_path / "train.parquet").write_bytes(b"PAR1 and no more")
+    refused("cannot be read")
+    for listed in ([{"filename": "../train.parquet"}], []):
+        (tmp_path / "state.json").write_text(json.dumps({"_data_files": listed}))
+        refused("lists no files, or files of other folders")
+    (tmp_path / "state.json").write_text("{")
+    refused("cannot be read")
