@@ -349,7 +349,7 @@ def _messages(folder: Path) -> list[Files]:
         messages.Survivors(context, (1, 2, 5), (attestation, attestation)),
         messages.Vote(context, 1, signature),
         messages.Votes(context, (messages.Vote(context, 1, signature),) * 2),
-        messages.Unmask(context, 1, pairs, pairs[:1], 1, pairs),
+        messages.Unmask(context, 1, pairs, pairs[:1], ((1, 1, 5), (2, 3, 2**100))),
     )
     assert {type(message).kind for message in whole} == messages._FORMS._kinds.keys()
     return [{"message": messages.encode(message)} for message in whole]
