@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from accounting.documents import from_toml
 from privfed.config.assembly import known_keys
@@ -12,7 +12,7 @@ from privfed.config.sections import (
     SECTIONS,
 )
 from privfed.errors import Refused
-from privfed.parts import expected
+from privfed.parts import Part, expected
 
 
 def override(raw: Raw, assignment: str) -> None:
@@ -29,11 +29,17 @@ def override(raw: Raw, assignment: str) -> None:
 def assign(raw: Raw, target: str, value: Any) -> None:
     """Set the key `target`, "section.key". Raises `Refused` where there is no such section.
 
-    Naming another part drops the keys that only the former part knew.
+    Naming another part drops the keys that only the former part knew. A key of a table within a
+    section is "section.table.key".
     """
     name, dot, key = target.rpartition(".")
     if not dot:
         raise Refused(f"{target!r} is no section.key, as server.lr")
+    outer, _, table = name.rpartition(".")
+    if outer in SECTIONS and _is_table(outer, table):
+        section = raw.setdefault(outer, {})
+        section[table] = {**(section.get(table) or {}), key: value}
+        return
     if name not in SECTIONS:
         raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
     section = raw.setdefault(name, {})
@@ -46,6 +52,13 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     section[key] = value
     if name == "privacy" and key in ("epsilon", "noise_multiplier"):
         section.pop({"epsilon": "noise_multiplier"}.get(key, "epsilon"), None)
+
+
+def _is_table(section: str, key: str) -> bool:
+    """Whether a key of the section's own is a table of keys."""
+    field = SECTIONS[section].keys.model_fields.get(key)
+    kinds = get_args(field.annotation) if field else ()
+    return any(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds)
 
 
 def _value(text: str) -> Any:

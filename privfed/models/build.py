@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,8 @@ from privfed.errors import Broken, Refused
 from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
 from privfed.models.loss import Loss
+from privfed.models.lora.targets import adapt_model
+from privfed.models.matching import matches
 from privfed.models.network import Network
 from privfed.models.origin import origins_of
 from privfed.models.outputs import select_output
@@ -59,6 +60,8 @@ def build_network(
     _refuse_hidden_start(model, module)
     if start.init and constants is None:
         load_start(module, start.init, start.fresh)
+    if start.lora is not None:
+        adapt_model(module, start.lora, keys.derived(b"lora"))
     _freeze(module, start.frozen)
     if constants is not None:
         _restore(module, constants)
@@ -136,8 +139,8 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
     """
     for pattern in patterns:
         parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
-        matching = [p for name, p in parameters if _matches(name, pattern)]
-        inside = [m for name, m in module.named_modules() if _matches(f"{name}.", f"{pattern}.")]
+        matching = [p for name, p in parameters if matches(name, pattern)]
+        inside = [m for name, m in module.named_modules() if matches(f"{name}.", f"{pattern}.")]
         if not (matching or inside):
             names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
             raise Refused(f"model.frozen: nothing is called {pattern!r}; expected one of {names}")
@@ -152,7 +155,7 @@ def _freeze_statistics(module: nn.Module, patterns: Sequence[str]) -> None:
         if not isinstance(part, _BatchNorm):
             continue
         keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
-        if all(any(_matches(key, p) for p in patterns) for key in keys or [f"{name}."]):
+        if all(any(matches(key, p) for p in patterns) for key in keys or [f"{name}."]):
             part.eval()
         if part.training or part.running_mean is None:
             refuse_part(
@@ -161,10 +164,6 @@ def _freeze_statistics(module: nn.Module, patterns: Sequence[str]) -> None:
                 "outside the vector that is clipped and noised. Use group normalisation, or "
                 "freeze it with the statistics it came with (model.frozen)",
             )
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:

@@ -97,6 +97,7 @@ class Run:
         """
         import torch
 
+        from privfed.models.lora.targets import merge_model
         from privfed.trained.stored_model import stored_model
 
         form = self._directory.checkpoint.form()
@@ -107,10 +108,11 @@ class Run:
             tensors = dict(network.module.named_parameters())
             for name, view in network.shapes.views(params).items():
                 tensors[name].copy_(view)
-        for name in network.shapes.names:
-            tensors[name].requires_grad_(True)
+        trained = merge_model(network.module, network.shapes.names)
+        for name in trained:
+            network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
-        mark(network.module, network.shapes.names, lineage)
+        mark(network.module, trained, lineage)
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:

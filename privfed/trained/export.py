@@ -17,6 +17,7 @@ from privfed.config.config import Config
 from privfed.errors import Broken, Refused
 from privfed.json_text import dump
 from privfed.models.form import Form
+from privfed.models.lora.targets import merge_model
 from privfed.models.network import Network
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
@@ -130,11 +131,16 @@ def _form_of_data(config: Config) -> Form:
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
-    """The module of `network`, with `params` in it, from raw columns to what is expected."""
+    """The module of `network`, with `params` in it, from raw columns to what is expected.
+
+    Changes of adapted weights are merged into them.
+    """
     module = network.module
+    tensors = dict(module.named_parameters())
     with torch.no_grad():
         for name, view in network.shapes.views(params).items():
-            module.get_parameter(name).copy_(view)
+            tensors[name].copy_(view)
+    merge_model(module, ())
     return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
 
 
