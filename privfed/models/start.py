@@ -22,4 +22,4 @@ class Start(Part):
     output: str | Annotated[int, Field(ge=0)] = ""
     """The key or the place of the outputs, where a model returns a mapping or a tuple."""
     lora: Lora | None = None
-    """Low-rank adaptation, a table of its own: [model.lora]."""
+    """Low-rank adaptation of what it starts from: the keys of [model.lora]."""

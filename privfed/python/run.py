@@ -159,12 +159,15 @@ class Run:
         to = None if out is None else Path(out)
         return in_kind_of(rows, predict(self._directory, other_rows(rows), to).table)
 
-    def export(self, to: str | Path) -> Answer:
-        """Write the model, with its preprocessing, to a .safetensors, .pt2 or .onnx file."""
+    def export(self, to: str | Path, adapters: bool = False) -> Answer:
+        """Write the model, with its preprocessing, to a .safetensors, .pt2 or .onnx file.
+
+        `adapters`: what `[model.lora]` trained alone, without the weights that it is added to.
+        """
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
 
-        exported = export(self._near, Path(to))
+        exported = export(self._near, Path(to), adapters)
         return Answer(exported.to_json(), export_table(exported), exported)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:

@@ -28,14 +28,14 @@ class Lora(Part):
     """Adapters of `rank` in the modules that `targets` name; the rest of the model is frozen."""
 
     rank: int = Field(ge=1, le=65_536)
-    """The rank of what is added to a weight; of an attention's query, key and value, to each."""
+    """The rank of what is added to a weight; to an attention's query, key and value, each."""
     targets: list[str] = Field(min_length=1)
     """Names or patterns of modules whose linear layers, convolutions and attention projections are
     adapted, as "layers.*.attention"."""
     alpha: float | None = Field(None, gt=0)
-    """B A counts alpha / rank times; left out, once."""
+    """What is added is alpha / rank times B A; left out, B A."""
     freeze_a: bool = True
-    """Whether A stays as it was drawn, which noise is kinder to."""
+    """Whether A stays as it was drawn, and B alone is trained: see `privfed.models.lora.keys`."""
     trained: list[str] = []
     """Names or patterns of further parameters that are trained as they are, as a new "head"."""
 
