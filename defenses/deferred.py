@@ -1,4 +1,4 @@
-"""torch, imported when something of it is first used.
+"""torch, and what else is slow to import, imported when something of it is first used.
 
 A rule declares what it needs and tolerates, and computes, in one class. What goes with what is
 asked of the declarations alone, and importing torch takes longer than the answer.
@@ -25,5 +25,7 @@ class Deferred(ModuleType):
 
 if TYPE_CHECKING:
     import torch as torch
+    from scipy import optimize as optimize
 else:
     torch = Deferred("torch")
+    optimize = Deferred("scipy.optimize")

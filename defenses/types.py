@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -95,10 +95,15 @@ class RowRule(Rule):
 
         "generator" (fresh, secret randomness), "root" (the server's own update `[d]`), "center"
         (the aggregate of the round before `[d]`), "layers" (how many numbers each of a model's
-        parameters has, in their order in a row: int64 `[l]`, which sum to d), "histories" (what it
-        remembers: `defenses.history`).
+        parameters has, in their order in a row: int64 `[l]`, which sum to d), "model" (the one that
+        was broadcast `[d]`, to which rows are updates), "histories" (what it remembers:
+        `defenses.history`).
         """
         return frozenset()
+
+    def unfit(self, layers: Sequence[int]) -> str:
+        """Why it does not suit a model whose parameters have so many numbers; empty: it does."""
+        return ""
 
     def keeps(self, d: int) -> int:
         """How many numbers it keeps of each client between rounds, whose rows have d numbers."""

@@ -41,6 +41,10 @@ class Busy(Refused):
     kind = "busy"
 
 
+class LiarsProved(Refused):
+    """More parties were proved to lie in secure sums than the claim of a next round allows."""
+
+
 class RankLost(PrivfedError):
     """Another rank has died or cannot be reached, or not all did their part exactly once."""
 

@@ -59,6 +59,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "scaffold": "privfed.local.objectives.scaffold:Scaffold",
         "feddyn": "privfed.local.objectives.feddyn:FedDyn",
         "fedcurv": "privfed.local.objectives.fedcurv:FedCurv",
+        "fedlin": "privfed.local.objectives.fedlin:FedLin",
+        "fedsplit": "privfed.local.objectives.fedsplit:FedSplit",
+        "adaalter": "privfed.local.objectives.adaalter:AdaAlter",
+        "fedpa": "privfed.local.objectives.fedpa:FedPa",
         "worker_momentum": "privfed.local.objectives.worker_momentum:WorkerMomentum",
     },
     "client_mechanism": {
@@ -72,6 +76,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fedadagrad": "privfed.server.adaptive:FedAdagrad",
         "fedadam": "privfed.server.adaptive:FedAdam",
         "fedyogi": "privfed.server.adaptive:FedYogi",
+        "lookahead": "privfed.server.lookahead:Lookahead",
+        "slowmo": "privfed.server.slowmo:SlowMo",
     },
     "server_schedule": _SCHEDULES,
     "sampler": {
@@ -116,6 +122,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "smea": "defenses.on_rows.smea:SmallestEigenvalue",
         "monna": "defenses.on_rows.monna:TrustedNeighbours",
         "lasa": "defenses.on_rows.lasa:LayerAdaptive",
+        "fedma": "defenses.on_rows.matched_mean:MatchedMean",
         "fltrust": "defenses.on_rows.fltrust:FlTrust",
         "foolsgold": "defenses.on_rows.foolsgold:FoolsGold",
         "flame": "defenses.on_rows.flame:Flame",

@@ -52,6 +52,8 @@ class RunAudit:
     charges_since: int | None = None
     """How many charges came after the head that was given."""
     heads: HeadsCheck | None = None
+    excluded: int = 0
+    """How many parties were proved to lie in secure sums, and are left out since."""
 
     @property
     def refuted(self) -> bool:
@@ -90,6 +92,7 @@ class RunAudit:
             "note": self.terms.get("note"),
             "guarantee": self.terms.get("guarantee"),
             "chosen": self.terms.get("chosen"),
+            "excluded": self.excluded,
             **{name: getattr(self.canaries, name, None) for name in _CANARY_FIGURES},
             "canaries": self.canaries.to_json() if self.canaries else None,
             "ledger_head": self.ledger_head,

@@ -134,6 +134,7 @@ def _accounted(
         canaries=canaries,
         budgets=ledger.budgets,
         ledger_head=ledger.head().hex(),
+        excluded=len(directory.exclusions.culprits()),
     )
 
 

@@ -39,8 +39,11 @@ _NO_MEASURE = {
     "budgets",
     "constant",
     "diverged",
+    "excluded",
     "ledger_head",
+    "lost_claims",
     "misbehaviour",
+    "stopped_by_liars",
     "test_shared",
 }
 

@@ -20,15 +20,17 @@ from privfed.vector import Indices
 class Batches:
     """`rows` `[c, S, B]` of the store and `mask` of the same shape; False is padding.
 
-    Client k takes `steps[k]` steps, all its batches after those are empty. Padding repeats the
-    first example of its own batch. How much padding there is depends on who else is in the chunk,
-    and a model may give NaN for an example, which no weight of zero undoes: so padding must be an
-    example that is in the batch anyway, never another client's and never a made-up one.
+    Client k takes `steps[k]` steps, all its batches after those are empty. `epochs` `[c, S]` are
+    those over before each of its steps. Padding repeats the first example of its own batch. How
+    much padding there is depends on who else is in the chunk, and a model may give NaN for an
+    example, which no weight of zero undoes: so padding must be an example that is in the batch
+    anyway, never another client's and never a made-up one.
     """
 
     rows: Indices
     mask: NDArray[np.bool_]
     steps: Indices
+    epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
         """Each step's number of clients up to the last who trains, and whether those before do.
@@ -73,14 +75,15 @@ def plan_batches(
     position = batch[:, :, None] * batch_size + np.arange(batch_size)
     mask = (position < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
     first = np.where(mask[:, :, :1], position[:, :, :1], 0)
-    flat = np.minimum(epoch, most - 1)[:, :, None] * orders.shape[2]
+    epoch = np.minimum(epoch, most - 1)
+    flat = epoch[:, :, None] * orders.shape[2]
     chosen = flat + np.where(mask, position, first)
     chosen = chosen.reshape(len(ids), mask.shape[1] * batch_size)
     within = np.take_along_axis(
         orders.reshape(len(ids), orders.shape[1] * orders.shape[2]), chosen, axis=1
     ).reshape(mask.shape)
     rows = within + federation.offsets[ids][:, None, None]
-    return Batches(np.where(sizes[:, None, None] > 0, rows, 0), mask, total)
+    return Batches(np.where(sizes[:, None, None] > 0, rows, 0), mask, total, epoch)
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:

@@ -1,7 +1,10 @@
 """A local objective: SGD on a client's own loss, with a corrected gradient.
 
-A drift correction is a vector added to the local gradient, so methods differ only in `direction`,
-and in what they need broadcast or remembered. Everything is stacked over the clients of a chunk.
+A client's training is a course: it begins at `origin` with what `carry` gives it, each step goes
+`along` a direction and changes what is carried, and `message` makes a row of where it ended and of
+what it carries then. A drift correction is a vector added to the local gradient, so most methods
+differ only in `direction`, the short form of `along`, and in what they need broadcast or
+remembered. Everything is stacked over the clients of a chunk.
 """
 
 from __future__ import annotations
@@ -29,16 +32,39 @@ Memory = Mapping[str, "Tensor"]
 class Work:
     """What a client did: local `steps` `[c]` at rate `lr`, and what was measured of it.
 
-    `measured` is the part's `measures`: "loss" `[c, 1]`, the mean loss over all of a client's
-    examples at the broadcast model; "fisher" `[c, d]`, the mean over its examples of the squared
-    gradient at the trained model. `returning` `[c]` says which
-    clients have a state from a former round.
+    `measured` is the part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
+    examples at each of the b models broadcast, mostly one; "fisher" `[c, d]`, the mean over its
+    examples of the squared gradient at the trained model. `returning` `[c]` says which clients have
+    a state from a former round. `carried` `[c, j]` is what they carry after the last step.
     """
 
     steps: Tensor
     lr: float
     measured: Tensor | None = None
     returning: Tensor | None = None
+    carried: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """A step of c clients, before it is taken.
+
+    `w` `[c, d]` are their models, `grad` `[c, d]` the gradients there of the mean loss of a batch
+    each, and `anchor` `[c, d]` those of the same batches at the objective's `anchor`, where it has
+    one. `state` `[c, k]` and `carried` `[c, j]` are as in `Objective`. `number` steps came before
+    it, and `epoch` `[c]` epochs were over, both counted from 0; each client takes `steps` `[c]` in
+    all. A step moves a model by `-lr` times its direction.
+    """
+
+    w: Tensor
+    grad: Tensor
+    anchor: Tensor | None
+    state: Tensor | None
+    carried: Tensor | None
+    number: int
+    epoch: Tensor
+    steps: Tensor
+    lr: float
 
 
 @dataclass(frozen=True)
@@ -89,7 +115,12 @@ class ClientState(Protocol):
 class Objective(Protocol):
     """What a client descends along, what it sends of it, and what the server makes of that.
 
-    c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps, or None.
+    c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps from round to
+    round, `carried` `[c, j]` what each has from step to step of one round; or None. The broadcast
+    "params" is one model `[d]`; or b of them behind one another, `[b d]`, where `prelude` says so
+    and `origin` makes models of them. What clients begin with and carry follows from released
+    values and their own examples and state: like their models, it costs nothing beyond the message,
+    which is clipped.
     """
 
     keeps: ClassVar[int]
@@ -101,15 +132,19 @@ class Objective(Protocol):
     unproven: ClassVar[str]
     """Why it is refused under privacy; empty where its messages have a proven bound."""
     anchored: ClassVar[Anchor]
-    """Which of a client's gradients at the broadcast model is `state` `[c, d]`, if any: that of all
-    its examples ("all"), or at each step that of the same batch ("batch"). Not with `keeps`.
+    """Which other gradient of a client is asked for, if any: that of all its examples at its
+    `origin` ("all"), which is then its `state`, so not with `keeps`; or at each step that of the
+    same batch at its `anchor` ("batch").
     """
     measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
 
     @property
     def plain(self) -> bool:
-        """Whether steps go along the gradient, so that each parameter can step by itself."""
+        """Whether steps go along the gradient, so that each parameter can step by itself.
+
+        Nothing is carried then.
+        """
         ...
 
     @property
@@ -145,10 +180,42 @@ class Objective(Protocol):
         """The state `[k]` of a client that has none yet."""
         ...
 
+    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
+        """Where clients begin `[c, d]`, or `[d]` where all do alike: mostly the broadcast model.
+
+        `measured` `[c, b]` are their losses, where the part `measures` these.
+        """
+        ...
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
+        """What clients carry before the first step `[c, j]`, or `[j]` all alike; None: nothing."""
+        ...
+
+    def anchor(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
+    ) -> Tensor:
+        """Where an `anchored` "batch" has its other gradient, `[c, d]` or `[d]`.
+
+        Mostly at the broadcast model.
+        """
+        ...
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        """The direction `[c, d]` of a step, and what is carried after it, not in place.
+
+        Mostly `direction`, and what was carried. A coordinate whose direction is 0 stays: so a part
+        of a model is trained alone, for as many epochs as `step.epoch` says. Clients whose batch is
+        empty neither move nor change what they carry, whatever is said of them here.
+        """
+        ...
+
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        """The corrected gradient `[c, d]` to descend along."""
+        """The corrected gradient `[c, d]` to descend along: the short form of `along`.
+
+        Under `anchored` "batch", `state` is the gradient at the anchor.
+        """
         ...
 
     def message(

@@ -13,6 +13,7 @@ from torch import Tensor
 from accounting.durable import make_folder
 from accounting.ledger import Ledger
 from privfed.errors import Broken
+from privfed.local.course import Course
 from privfed.local.dp_sgd import ExamplePrivacy
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import Work
@@ -90,20 +91,23 @@ class PrivateSilos:
         """
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))
-        w = broadcast["params"].repeat(len(ids), 1)
+        course = Course.begin(trainer.objective, len(ids), broadcast, states)
         steps = [self._dp.steps(int(count)) for count in epochs]
+        device, taken = course.w.device, torch.tensor(steps).to(course.w)
         seeds = draws.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
-        with own_draws(w.device):
+        with own_draws(device):
             for place, (silo, each) in enumerate(zip(ids.tolist(), keys.each(), strict=True)):
-                seed_draws(int(seeds[place]), w.device)
-                now = w[place : place + 1]
-                state = None if states is None else states[place : place + 1]
+                seed_draws(int(seeds[place]), device)
+                now = course.of(slice(place, place + 1))
                 for step in range(steps[place]):
-                    grad = self._gradient(trainer, silo, now[0], each.derived(b"step %d" % step))
-                    move = trainer.direction(grad[None], now, broadcast, state)
-                    now -= trainer.lr * move
-        work = Work(torch.tensor(steps).to(w), trainer.lr, None, returning)
-        return trainer.objective.message(w, broadcast, states, work)
+                    fresh = each.derived(b"step %d" % step)
+                    grad = self._gradient(trainer, silo, now.w[0], fresh)[None]
+                    epoch = torch.tensor([step // self._dp.steps(1)], device=device)
+                    total = taken[place : place + 1]
+                    along = now.step(grad, None, step, epoch, total, trainer.lr)
+                    trainer.go(now, along, broadcast)
+        work = Work(taken, trainer.lr, None, returning, course.carried)
+        return trainer.objective.message(course.w, broadcast, states, work)
 
     def _gradient(self, trainer: LocalTrainer, silo: int, w: Tensor, keys: Keys) -> Tensor:
         federation = trainer.federation

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from privfed.data.federation import Federation
 from privfed.local.batches import Batches, plan_batches, steps
+from privfed.local.course import Course
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Objective, Work
+from privfed.local.objective import LocalStep, Objective, Work
 from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
 from privfed.vector import Indices
@@ -29,7 +30,7 @@ Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Rows `[c, *]` of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts."""
 Steering = Callable[[Tensor, Tensor, float], Tensor]
-"""From a direction `[c, d]`, how far models lie from the broadcast one `[c, d]`, and a rate: the
+"""From a direction `[c, d]`, how far models lie from where they started `[c, d]`, and a rate: the
 direction `[c, d]` that a simulated attacker takes instead."""
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
 """Salts that no epoch has."""
@@ -58,14 +59,17 @@ class LocalTrainer:
         """Whether steps go along the gradient."""
         return self.objective.plain and self.steering is None
 
-    def direction(
-        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
-    ) -> Tensor:
-        """What models w `[c, d]` descend along `[c, d]`: the objective's, and what attackers do."""
-        direction = self.objective.direction(grad, w, broadcast, state)
-        if self.steering is None:
-            return direction
-        return self.steering(direction, w - broadcast["params"], self.lr)
+    def go(
+        self, course: Course, step: LocalStep, broadcast: Broadcast, training: Tensor | None = None
+    ) -> None:
+        """Have clients take a step, as the objective says and attackers do.
+
+        Only clients who are `training` `[c, 1]` take it, where that is not all.
+        """
+        direction, carried = self.objective.along(step, broadcast)
+        if self.steering is not None:
+            direction = self.steering(direction, course.w - course.origin, self.lr)
+        course.go(direction, self.lr, carried, training)
 
     def train(
         self,
@@ -84,19 +88,18 @@ class LocalTrainer:
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
+        losses = self._losses(ids, broadcast["params"], keys)
+        course = Course.begin(self.objective, len(ids), broadcast, states, losses)
         if self.objective.anchored == "all":
-            states = self.gradients(ids, broadcast["params"], keys)
+            course = replace(course, state=self._gradients(ids, course.origin, keys))
         if self.way == "stacked":
-            w = self._stacked(batches, broadcast, states)
+            self._stacked(batches, broadcast, course)
         else:
-            w = self._loop(batches, broadcast, states, keys)
-        work = Work(
-            torch.from_numpy(batches.steps).to(w),
-            self.lr,
-            self._measured(ids, broadcast["params"], w, keys),
-            returning,
-        )
-        return self.objective.message(w, broadcast, states, work)
+            self._loop(batches, broadcast, course, keys)
+        measured = self._fishers(ids, course.w, keys) if losses is None else losses
+        steps = torch.from_numpy(batches.steps).to(course.w)
+        work = Work(steps, self.lr, measured, returning, course.carried)
+        return self.objective.message(course.w, broadcast, course.state, work)
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
         """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
@@ -104,19 +107,30 @@ class LocalTrainer:
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
-        still = params.expand(len(ids), -1)
-        return self._mean(ids, still, keys, self.batch_size, len(params), self._gradient)
+        return self._gradients(ids, params.expand(len(ids), -1), keys)
 
-    def _measured(self, ids: Indices, params: Tensor, w: Tensor, keys: Keys) -> Tensor | None:
-        """What the objective `measures`: losses `[c, 1]` at `params`, or Fishers `[c, d]` at w."""
-        if self.objective.measures == "loss":
-            still = params.expand(len(ids), -1)
-            return self._mean(ids, still, keys, self.batch_size, 1, self._loss)
-        if self.objective.measures == "fisher":  # the mean of squares is not the square of means
-            return self._mean(
-                ids, w, keys, 1, len(params), lambda *batch: self._gradient(*batch).square()
-            )
-        return None
+    def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
+        """`gradients` `[c, d]` at models w `[c, d]`."""
+        return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
+
+    def _losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
+        """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""
+        if self.objective.measures != "loss":
+            return None
+        models = params.view(-1, self.network.shapes.length)
+        losses = [
+            self._mean(ids, model.expand(len(ids), -1), keys, self.batch_size, 1, self._loss)
+            for model in models
+        ]
+        return torch.cat(losses, dim=1)
+
+    def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
+        """Fishers `[c, d]` at trained models w `[c, d]`, if the objective measures them."""
+        if self.objective.measures != "fisher":
+            return None
+        return self._mean(  # the mean of squares is not the square of means
+            ids, w, keys, 1, w.shape[1], lambda *batch: self._gradient(*batch).square()
+        )
 
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
@@ -159,28 +173,32 @@ class LocalTrainer:
         else:
             yield from (slice(client, client + 1) for client in range(count))
 
-    def _stacked(self, batches: Batches, broadcast: Broadcast, states: Tensor | None) -> Tensor:
-        device = broadcast["params"].device
-        rows, mask = (_by_step(each).to(device) for each in (batches.rows, batches.mask))
+    def _stacked(self, batches: Batches, broadcast: Broadcast, course: Course) -> None:
+        device = course.w.device
+        planned = batches.rows, batches.mask, batches.epochs
+        rows, mask, epochs = (_by_step(each).to(device) for each in planned)
         shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
-        w = broadcast["params"].repeat(len(batches.steps), 1)
+        total = torch.from_numpy(batches.steps).to(course.w)
         leaves, held = {}, 0
         for step, (count, all_train) in enumerate(batches.training()):
-            real, now = mask[step, :count], w[:count]
+            real, now = mask[step, :count], course.of(slice(count))
             x, y = self.federation.gather(rows[step, :count])
             if self.plain and all_train:
                 if count != held:
-                    leaves, held = self.network.leaves(now), count
+                    leaves, held = self.network.leaves(now.w), count
                 parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
                 self._descend(leaves, parts)
                 continue
-            grad = self._stacked_gradient(now, x, y, real)
-            state = None if states is None else states[:count]
+            grad, anchor = self._stacked_gradient(now.w, x, y, real), None
             if self.objective.anchored == "batch":
-                state = self._stacked_gradient(broadcast["params"].expand(count, -1), x, y, real)
-            move = self.lr * self.direction(grad, now, broadcast, state)
-            now -= torch.where(real.any(1, keepdim=True), move, 0.0)
-        return w
+                anchor = self._stacked_gradient(self._anchor(now, broadcast), x, y, real)
+            taken = now.step(grad, anchor, step, epochs[step, :count], total[:count], self.lr)
+            self.go(now, taken, broadcast, real.any(1, keepdim=True))
+
+    def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
+        """Where clients have the other gradient `[c, d]` of their batches."""
+        anchor = self.objective.anchor(course.w, broadcast, course.state, course.carried)
+        return anchor.expand(len(course.w), -1)
 
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Each client's gradient `[c, d]` of its mean loss over its real examples."""
@@ -191,33 +209,37 @@ class LocalTrainer:
     def _descend(self, leaves: Leaves, parts: list[Tensor]) -> None:
         torch._foreach_add_(list(leaves.values()), parts, alpha=-self.lr)
 
-    def _loop(
-        self, batches: Batches, broadcast: Broadcast, states: Tensor | None, keys: Keys
-    ) -> Tensor:
-        device = broadcast["params"].device
-        w = broadcast["params"].repeat(len(batches.rows), 1)
+    def _loop(self, batches: Batches, broadcast: Broadcast, course: Course, keys: Keys) -> None:
+        device, total = course.w.device, torch.from_numpy(batches.steps).to(course.w)
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
         with own_draws(device):
             for client, steps in enumerate(batches.steps):
                 seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
-                now = w[client : client + 1]
-                state = None if states is None else states[client : client + 1]
-                leaves = self.network.leaves(now[0])
+                now = course.of(slice(client, client + 1))
+                leaves = self.network.leaves(now.w[0])
+                epochs = torch.from_numpy(batches.epochs[client]).to(device)
                 for step in range(steps):
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
                     if self.plain:
                         self._descend(leaves, self.network.gradient_parts(leaves, x, y))
                         continue
-                    twice = self.objective.anchored == "batch"
-                    same = _draws(device) if twice else None
-                    grad = self.network.gradient(now[0], x, y)
-                    if same is not None:
-                        _draw_again(same, device)  # the same batch, dropout included
-                        state = self.network.gradient(broadcast["params"], x, y)[None]
-                    direction = self.direction(grad[None], now, broadcast, state)
-                    now.sub_(direction, alpha=self.lr)
-        return w
+                    grad, anchor = self._alone(now, broadcast, x, y)
+                    here = epochs[step : step + 1]
+                    taken = now.step(grad, anchor, step, here, total[client : client + 1], self.lr)
+                    self.go(now, taken, broadcast)
+
+    def _alone(
+        self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """One client's gradient `[1, d]` on a batch, and that at its anchor, where it has one."""
+        device = course.w.device
+        if self.objective.anchored != "batch":
+            return self.network.gradient(course.w[0], x, y)[None], None
+        before = _draws(device)
+        grad = self.network.gradient(course.w[0], x, y)
+        _draw_again(before, device)  # the same batch, dropout included
+        return grad[None], self.network.gradient(self._anchor(course, broadcast)[0], x, y)[None]
 
 
 def _by_step(each: NDArray[Any]) -> Tensor:

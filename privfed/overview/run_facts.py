@@ -23,8 +23,8 @@ class RunFacts:
     """A run directory as its files state it.
 
     `config` is the text of config.toml as tables, `ledger` None where nothing was begun, `summary`
-    empty where there is none, and `evaluated` the lines of metrics.jsonl by round. `held`: a
-    process is at work on it.
+    empty where there is none, `evaluated` the lines of metrics.jsonl by round, and `excluded` how
+    many parties were proved to lie in secure sums. `held`: a process is at work on it.
     """
 
     path: Path
@@ -33,6 +33,7 @@ class RunFacts:
     summary: Mapping[str, Any]
     evaluated: Mapping[int, Mapping[str, Any]]
     held: bool
+    excluded: int = 0
 
     @property
     def terms(self) -> Mapping[str, Any]:
@@ -78,6 +79,7 @@ def read_facts(path: Path) -> RunFacts:
         config = from_toml(directory.config.path.read_text(encoding="utf-8"))
         summary = _summary(directory.summary)
         evaluated = directory.metrics.by_round(_line)
+        excluded = len(directory.exclusions.culprits())
         ledger = _ledger(directory)  # last: of a run that goes on, it covers what the others state
     except (OSError, ValueError, TypeError) as error:
         raise unreadable(path, error) from None
@@ -85,7 +87,7 @@ def read_facts(path: Path) -> RunFacts:
         raise Broken(public_text(error)) from None
     if ledger and ledger.terms.get("config") != directory.config.digest():
         raise Broken("config.toml is not the configuration that the ledger was opened for")
-    return RunFacts(path, config, ledger, summary, evaluated, held)
+    return RunFacts(path, config, ledger, summary, evaluated, held, excluded)
 
 
 def number_in(facts: Mapping[str, Any], key: str) -> float | None:

@@ -28,9 +28,10 @@ class RunRow:
     `id` is the ledger's, which copies share. `reason` says why a run is broken. `charges` are
     rounds paid for, `rounds` those planned. `epsilon` covers earlier runs that the ledger counts;
     it is infinite where nothing is promised, of which `guarantee` may say why. `nominal`: `note`
-    says why it describes a simulation. `constant` is the `value` that the best constant answer has
-    of the `measure`. Runs whose `people` are equal are about the same ones. `began` and `seconds`
-    are from files' times.
+    says why it describes a simulation. `excluded` counts parties proved to lie in secure sums, and
+    `lost_claims` says what no longer holds for it. `constant` is the `value` that the best constant
+    answer has of the `measure`. Runs whose `people` are equal are about the same ones. `began` and
+    `seconds` are from files' times.
     """
 
     run: str
@@ -60,6 +61,8 @@ class RunRow:
     began: str | None = None
     seconds: float | None = None
     ledger_head: str | None = None
+    excluded: int = 0
+    lost_claims: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Every field by its name."""
@@ -109,6 +112,8 @@ def row_of(facts: RunFacts) -> RunRow:
         began=began,
         seconds=seconds,
         ledger_head=facts.head,
+        excluded=facts.excluded,
+        lost_claims=_lost_claims(facts),
     )
 
 
@@ -119,6 +124,12 @@ def _people_digest(facts: RunFacts) -> str | None:
         return None
     text = json.dumps(normal(stated), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _lost_claims(facts: RunFacts) -> str | None:
+    """What the summary says no longer holds."""
+    stated = facts.summary.get("lost_claims") if facts.summarised else None
+    return " ".join(map(str, stated)) or None if isinstance(stated, list) else None
 
 
 def _population_name(facts: RunFacts) -> str | None:

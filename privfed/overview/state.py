@@ -6,6 +6,7 @@ from privfed.overview.run_facts import RunFacts
 
 RUNNING, INTERRUPTED, ENDED = "running", "interrupted", "ended"
 STOPPED, BROKEN, NOT_BEGUN = "stopped at budget", "broken", "not begun"
+STOPPED_BY_LIARS = "stopped by liars"
 
 
 def state_of(facts: RunFacts) -> str:
@@ -18,6 +19,8 @@ def state_of(facts: RunFacts) -> str:
         return INTERRUPTED
     if facts.summary.get("stopped_at_budget") is True:
         return STOPPED
+    if facts.summary.get("stopped_by_liars"):
+        return STOPPED_BY_LIARS
     if facts.summary.get("stopped_early") is True:
         return ENDED
     rounds = planned_rounds(facts)

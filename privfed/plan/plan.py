@@ -78,6 +78,7 @@ class Plan:
             clients=config.data.clients,
             byzantine=config.aggregation.byzantine,
             schedule=config.server_schedule,
+            client_schedule=config.client_schedule,
             dropout=config.cohort.dropout,
             aborts=self.cost.telling_aborts,
             evaluates=evaluates,

@@ -58,7 +58,7 @@ def audit_table(audit: RunAudit) -> Table:
     pairs |= disjoint_row(facts["disjoint"] or ())
     if facts["guarantee"]:
         pairs |= {"meaning": "none", "guarantee": facts["guarantee"]}
-    pairs |= _canary_rows(audit)
+    pairs |= _canary_rows(audit) | _excluded_row(audit)
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
@@ -101,6 +101,16 @@ def _canary_rows(audit: RunAudit) -> dict[str, str]:
             "nothing to say: the run has not ended, too few of them entered, or what they saw "
             "(under private/) is not here"
         )
+    }
+
+
+def _excluded_row(audit: RunAudit) -> dict[str, str]:
+    """How many were proved to lie in secure sums, of which the ledger alone knows nothing."""
+    if not audit.excluded:
+        return {}
+    return {
+        "excluded": f"{audit.excluded} proved to lie in its secure sums (excluded.jsonl); whether "
+        "ε counts on them: privfed report"
     }
 
 

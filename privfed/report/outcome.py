@@ -43,7 +43,7 @@ def outcome_table(outcome: Outcome) -> Table:
             **_clients_rows(outcome),
             **_attack_row(outcome),
             **_misbehaviour_rows(outcome),
-            **_excluded_row(outcome),
+            **_excluded_rows(outcome),
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
             + (" (nominal)" if plan.simulation else "")
             + (", earlier runs included" if plan.before.runs else ""),
@@ -130,12 +130,14 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
     return {"misbehaviour": f"{words} (simulation only: report/simulation_only_clients.csv)"}
 
 
-def _excluded_row(outcome: Outcome) -> dict[str, str]:
-    """How many parties of secure sums were proved to lie, if any."""
-    if not outcome.excluded:
+def _excluded_rows(outcome: Outcome) -> dict[str, str]:
+    """Which parties of secure sums were proved to lie, if any, and what holds no longer for it."""
+    if not outcome.culprits:
         return {}
-    parties = counted(outcome.excluded, "site" if outcome.plan.cost.limits.sites else "client")
-    return {"excluded": f"{parties} proved to lie in secure sums (excluded.jsonl)"}
+    party = "site" if outcome.plan.cost.limits.sites else "client"
+    who = f"{counted(outcome.excluded, party)} proved to lie in secure sums (excluded.jsonl)"
+    lost = " ".join(outcome.lost_claims)
+    return {"excluded": who, **({"no longer holds": lost} if lost else {})}
 
 
 def _divergence_row(outcome: Outcome) -> dict[str, str]:

@@ -45,6 +45,7 @@ class Algorithm:
     clients: int
     byzantine: int = 0
     schedule: Schedule = CONSTANT
+    client_schedule: Schedule = CONSTANT
     dropout: float = 0.0
     aborts: float = 0.0
     """At least the probability that a round aborts for all to see (`privfed.secure.aborts`), where
@@ -60,10 +61,15 @@ class Algorithm:
     canaries: int = 0
     """How many made-up clients there may be in the population beside the `clients` declared."""
 
-    def server_in(self, round: int) -> ServerOptimizer:
-        """The server optimizer at its rate in `round`."""
-        factor = self.schedule.factor(round)
-        return self.server if factor == 1.0 else self.server.at(factor)
+    def moved(
+        self, round: int, params: Tensor, delta: Tensor, state: ServerState
+    ) -> tuple[Tensor, ServerState]:
+        """The server's step from `params` `[d]` in `round`: the next model `[d]`, and its state."""
+        server, factor = self.server, self.schedule.factor(round)
+        if server.in_client_rates:
+            rate = self.client_schedule.factor(round)
+            delta, factor = delta / rate if rate else delta, factor * rate
+        return (server if factor == 1.0 else server.at(factor)).step(params, delta, state)
 
     @property
     def cohorts(self) -> Cohorts:

@@ -80,6 +80,7 @@ class ByRows:
             "generator": lambda: self._generator(foreseen),
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
+            "model": lambda: exchange.broadcast["params"],
             "layers": lambda: torch.tensor(self._updates.world.layers),
             "histories": lambda: self._histories(exchange, ids),
         }

@@ -42,7 +42,7 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
         center = rule.center_after(center, released)
     delta, memory = objective.conclude(broadcast, center, state.objective, algorithm.cohorts)
     remembered = rule.memory_after(state.rule, params, center)
-    params, server = algorithm.server_in(round).step(params, delta, state.server)
+    params, server = algorithm.moved(round, params, delta, state.server)
     return replace(state, params=params, server=server, objective=memory, rule=remembered)
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 
+from defenses.types import RowRule
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.held_back import with_held_back
@@ -38,6 +39,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     """
     config, algorithm = plan.config, plan.algorithm()
     _refuse_other_people(plan, federation)
+    _refuse_unfit_rule(config, algorithm, network)
     if config.audit.by_inputs:
         refuse_uncraftable(config.audit, federation, network)
     evaluation, measures = None, None
@@ -76,6 +78,16 @@ def _refuse_other_people(plan: Plan, federation: Federation) -> None:
         _refuse_full_sums(plan, federation)
     elif plan.event.slack:
         refuse_population(everybody, clients)
+
+
+def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:
+    """Raises `Refused` where the aggregation rule does not suit the model's layers."""
+    rule = algorithm.rule
+    if isinstance(rule, RowRule) and (why := rule.unfit(network.shapes.sizes)):
+        raise Refused(
+            f"aggregation.rule = {config.names['rule']!r} does not suit this model: {why}; use "
+            'another rule, or model.name = "mlp"'
+        )
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
-from privfed.errors import Refused
+from privfed.errors import LiarsProved, Refused
+from privfed.plan.liars import refuse_liars
 from privfed.ranks import Ranks
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
@@ -23,7 +24,6 @@ from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
 from privfed.run.worker_rank import RankZero
 from privfed.run.world import Elsewhere, build_world, with_run_canaries
-from privfed.secure.aborts import refuse_uncharged_aborts
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -37,7 +37,10 @@ def play_to_end(
     ranks: Ranks,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
-    """Play from the last checkpoint to the last round, or to the budget."""
+    """Play from the last checkpoint to the last round, or to the budget.
+
+    Raises `LiarsProved` once all is saved, where the next round's claim would not hold.
+    """
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
         stride = 1 if ledger.chosen else run.rounds
@@ -59,15 +62,26 @@ def play_to_end(
         observer.before(setup.plan, expected, directory.path, begin.round)
     rank_zero = RankZero(ranks)
     loop = Loop(setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries)
-    end, stopped = loop.play(begin)
-    loop.save(end)
+    ending = loop.play(begin)
+    loop.save(ending.now)
     if canaries:
-        canaries.end(end.state.params)
-    outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
+        canaries.end(ending.now.state.params)
+    outcome = outcome_of(setup, directory, ledger, recorder, ending)
     if outcome.misbehaviour:
         directory.write_clients(outcome.misbehaviour.csv())
     directory.write_summary(outcome.to_json())
+    if ending.liars:
+        raise ending.liars
     return outcome
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where a run ended: at its last round, at its budget, or since `liars` left no claim."""
+
+    now: Checkpoint
+    at_budget: bool = False
+    liars: LiarsProved | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +98,8 @@ class Loop:
     tally: Tally | None
     canaries: RunCanaries | None
 
-    def play(self, now: Checkpoint) -> tuple[Checkpoint, bool]:
-        """Every round after `now`: where they ended, and whether that was at the budget."""
+    def play(self, now: Checkpoint) -> Ending:
+        """Every round after `now`: where they ended, and why."""
         config, constants = self.setup.plan.config, self.setup.network.digest()
         run = config.run
         self.rank_zero.begin(self.setup)
@@ -96,7 +110,10 @@ class Loop:
                 state = self._state_after(round, now.state)
             except BudgetExceeded:
                 self.rank_zero.end()
-                return now, True
+                return Ending(now, at_budget=True)
+            except LiarsProved as stop:
+                self.rank_zero.end()
+                return Ending(now, liars=stop)
             trained = state is not None and round not in config.evaluation_rounds
             updates = now.updates + trained
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
@@ -106,7 +123,7 @@ class Loop:
                 _refuse_changed(self.setup, constants)
                 self.save(now)
         self.rank_zero.end()
-        return now, False
+        return Ending(now)
 
     def save(self, now: Checkpoint) -> None:
         """The checkpoint first: what is kept of clients can be folded in again after a crash."""
@@ -128,7 +145,7 @@ class Loop:
             for memory in self.world.remembered:
                 memory.replay(round, released=after is not None)
             return after
-        self._refuse_uncharged_aborts(round)
+        refuse_liars(self.setup.plan, round, len(self.directory.exclusions.before(round)))
         self.rank_zero.announce(round, state)
         try:
             self.rank_zero.known = run_round(
@@ -138,14 +155,6 @@ class Loop:
             self._note(round, str(aborted))
             return None
         return self.rank_zero.known
-
-    def _refuse_uncharged_aborts(self, round: int) -> None:
-        """Raises `Refused` for a round whose sums may abort more often than is charged."""
-        plan = self.setup.plan
-        if plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
-            return
-        events = filter(None, (plan.event_in(round), plan.other_in(round)))
-        refuse_uncharged_aborts(len(self.directory.exclusions.before(round)), events)
 
     def _note(self, round: int, reason: str) -> None:
         """Write down that the round was aborted, and tell of it."""
@@ -172,11 +181,10 @@ def outcome_of(
     directory: RunDirectory,
     ledger: Ledger,
     recorder: Recorder,
-    end: Checkpoint,
-    stopped: bool,
+    ending: Ending,
 ) -> Outcome:
-    """How the run ended at `end`, `stopped` at its budget or not."""
-    plan, privacy = setup.plan, setup.plan.config.privacy
+    """How the run ended."""
+    plan, privacy, end = setup.plan, setup.plan.config.privacy, ending.now
     return Outcome(
         plan=plan,
         path=directory.path,
@@ -190,13 +198,14 @@ def outcome_of(
             against=plan.guarantee.against,
             uncovered=plan.guarantee.uncovered,
         ),
-        stopped_at_budget=stopped,
+        stopped_at_budget=ending.at_budget,
         ledger_head=ledger.head().hex(),
         public=len(setup.federation.public),
         aborts={
             round: why for round, why in directory.aborts.reasons().items() if round <= end.round
         },
-        excluded=sum(each.round <= end.round for each in directory.exclusions.culprits()),
+        culprits=tuple(e for e in directory.exclusions.culprits() if e.round <= end.round),
+        stopped_by_liars=str(ending.liars or ""),
         constant=recorder.constant(end),
         divergence=recorder.divergence,
         evaluations=int(end.state.evaluation.get("count", 0)),

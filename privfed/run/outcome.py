@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from accounting.guarantee import Guarantee, stated
 from privfed.measures.estimate import Estimate
+from privfed.plan.liars import lost_claims
 from privfed.plan.plan import ON_TRAINED, Plan
 from privfed.run.divergence import Divergence
 from privfed.run.forecast import Forecast
 from privfed.run.misbehaviour.evidence import Misbehaviour
+from privfed.secure.culprit import Culprit
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Outcome:
     `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
     those of the best answer that looks at nothing. `updates` counts rounds that moved the model,
     `charges` all that were paid for, `aborts` those whose secure sum was aborted, and why;
-    `excluded` counts parties that were proved to lie in one, and are left out since;
+    `culprits` were proved to lie in one, and are left out since: where more than the noise's claims
+    allow, `stopped_by_liars` says why the run ended before its next round;
     `guarantee` covers all charges and what earlier runs over the same population had spent.
     `public` counts clients declared public; `test_shared`: clients of the test set trained too.
     `evaluations` counts rounds in which clients evaluated, and `charged_measures` is what the last
@@ -93,7 +96,8 @@ class Outcome:
     public: int = 0
     test_shared: bool = False
     aborts: Mapping[int, str] = field(default_factory=dict)
-    excluded: int = 0
+    culprits: tuple[Culprit, ...] = ()
+    stopped_by_liars: str = ""
     constant: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence = field(default_factory=Divergence)
     evaluations: int = 0
@@ -101,6 +105,16 @@ class Outcome:
     stopped_early: bool = False
     misbehaviour: Misbehaviour | None = None
     """What speaks against which client, in simulations that watched rows."""
+
+    @property
+    def excluded(self) -> int:
+        """How many parties were proved to lie in secure sums, and are left out since."""
+        return len(self.culprits)
+
+    @property
+    def lost_claims(self) -> tuple[str, ...]:
+        """What was claimed, and no longer holds with these culprits; in sentences."""
+        return lost_claims(self.plan, self.culprits)
 
     @property
     def note(self) -> str | None:
@@ -137,6 +151,8 @@ class Outcome:
             "charges": self.charges,
             "aborted": len(self.aborts),
             "excluded": self.excluded,
+            "lost_claims": list(self.lost_claims),
+            "stopped_by_liars": self.stopped_by_liars or None,
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,

@@ -18,7 +18,7 @@ from scipy import stats
 from accounting.events import Event
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
-from privfed.errors import Refused
+from privfed.errors import LiarsProved, Refused
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness
 from privfed.secure.summation import Summation
@@ -139,13 +139,13 @@ def refuse_aborts(once: float, slack: float, delta: float) -> None:
 
 
 def refuse_uncharged_aborts(excluded: int, events: Iterable[Event]) -> None:
-    """Raises `Refused` where clients are left out, and an abort would tell who was drawn.
+    """Raises `LiarsProved` where clients are left out, and an abort would tell who was drawn.
 
     Aborts are charged for clients that drop out by coins. One that is left out is missing whenever
     it is drawn: sums abort more often than that.
     """
     if excluded and any(map(tells_who_was_drawn, events)):
-        raise Refused(
+        raise LiarsProved(
             "clients proved to lie in secure sums, and left out since (excluded.jsonl): "
             f"{excluded}. Without them sums abort more often than was charged, which tells who "
             "was drawn, and epsilon rests on that being a secret. The model of the last checkpoint "

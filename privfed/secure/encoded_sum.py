@@ -50,6 +50,7 @@ class SecureProtocol(Part):
     hides_rows: ClassVar[bool] = True
     approximate: ClassVar[bool] = False
     layers: ClassVar[bool] = False
+    names_liars: ClassVar[bool] = False
 
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""

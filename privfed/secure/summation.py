@@ -97,6 +97,8 @@ class RowHiding(SumProtocol, Protocol):
     """How many bits a whole number that is summed has."""
     range: float
     """The largest number of a row without a proven norm."""
+    names_liars: ClassVar[bool]
+    """Whether it names parties that lie, who are then left out of later rounds."""
 
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""

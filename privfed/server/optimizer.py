@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from pydantic import Field
 
@@ -18,6 +18,10 @@ State = Mapping[str, "Tensor"]
 
 class ServerOptimizer(Protocol):
     """A rule that moves the model `[d]` by each round's aggregate: two pure functions."""
+
+    in_client_rates: ClassVar[bool]
+    """Whether it counts in units of the clients' rate of each round: its deltas are divided by the
+    factor of their schedule, and its rate is multiplied by it."""
 
     def init(self, params: Tensor) -> State:
         """The state before the first round, for the model `params` `[d]`."""
@@ -37,6 +41,8 @@ class ServerOptimizer(Protocol):
 
 class WithRate(Part):
     """The base of server optimizers, which all have a learning rate `lr`."""
+
+    in_client_rates: ClassVar[bool] = False
 
     lr: float = Field(1.0, ge=0)
     """The server's learning rate."""

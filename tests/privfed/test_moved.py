@@ -46,12 +46,18 @@ def test_every_part_is_found_where_it_was(kind):
 
 UNMOVED = {
     "privfed.local.dp_sgd",
-    "privfed.local.objectives.worker_momentum",
+    *(
+        f"privfed.local.objectives.{name}"
+        for name in ("adaalter", "fedlin", "fedpa", "fedsplit", "worker_momentum")
+    ),
     "privfed.privacy.mechanisms.buffered",
     "privfed.privacy.mechanisms.pairwise_gaussian",
     "privfed.sampling.allocation",
     "privfed.secure.committee.protocol",
-    *(f"privfed.server.{name}" for name in ("fedavg", "fedavgm", "adaptive")),
+    *(
+        f"privfed.server.{name}"
+        for name in ("fedavg", "fedavgm", "adaptive", "lookahead", "slowmo")
+    ),
     *(
         f"privfed.measures.{name}"
         for name in (

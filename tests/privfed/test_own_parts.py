@@ -43,7 +43,11 @@ TOYS = {
     "measure": (*BY_CLIENTS, 'evaluation.measures=["toys:Sureness"]'),
     "watcher": ('run.watch=["toys:Counting"]',),
 }
-CASES = {**TOYS, "rule on rows": ("aggregation.rule=toys:FirstRow", *OPEN)}
+CASES = {
+    **TOYS,
+    "rule on rows": ("aggregation.rule=toys:FirstRow", *OPEN),
+    "objective with a course": ("client.objective=toys:Turns",),
+}
 
 
 def name_of(kind):

@@ -17,6 +17,7 @@ from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
 from privfed.data.federation import Examples
+from privfed.local.objectives.sgd import Sgd
 from privfed.measures.mean_measure import MeanMeasure
 from privfed.parts import Part
 from privfed.privacy.clipping import clip_rows, on_grid
@@ -154,6 +155,18 @@ class Halved(Part):
     def unseen(self, broadcast):
         return broadcast["params"].new_zeros(0)
 
+    def origin(self, broadcast, own, measured):
+        return broadcast["params"]
+
+    def carry(self, broadcast, own):
+        return None
+
+    def anchor(self, w, broadcast, own, carried):
+        return broadcast["params"]
+
+    def along(self, step, broadcast):
+        return step.grad, None
+
     def direction(self, grad, w, broadcast, own):
         return grad
 
@@ -165,6 +178,42 @@ class Halved(Part):
 
     def conclude(self, broadcast, released, memory, cohorts):
         return released, memory
+
+
+class Turns(Sgd):
+    """An objective on a course of its own: it begins at the better of two models, moves the even
+    coordinates in even epochs and the odd ones in odd ones, and sends the mean of its gradients.
+
+    Its gradients are those of a batch less half of those at the mean of models so far, which it
+    carries beside their sum.
+    """
+
+    anchored: ClassVar[str] = "batch"
+    measures: ClassVar[str] = "loss"
+
+    def prelude(self, params, memory):
+        yield from ()
+        return {"params": torch.cat([params, params + 0.5])}
+
+    def origin(self, broadcast, own, measured):
+        return broadcast["params"].view(2, -1)[measured.argmin(1)]
+
+    def carry(self, broadcast, own):
+        return torch.zeros_like(broadcast["params"])
+
+    def anchor(self, w, broadcast, own, carried):
+        return (carried.view(len(w), 2, -1)[:, 0] + w) / 2
+
+    def along(self, step, broadcast):
+        mean, total = step.carried.view(len(step.w), 2, -1).unbind(1)
+        grad = step.grad - step.anchor / 2
+        moves = (torch.arange(grad.shape[1]) + step.epoch[:, None]) % 2 == 0
+        mean = (mean * step.number + step.w) / (step.number + 1)
+        return grad * moves, torch.cat([mean, total + grad], dim=1)
+
+    def message(self, w, broadcast, own, work):
+        total = work.carried.view(len(w), 2, -1)[:, 1]
+        return -work.lr * total / work.steps[:, None].clamp(min=1), None
 
 
 class NoisySteps(Part):
@@ -200,6 +249,7 @@ class Fading(Part):
 class Signs(Part):
     """A server optimizer: a step of one length along each coordinate's sign."""
 
+    in_client_rates: ClassVar[bool] = False
     lr: float = 0.1
 
     def init(self, params):

@@ -1,20 +1,29 @@
-"""What packing rows takes beside a copy of them, and a sum of small rows beside its cryptography.
+"""What packing rows takes beside NumPy's own passes, and small sums beside their cryptography.
 
     python -m experiments.benchmarks.sums.packing [--lengths 1000000 20000000] [--clients 100]
 
-Each width is packed, and added to a sum, beside a copy of the same words, the bits of each number
-spread out and gathered (as an earlier version did it), and SHA-256 of the packed bytes, which a
-signature on them takes anyhow; all take turns, and a line has medians. A small sum is one in
-messages, bytes to bytes, of which nobody drops out. Its least are so many checks of signatures and
-key agreements as the protocol has, each as fast as it is alone. Clients apart have checked and
-agreed on nothing together, as in processes of their own; together they do each once, as in a
-simulation.
+A row of numbers of b bits in words of W is packed, and added to a sum as it lies in a message. Each
+stands beside what there would be without packing, in brackets as many times: a copy of the words
+to memory of its own, as a message has, and `total += words`. These move 2 W and 3 W bits a number,
+packing W + b and adding 2 W + b. They are one pass over the words. NumPy shifts, masks or adds in a
+pass each and has no operation that does two of these: where g numbers fill m words, packing takes
+3 + (m - 3) / g passes over as many bytes as the words have, and adding 2 + (2 m - 3) / g, and m / g
+more where words in a message do not lie at multiples of their bytes. "Passes" are what stands
+beside, and all passes but the first in the processor's cache: what bounds packing, however fast the
+memory is. SHA-256 of the packed bytes is what a signature on them takes anyhow. All take turns, and
+a line has medians.
+
+A small sum is one in messages, bytes to bytes, of which nobody drops out. Its least are so many
+checks of signatures and key agreements as the protocol has, each as fast as it is alone. Clients
+apart have checked and agreed on nothing together, as in processes of their own; together they do
+each once, as in a simulation.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
 import statistics
 import time
@@ -22,7 +31,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -32,24 +40,37 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import Policy
+from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
 from privfed.secure.masked.server import MaskingServer
-from privfed.secure.packing import PackedRows, Words
+from privfed.secure.packing import PackedRows
 from privfed.secure.primitives import KeyPair, random_key, signing_key, verified
 
 WIDTHS = (12, 16, 20, 31, 32, 48, 61)
-SPREAD = 1 << 15
-"""Numbers whose bits are spread out at once."""
+AT_ONCE = 1 << 17
+"""Bytes of a pass that stays in the cache."""
 
 
-def spread(words: Words, bits: int) -> list[NDArray[np.uint8]]:
-    """The packed bits of `words`, of so many at once, as they are spread out and gathered."""
-    packed = []
-    for start in range(0, len(words), SPREAD):
-        block = words[start : start + SPREAD]
-        each = np.unpackbits(block.view(np.uint8), bitorder="little").reshape(len(block), -1)
-        packed.append(np.packbits(each[:, :bits], bitorder="little"))
-    return packed
+def passes(bits: int) -> tuple[float, float]:
+    """Passes of packing, and of adding, over as many bytes as the words have."""
+    size = PackedRows(0, bits).word.itemsize
+    lanes = 8 * size // math.gcd(8 * size, bits)
+    words = lanes * bits // (8 * size)
+    copied = words if len(encode(Masked(bytes(32), 0, b""))) % size else 0
+    return 3 + (words - 3) / lanes, 2 + (2 * words - 3 + copied) / lanes
+
+
+def in_cache(word: np.dtype[np.unsignedinteger]) -> float:
+    """Milliseconds of a pass over a megabyte in the cache: the mean of a shift and an addition."""
+    words, others = np.ones((2, AT_ONCE // word.itemsize), word)
+    shift = np.array(1, word)
+
+    def both() -> None:
+        for _ in range(50):
+            np.left_shift(words, shift, others)
+            np.add(words, others, others)
+
+    return medians({"both": both}, 9)["both"] / 100 / (AT_ONCE / 1e6)
 
 
 def medians(ways: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
@@ -67,15 +88,29 @@ def packing(length: int, bits: int, turns: int) -> dict[str, float]:
     """Milliseconds of packing and adding a row `[length]`, and of what they stand beside."""
     rows = PackedRows(length, bits)
     words = np.random.default_rng(0).integers(0, 2**bits, length, np.uint64).astype(rows.word)
-    packed, copy, total = bytes(rows.pack(words)), words.copy(), rows.zeros()
+    packed, total = rows.pack(words), rows.zeros()
+    message = memoryview(encode(Masked(bytes(32), 0, packed)))
     ways = {
-        "copy": lambda: np.copyto(copy, words),
+        "copy": lambda: words.copy(),
         "pack": lambda: rows.pack(words),
-        "add": lambda: rows.add(total, packed),
-        "spread": lambda: spread(words, bits),
+        "sum": lambda: np.add(total, words, total),
+        "add": lambda: rows.add(total, message[-rows.size :]),
         "hash": lambda: hashlib.sha256(packed).digest(),
     }
-    return medians(ways, turns)
+    taken = medians(ways, turns)
+    for way, beside, count in zip(("pack", "add"), ("copy", "sum"), passes(bits), strict=True):
+        cached = (count - 1) * words.nbytes / 1e6 * in_cache(rows.word)
+        taken[f"passes of {way}"] = taken[beside] + cached
+    return taken
+
+
+def line(bits: int, of: Mapping[str, float]) -> list[str]:
+    """A line of the table of packing, from its milliseconds."""
+    cells = [str(bits)]
+    for way, beside in (("pack", "copy"), ("add", "sum")):
+        times = f"{of[way]:.2f} ({of[way] / of[beside]:.1f})"
+        cells += [f"{of[beside]:.2f}", times, f"{of[f'passes of {way}']:.2f}"]
+    return [*cells, f"{of['hash']:.2f}"]
 
 
 def small_sum(clients: int, length: int, apart: bool) -> tuple[float, float]:
@@ -145,16 +180,12 @@ def main() -> None:
     asked = parser.parse_args()
     console = Console(width=110)
     for length in asked.lengths:
-        table = Table(title=f"rows of {length:,}, one thread, ms; in brackets: times a copy")
-        for name in ("bits", "copy", "pack", "add to a sum", "bits spread out", "SHA-256"):
+        title = f"rows of {length:,}, one thread, ms"
+        table = Table(title=title)
+        for name in ("bits", "copy", "pack", "passes", "sum", "add", "passes", "SHA-256"):
             table.add_column(name, justify="right")
         for bits in WIDTHS:
-            of = packing(length, bits, asked.turns)
-            beside = [
-                f"{of[name]:.2f} ({of[name] / of['copy']:.1f})"
-                for name in ("pack", "add", "spread")
-            ]
-            table.add_row(str(bits), f"{of['copy']:.2f}", *beside, f"{of['hash']:.2f}")
+            table.add_row(*line(bits, packing(length, bits, asked.turns)))
         console.print(table)
     table = Table(title=f"a sum over {asked.clients} clients of 100 numbers, one thread, ms")
     for name in ("", "a client", "the server"):

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, ClassVar
 
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Anchor, Cohorts, Measures, Memory, Work
+from privfed.local.objective import Anchor, Cohorts, LocalStep, Measures, Memory, Work
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -33,7 +33,7 @@ class Sgd(Part):
     @property
     def plain(self) -> bool:
         """Whether steps go along the gradient alone, whatever a subclass inherits."""
-        return type(self).direction is Sgd.direction
+        return type(self).direction is Sgd.direction and type(self).along is Sgd.along
 
     @property
     def sends_updates_alone(self) -> bool:
@@ -57,6 +57,21 @@ class Sgd(Part):
     def unseen(self, broadcast: Broadcast) -> Tensor:
         params = broadcast["params"]
         return params.new_zeros(self.keeps * len(params))
+
+    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
+        return broadcast["params"]
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
+        return None
+
+    def anchor(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
+    ) -> Tensor:
+        return broadcast["params"]
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        state = step.state if step.anchor is None else step.anchor
+        return self.direction(step.grad, step.w, broadcast, state), step.carried
 
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None

@@ -14,7 +14,7 @@ from privfed.parts import find
 from privfed.plan.rule import rule_of, rules_by_sums, tolerates, weighs_by_examples
 from privfed.registry import BUILT_IN
 
-_OF_UPDATES = frozenset({"root", "center", "histories"})
+_OF_UPDATES = frozenset({"root", "center", "model", "histories"})
 """What a rule may need that is about updates, and not about gradients."""
 
 

@@ -66,8 +66,8 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
             f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
-            'alone; use "sgd", "fedprox", "fedfor", "scaffold", "feddyn" or '
-            '"worker_momentum"'
+            'alone; use "sgd", "fedprox", "fedfor", "scaffold", "feddyn", "fedsplit", "adaalter", '
+            '"fedpa" or "worker_momentum"'
         )
 
 

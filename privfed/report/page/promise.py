@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from accounting.guarantee import Guarantee, left_out, sentence
 from privfed.auditing.audited_run import RunAudit
+from privfed.plan.liars import COUNTS_ON_OTHERS
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
@@ -62,6 +63,7 @@ def headline(facts: PageFacts) -> str:
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
         + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
         + ("; what the model started from is not covered" if bound.uncovered else "")
+        + ("; more were proved to lie in sums than this allows" if facts.lost_claims else "")
     )
 
 
@@ -69,8 +71,9 @@ def _quotations(facts: PageFacts) -> Iterator[str]:
     if why := facts.audit.terms.get("guarantee"):
         yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
         return
+    yield from facts.lost_claims
     for bound in (facts.audit.guarantee, facts.audit.other, facts.audit.examples):
-        if bound:
+        if bound and not (facts.lost_claims and bound.against in COUNTS_ON_OTHERS):
             yield _quotation(bound, facts)
 
 

@@ -19,11 +19,13 @@ from privfed.config.config import Config
 from privfed.errors import Broken, PrivfedError, Refused
 from privfed.json_text import with_numbers
 from privfed.plan.evaluation_cost import measure_row_of
+from privfed.plan.liars import lost_claims
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import RoundForecast, round_exchange
+from privfed.secure.culprit import Culprit
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
 
@@ -33,9 +35,9 @@ class PageFacts:
     """A run whose ledger is in order.
 
     `rounds` are its evaluated rounds, `summary` is empty where it has not ended, `attackers` where
-    nobody attacks, and `clients` where nobody watched their rows. `keys` are those of its
-    configuration as they are written; `plan`, `exchange` and the `power` of its canaries follow
-    from them, None where its parts are not at hand.
+    nobody attacks, and `clients` where nobody watched their rows; `culprits` were proved to lie in
+    its secure sums. `keys` are those of its configuration as they are written; `plan`, `exchange`
+    and the `power` of its canaries follow from them, None where its parts are not at hand.
     """
 
     path: Path
@@ -44,6 +46,7 @@ class PageFacts:
     rounds: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any]
     aborts: Mapping[int, str]
+    culprits: Sequence[Culprit]
     attackers: Mapping[str, Any]
     clients: Sequence[Mapping[str, str]]
     keys: Mapping[str, Mapping[str, Any]]
@@ -69,6 +72,13 @@ class PageFacts:
         against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
         nominal = ", nominal" if self.nominal else ""
         return f"one {bound.unit}, {bound.relation}, {bound.sampler} sampling{against}{nominal}"
+
+    @property
+    def lost_claims(self) -> Sequence[str]:
+        """What was claimed, and no longer holds with these culprits; in sentences."""
+        if self.plan is None:
+            return tuple(map(str, self.summary.get("lost_claims") or ()))
+        return lost_claims(self.plan, self.culprits)
 
     @property
     def measures(self) -> list[str]:
@@ -101,6 +111,7 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
         rounds=tuple(map(_evaluated, directory.metrics.by_round(with_numbers).values())),
         summary=_summary_of_now(_document(directory.summary), ledger),
         aborts=directory.aborts.reasons(),
+        culprits=directory.exclusions.culprits(),
         attackers=_document(directory.path / "report" / "attackers.json"),
         clients=_table(directory.clients),
         keys=from_toml(directory.config.path.read_text(encoding="utf-8")),

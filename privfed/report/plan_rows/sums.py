@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privfed.plan.liars import liars_in_words
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.report.plan_rows.sites import site_noise_rows
@@ -33,6 +34,8 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"with {protocol.begun(limits)} clients or more, as few as make aborts cost "
             "next to nothing"
         )
+    if liars := liars_in_words(plan):
+        pairs["liars"] = liars
     return pairs
 
 

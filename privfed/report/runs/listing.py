@@ -126,6 +126,8 @@ def _notes(listing: Listing) -> dict[str, str]:
             pairs[on_a_line(_name(row.run, folder))] = on_a_line(f"broken: {row.reason}")
         elif row.note and not row.nominal:
             pairs[on_a_line(_name(row.run, folder))] = on_a_line(row.note)
+    for row in filter(lambda row: row.excluded, listing.rows):
+        pairs[f"{on_a_line(_name(row.run, folder))}: left out"] = on_a_line(_left_out(row))
     if groups := listing.same_people:
         lines = [on_a_line(line) for group in groups[:_SHOWN] for line in _group_lines(group)]
         hidden = len(groups) - _SHOWN
@@ -134,6 +136,12 @@ def _notes(listing: Listing) -> dict[str, str]:
     pairs["times"] = "from files' times: a copy has its own, and pauses of a resumed run count"
     pairs["proof"] = "`privfed audit RUN` holds a run's files against its ledger"
     return pairs
+
+
+def _left_out(row: RunRow) -> str:
+    """How many parties were proved to lie in secure sums, and what no longer holds for it."""
+    lost = f". {row.lost_claims}" if row.lost_claims else ""
+    return f"{row.excluded} proved to lie in its secure sums (excluded.jsonl){lost}"
 
 
 def _group_lines(group: SamePeople) -> Iterator[str]:

@@ -32,12 +32,13 @@ from privfed.round.round import run_round
 from privfed.run.assemble import evaluation_of
 from privfed.run.evaluation.charged_measures import charged_measures
 from privfed.run.last_state import last_checkpoint
-from privfed.run.loop import outcome_of
+from privfed.run.loop import Ending, outcome_of
 from privfed.run.lost_private import refuse_lost
 from privfed.run.recorder import Recorder
 from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
 from privfed.run.world import build_world
+from privfed.secure.aborts import refuse_uncharged_aborts
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -149,6 +150,8 @@ def _evaluated(
     algorithm, round = evaluating.evaluation, last + 1
     assert algorithm is not None
     event, privacy = algorithm.event(round), setup.plan.config.privacy
+    if not setup.plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
+        refuse_uncharged_aborts(len(directory.exclusions.before(round)), [event])
     _raise_budget(setup, ledger, event, directory)
     Checkpoint(round, begin.updates, begin.state, ledger.head()).save(directory, setup.network)
     world = build_world(evaluating, directory, ledger, begin)
@@ -194,8 +197,8 @@ def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger)
     plan = replace(setup.plan, config=config, budgets=ledger.budgets)
     setup = replace(setup, plan=plan)
     recorder = Recorder(setup, directory, ledger, None, end)
-    stopped = directory.stopped_at_budget()
-    outcome = outcome_of(setup, directory, ledger, recorder, end, stopped)
+    ending = Ending(end, directory.stopped_at_budget())
+    outcome = outcome_of(setup, directory, ledger, recorder, ending)
     directory.write_summary(outcome.to_json())
 
 

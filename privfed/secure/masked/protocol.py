@@ -49,6 +49,7 @@ class MaskedSums(SecureProtocol):
     seen: ClassVar[str] = "the server sees exact sums, never a row"
     opener: ClassVar[str] = "the server"
     layers: ClassVar[bool] = True
+    names_liars: ClassVar[bool] = True
     threshold: float = Field(0.6, gt=0, le=1)
     """The fraction of a cohort, or of all sites, that has to stay to the end."""
     admitted: int = Field(0, ge=0)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import FEATURES, Rounds, built, population, rows_of, trainer
+from papers import full_batches, gradients, quadratics
 from small import same_run, small, trained
 from torch import nn
 
-from privfed.data.federation import Examples, Federation
 from privfed.local.client_states import ClientStates
 from privfed.local.objective import Cohorts, Work
 from privfed.local.objectives.fedcurv import FedCurv
@@ -17,8 +17,7 @@ from privfed.local.objectives.feddyn import FedDyn
 from privfed.local.objectives.mime import Mime
 from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
-from privfed.models.losses.squared_error import SquaredError
-from privfed.models.recipes import Foreign, Logistic
+from privfed.models.recipes import Foreign
 from privfed.parts import find
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.registry import BUILT_IN
@@ -38,29 +37,6 @@ class Turns(Poisson):
         first = (round - 1) * self.size % len(sizes)
         return replace(super().sample(round, clients, sizes, streams),
                        clients=np.arange(first, first + self.size))  # fmt: skip
-
-
-def full_batches(folder, objective, *, epochs=2, way="stacked", **changes):
-    """Every client in every round, one batch an epoch, the plain mean of rows."""
-    settings = {"size": 4, "mechanism": NoPrivacy()} | changes
-    rounds = Rounds(folder, (3, 9, 4, 6), objective=objective, **settings)
-    for name, value in (("epochs", epochs), ("batch_size", 9), ("way", way)):
-        object.__setattr__(rounds.local, name, value)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
-    return rounds
-
-
-def gradients(rounds):
-    people, net = rounds.local.federation, rounds.local.network
-
-    def gradient(client, w):
-        start, end = people.offsets[client : client + 2]
-        leaf = w.detach().requires_grad_()
-        x, y = people.examples.x[start:end], people.examples.y[start:end]
-        net.losses(leaf, x, y).mean().backward()
-        return leaf.grad
-
-    return gradient
 
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
@@ -155,32 +131,6 @@ def test_scaffold_is_fedavg_where_each_client_is_seen_once_and_not_beyond(tmp_pa
             runs[name, count] = rounds.run(count).params
     torch.testing.assert_close(runs["scaffold", 4], runs["sgd", 4], rtol=1e-4, atol=1e-6)
     assert not torch.allclose(runs["scaffold", 5], runs["sgd", 5], atol=1e-3)
-
-
-def quadratics(folder, objective, size, seed=0, empty=0):
-    """Eight clients, each with a least-squares problem of its own, and their common optimum.
-
-    And `empty` clients without examples.
-    """
-    generator = torch.Generator().manual_seed(5)
-    count, features = 8, 3
-    x = torch.randn(count, 6, features, generator=generator)
-    x = x * torch.linspace(0.3, 1.5, count)[:, None, None]
-    y = x @ torch.randn(count, features, 1, generator=generator) * 2
-    y = (y + torch.randn(count, 1, 1, generator=generator)).reshape(-1, 1)
-    examples = Examples(x.reshape(-1, features), y, 1)
-    sizes = (6,) * count + (0,) * empty
-    people = Federation(examples, np.concatenate([[0], np.cumsum(sizes)]), examples)
-    net = built(Logistic(), (features,), 1,
-                y=y, x=examples.x, loss=SquaredError())  # fmt: skip
-    rounds = Rounds(folder, sizes, federation=people, size=size, objective=objective,
-                    mechanism=NoPrivacy(), seed=seed, network=net, chunk=count)  # fmt: skip
-    for name, value in (("lr", 0.1), ("epochs", 10), ("batch_size", 6)):
-        object.__setattr__(rounds.local, name, value)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
-    ones = torch.cat([examples.x, torch.ones(len(y), 1)], dim=1).double()
-    best = torch.linalg.lstsq(ones, y.double()).solution.squeeze(1)
-    return rounds, best.float()
 
 
 @pytest.mark.parametrize("size, count", [(8, 60), (4, 100)])

@@ -16,10 +16,12 @@ from attacks.updates.simple import FreeRider, Scaling, SignFlip
 from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.local.lies import Lies
+from privfed.local.objectives.adaalter import AdaAlter
 from privfed.local.objectives.fedcurv import FedCurv
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.feddyn import FedDyn
 from privfed.local.objectives.fedfor import FedFor
+from privfed.local.objectives.fedlin import FedLin
 from privfed.local.objectives.fednova import FedNova
 from privfed.local.objectives.fedprox import AdaptiveFedProx, FedProx
 from privfed.local.objectives.mime import Mime, MimeLite
@@ -43,12 +45,13 @@ OPEN = ("privacy.mechanism=none",)
 EXTRA = {
     "scaffold": (Scaffold(), "control"),
     "mimelite": (MimeLite(), "gradient"),
+    "adaalter": (AdaAlter(), "squares"),
     "fednova": (FedNova(), "steps"),
     "fedcurv": (FedCurv(), "fisher"),
     "fedprox_adaptive": (AdaptiveFedProx(), "loss"),
 }
 """Objectives whose rows have more than an update, and one part of it."""
-FIRST = {"feddane": FedDane(), "mime": Mime()}
+FIRST = {"feddane": FedDane(), "mime": Mime(), "fedlin": FedLin()}
 """Objectives that ask for gradients first."""
 ALONE = {"sgd": Sgd(), "fedprox": FedProx(), "feddyn": FedDyn(), "fedfor": FedFor()}
 """Objectives whose clients send an update, and nothing more."""

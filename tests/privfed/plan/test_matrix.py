@@ -77,7 +77,7 @@ def pairs(*kinds):
 
 def test_every_rule_protocol_mechanism_and_sampler():
     every = list(combinations(base(), built_in("rule", "protocol", "mechanism", "sampler")))
-    assert len(every) == 22 * 5 * 8 * 7
+    assert len(every) == 23 * 5 * 8 * 7
     for one in every:
         sound(one)
     allowed = [one for one in every if one.event is not None]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import Rounds, Seen, population
 from small import model, small, trained
+from torch import nn
 
 from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, CHANGE, Event
@@ -461,3 +462,31 @@ def test_a_rule_from_outside_has_to_be_one():
 )
 def test_a_plan_says_what_a_rule_sees_and_withstands(keys, said):
     assert re.search(said, rule_in_words(small(*OPEN, *keys)))
+
+
+def test_matched_averaging_is_told_the_model_and_refuses_one_without_layers(tmp_path):
+    """Of a perceptron in a run; without biases nobody knows which numbers are a unit's."""
+    keys = ("aggregation.rule=fedma", *OPEN, "run.rounds=2")
+    assert trained(tmp_path, *keys, "model.name=mlp", "model.hidden=[4]").updates == 2
+    with pytest.raises(Refused, match="does not suit this model: its parameters are no chain"):
+        prepare(small(*keys, f"model.name={__name__}:unbiased"))
+
+
+def unbiased(features, width):
+    """A model whose layers have no biases."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(features), width, bias=False))
+
+
+@pytest.mark.parametrize(
+    "keys, why",
+    [
+        ((), "needs to see every client's row, and a function of rows has no proven sensitivity"),
+        ((*OPEN, "secure.protocol=masks", *EVERY_TIME), "needs rows, which a secure sum never"),
+        ((*OPEN, "client.objective=fedlin"), "average gradients before updates"),
+        ((*OPEN, "client.objective=adaalter"), "sum more than an update"),
+    ],
+    ids=["central noise", "secure sums", "two exchanges", "two vectors"],
+)
+def test_matched_averaging_is_refused_without_rows_of_updates(keys, why):
+    with pytest.raises(Refused, match=why):
+        plan(small("aggregation.rule=fedma", *keys))

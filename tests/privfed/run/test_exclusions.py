@@ -8,13 +8,25 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import Rounds
+from html_page import Document
 from masked_sums import signed, tampering
-from small import same_run, stop_after, trained
+from rich.console import Console
+from small import same_run, small, stop_after, trained
 
 from accounting.ledger import Ledger
-from privfed.errors import Refused
+from privfed.auditing.run_audit import audit
+from privfed.errors import LiarsProved
+from privfed.overview.listing import list_runs
+from privfed.overview.run_row import row_at
+from privfed.plan.liars import hostile_limit, liars_in_words, lost_claims, refuse_liars
+from privfed.plan.plan import plan
+from privfed.report.audit import audit_table
+from privfed.report.outcome import outcome_table
+from privfed.report.page.write import write_run_page
+from privfed.report.runs.listing import RunsTable
 from privfed.round.updates import ClientUpdates
 from privfed.round.world import NoExclusions
+from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
 from privfed.sampling.cohort import Cohort
 from privfed.secure.culprit import Culprit
@@ -76,12 +88,118 @@ def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
     """Its sums abort more often than is charged, and each abort tells of the draw."""
     keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
-    with pytest.raises(Refused, match=r"left out since \(excluded.jsonl\): 1"):
+    with pytest.raises(LiarsProved, match=r"left out since \(excluded.jsonl\): 1"):
         trained(tmp_path / "run", *KEYS, *keys)
     directory = RunDirectory(tmp_path / "run")
     named = {each.round for each in directory.exclusions.culprits()}
     charged = [charge.round for charge in Ledger.load(directory.path / "ledger.jsonl").charges]
     assert named == {charged[-1]}, "the round after the liar is named is neither charged nor drawn"
+
+
+SHARED = ("privacy.mechanism=skellam", "secure.colluders=0.2", "run.rounds=2")
+
+
+def printed(table):
+    with (console := Console(width=400)).capture() as capture:
+        console.print(table)
+    return " ".join(capture.get().split())
+
+
+def flat(page, tag):
+    return " ".join(" ".join(page.texts(tag)).split())
+
+
+def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path, senders):
+    """The run stops before the next charge; its files and page say what no longer holds."""
+    path = tmp_path / "run"
+    with pytest.raises(LiarsProved, match=r"one of the clients .* aggregation\.byzantine = 1 or"):
+        trained(path, *KEYS, *SHARED)
+    assert [charge.round for charge in Ledger.load(path / "ledger.jsonl").charges] == [1]
+    summary = json.loads((path / "report/summary.json").read_text())
+    assert summary["rounds"] == summary["excluded"] == 1
+    assert "left out its part of the noise" in summary["stopped_by_liars"]
+    (lost,) = summary["lost_claims"]
+    assert lost.startswith("Neither ε, against the server or against readers")
+    row = row_at(path)
+    assert (row.state, row.excluded, row.lost_claims) == ("stopped by liars", 1, lost)
+    assert audit(path).excluded == 1
+    assert "excluded 1 proved to lie in its secure sums" in printed(audit_table(audit(path)))
+    assert f"run: left out 1 proved to lie in its secure sums (excluded.jsonl). {lost}" in printed(
+        RunsTable(list_runs(tmp_path))
+    )
+    page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
+    assert page.texts("blockquote") == [lost]
+    assert "client round exchange what it did by 8 1 0 told another share" in flat(page, "table")
+    assert f"No longer holds. {lost}" in flat(page, "div")
+    before = (path / "ledger.jsonl").read_bytes()
+    with pytest.raises(LiarsProved, match=r"one of the clients"):
+        resume(path, lambda stored: stored)
+    assert (path / "ledger.jsonl").read_bytes() == before
+
+
+def test_what_a_liar_of_the_last_round_takes_away_is_said_where_the_run_ends(tmp_path, senders):
+    outcome = trained(tmp_path / "run", *KEYS, *SHARED, "run.rounds=1")
+    assert not outcome.stopped_by_liars
+    words = printed(outcome_table(outcome))
+    assert "no longer holds Neither ε" in words
+    assert "none of a cohort's clients is hostile (aggregation.byzantine)" in words
+
+
+def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path, senders):
+    path, declared = tmp_path / "run", "aggregation.byzantine=1"
+    outcome = trained(path, *KEYS, *SHARED, declared)
+    assert (outcome.updates, outcome.excluded, outcome.lost_claims) == (2, 1, ())
+    RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
+    with pytest.raises(LiarsProved, match=r"2 clients were .* aggregation\.byzantine = 2 or more"):
+        resume(path, lambda stored: stored.with_run(rounds=3))
+    page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
+    assert "complaints of 5 holders" in flat(page, "table")
+    assert "to others they prove nothing" in flat(page, "ul")
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit", "words"),
+    [
+        ((), None, "left out of all later rounds, and the run goes on"),
+        (SHARED, 0, "stops the run: ε holds while none of a cohort's clients is hostile"),
+        ((*SHARED, "privacy.sizing=layers"), 0, "stops the run: ε holds while none"),
+        ((*SHARED, "aggregation.byzantine=2"), 2, "; with more than 2 the run stops: ε holds"),
+        (("cohort.sampler=poisson", "cohort.size=11"), None, "stops the run: ε rests on a secret"),
+        (("secure.simulate=arithmetic",), None, ""),
+    ],
+    ids=["central", "shared", "layers", "declared", "secret_draw", "arithmetic"],
+)
+def test_before_a_run_it_is_said_what_a_liar_would_do(keys, limit, words):
+    planned = plan(small(*KEYS, "privacy.delta=0.05", *keys), length=21)
+    stated = hostile_limit(planned)
+    assert (stated and stated.most) == limit
+    assert words in liars_in_words(planned)
+    assert bool(words) is bool(liars_in_words(planned))
+
+
+def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
+    """And what holds against all other sites counts on none of these."""
+    keys = ("data.sites=5", "secure.colluders=0.3", "cohort.sampler=poisson", "cohort.size=4")
+    planned = plan(small("secure.protocol=masks", *SHARED, *keys), length=21)
+    culprits = [Culprit(site, 1, 0, "wrong share") for site in range(3)]
+    refuse_liars(planned, 2, culprits=2)
+    assert lost_claims(planned, culprits[:2]) == ()
+    with pytest.raises(LiarsProved, match=r"3 sites were .* at most 2 of the sites are hostile"):
+        refuse_liars(planned, 2, culprits=3)
+    (lost,) = lost_claims(planned, culprits)
+    assert lost.startswith("ε against the server, readers and colluding sites does not hold")
+    assert lost.endswith("counts on nobody else's noise, and holds.")
+    assert "a site that is proved to lie" in liars_in_words(planned)
+
+
+def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
+    keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
+    path = trained(tmp_path / "run", *KEYS, *keys).path
+    RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
+    before = (path / "ledger.jsonl").read_bytes()
+    with pytest.raises(LiarsProved, match="left out since"):
+        evaluate_by_clients(path, 0.5, {"size": 11})
+    assert (path / "ledger.jsonl").read_bytes() == before
 
 
 def test_a_list_of_culprits_survives_a_torn_line_and_names_each_once(tmp_path):

@@ -43,9 +43,8 @@ def test_rows_are_packed_as_defined_and_unpacked_again(bits, data):
     lanes, stretch = len({piece.lane for piece in PackedRows(0, bits)._pieces}), 3
     columns, more = data.draw(st.integers(0, 2 * stretch + 1)), data.draw(st.integers(-1, 1))
     length = max(0, columns * lanes + more)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(packing, "_STRETCH", stretch * PackedRows(0, bits).word.itemsize)
-        rows = PackedRows(length, bits)
+    rows = PackedRows(length, bits)
+    rows._stretch = stretch
     numbers = row(length, bits, data.draw(st.integers(0, 2**32))).astype(rows.word)
     above = rows.word.type(-(2**bits) % 2 ** (8 * rows.word.itemsize))
     packed = rows.pack(numbers | above)  # what is above a number is no part of it

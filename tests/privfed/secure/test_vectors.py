@@ -7,12 +7,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import second_client
+from second_client import arithmetic, graphs, noise
 
+from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.table_sampler import skellam_table
+from privfed.privacy.noise.uniforms import REST
 from privfed.secure.agreement import PROTOCOL
 from privfed.secure.masked import random_graph
 from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
 from privfed.secure.masked.graph import neighbours
+from privfed.secure.masked.layered_noise import next_layer
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
@@ -24,6 +28,7 @@ from privfed.secure.masked.messages.sealed_shares import (
 )
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.seeded_uniforms import CipherUniforms
 from privfed.secure.masked.shamir import reconstruct, share
 from privfed.secure.primitives import Expander, KeyPair, seal, signing_key
 
@@ -82,6 +87,7 @@ def derivations(sent):
         "secret": _case(one.agree(other.public), private=b"1" * 32, public=other.public),
         "signature": _case(signed.sign(b"text"), seed=b"i" * 32, text=b"text"),
         "commitment": _case(commit(AGREED, b"b" * 32), agreed=AGREED, secret=b"b" * 32),
+        "graph key": _case(random_graph.coins_of(AGREED), agreed=AGREED),
         "no layers": _case(commit(AGREED, b""), agreed=AGREED, secret=b""),
         "self key": _case(self_key(CONTEXT, b"b" * 32), agreed=CONTEXT, seed=b"b" * 32),
         "channel key": _case(channel_key(CONTEXT, b"s" * 32, 9, 4), **secret, **way),
@@ -99,6 +105,30 @@ def _case(result, **given):
     return {**given, "result": result}
 
 
+def layers_of_noise():
+    """Layers of 100 clients: bounds, variances and seeds, and what one draws of the first."""
+    terms = {"variance": 100000.5, "tolerance": 0.3, "colluders": 1, "waste": 0.05}
+    layers, count = Layers(**terms), 100
+    shares = [layers.layer(count, number + 1) for number in range(layers.count(count))]
+    variances = [layers.base(count).variance, *(share.variance for share in shares)]
+    draws = {at.start: noise.tolist() for at, noise in shares[0].blocks(CipherUniforms(SEED), 11)}
+    table = skellam_table(variances[1])
+    leading = CipherUniforms(SEED).leading(3).tolist()
+    numbers = [(a << REST) + CipherUniforms(SEED).rest(at) for at, a in enumerate(leading)]
+    return {
+        **terms,
+        "clients": count,
+        "boundaries": layers.boundaries(count),
+        "staying": [layers.staying(count, gone) for gone in range(32)],
+        "variances": variances,
+        "seed": SEED,
+        "next seed": next_layer(SEED),
+        "uniform": numbers,
+        "table": {str(j): table.exact[j - table.first] for j in (-40, -3, 0, 40)},
+        "draws": draws[0],
+    }
+
+
 def rows():
     """Masks, and rows in bytes, at a width of each kind."""
     cases = []
@@ -112,7 +142,7 @@ def rows():
     return cases
 
 
-def graphs():
+def graph_draws():
     """Neighbours of each of 20 clients, on a circle and on a random graph."""
     draws = {"circle": neighbours, "random": random_graph.partners}
     lists = {
@@ -140,7 +170,8 @@ def vectors():
             "derived": derivations(sent),
             "sharing": sharing(),
             "rows": rows(),
-            "graphs": graphs(),
+            "graphs": graph_draws(),
+            "layers": layers_of_noise(),
         }
     )
 
@@ -177,25 +208,45 @@ def test_shares_of_the_file_give_its_secret():
     assert reconstruct(values, case["threshold"]).hex() == case["secret"]
 
 
-def test_the_second_client_computes_the_same():
+def test_the_second_client_masks_and_draws_graphs_alike():
     for case in FROZEN["rows"]:
         key = bytes.fromhex(case["key"])
-        mask = second_client.mask(key, 11, case["bits"])
-        assert list(mask) == [int(word) for word in case["mask"]]
-        assert second_client.packed(list(mask), case["bits"]).hex() == case["packed"]
+        mask = arithmetic.mask(key, 11, case["bits"])
+        assert mask == [int(word) for word in case["mask"]]
+        assert arithmetic.packed(mask, case["bits"]).hex() == case["packed"]
     graph = FROZEN["graphs"]
-    seed, clients = bytes.fromhex(graph["seed"]), graph["clients"]
-    near = [second_client.neighbours(seed, clients, graph["degree"], me) for me in clients]
-    assert near == graph["circle"]
-    derived = FROZEN["derived"]
-    assert (
-        second_client.share_hashes(CONTEXT, 5, 9, SHARES).hex()
-        == (derived["share hashes"]["result"])
-    )
-    assert (
-        second_client.acknowledged(CONTEXT, 5, dict(HASHES)).hex()
-        == (derived["acknowledged"]["result"])
-    )
+    terms = bytes.fromhex(graph["seed"]), graph["clients"], graph["degree"]
+    for name, draw in (("circle", graphs.on_circle), ("random", graphs.on_random_graph)):
+        assert [draw(*terms, me) for me in graph["clients"]] == graph[name]
+
+
+def test_the_second_client_hashes_alike():
+    shares = [value.to_bytes(33, "little") for value in SHARES]
+    hashed = {
+        "graph key": graphs.coins_of(AGREED),
+        "share hashes": arithmetic.share_hashes(CONTEXT, 5, 9, shares),
+        "acknowledged": arithmetic.acknowledged(CONTEXT, 5, dict(HASHES)),
+    }
+    assert {name: text.hex() for name, text in hashed.items()} == {
+        name: FROZEN["derived"][name]["result"] for name in hashed
+    }
+
+
+def test_the_second_client_draws_layers_alike():
+    case = FROZEN["layers"]
+    layers = noise.Layers(*(case[name] for name in ("variance", "tolerance", "colluders", "waste")))
+    count, seed = case["clients"], bytes.fromhex(case["seed"])
+    assert layers.boundaries(count) == case["boundaries"]
+    assert [layers.staying(count, gone) for gone in range(32)] == case["staying"]
+    variances = layers.variances(count)
+    assert variances == case["variances"]
+    assert noise.next_layer(seed).hex() == case["next seed"]
+    assert list(noise.uniform(seed, range(3))) == [int(number) for number in case["uniform"]]
+    reach, table = noise.skellam_table(variances[1])
+    assert {j: table[int(j) + reach] for j in case["table"]} == {
+        j: int(below) for j, below in case["table"].items()
+    }
+    assert noise.draws(variances[1], seed, 11) == case["draws"]
 
 
 if __name__ == "__main__":

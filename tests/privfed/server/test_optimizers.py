@@ -16,6 +16,7 @@ from privfed.local.batches import plan_batches
 from privfed.local.objective import Cohorts
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.fedfor import FedFor
+from privfed.local.objectives.fedlin import FedLin
 from privfed.local.objectives.fednova import FedNova
 from privfed.local.objectives.fedprox import AdaptiveFedProx, FedProx
 from privfed.local.objectives.mime import Mime, MimeLite
@@ -318,7 +319,7 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
 
 OBJECTIVES = list(BUILT_IN["objective"])
 UNPROVEN = ["fednova", "fedprox_adaptive", "fedcurv"]
-STATEFUL = ["scaffold", "feddyn", "fedcurv", "worker_momentum"]
+STATEFUL = ["scaffold", "feddyn", "fedcurv", "fedsplit", "worker_momentum"]
 
 
 def choosing(objective):
@@ -331,9 +332,15 @@ def choosing(objective):
 
 
 SERVERS = list(BUILT_IN["optimizer"])
+TOGETHER = [*zip(OBJECTIVES, itertools.cycle(SERVERS), strict=False)]
+"""Every objective, and by turns every server."""
+PAIRS = [
+    pair if pair in TOGETHER else pytest.param(*pair, marks=pytest.mark.slow)
+    for pair in itertools.product(OBJECTIVES, SERVERS)
+]
 
 
-@pytest.mark.parametrize("objective, server", [*itertools.product(OBJECTIVES, SERVERS)])
+@pytest.mark.parametrize("objective, server", PAIRS)
 def test_every_objective_composes_with_every_server_and_resumes_exactly(
     tmp_path, objective, server
 ):
@@ -403,7 +410,7 @@ def test_feddane_steps_along_the_cohorts_gradient_first(tmp_path):
     torch.testing.assert_close(after.params, rounds.state.params + update)
 
 
-@pytest.mark.parametrize("kind", [FedDane, Mime])
+@pytest.mark.parametrize("kind", [FedDane, FedLin, Mime])
 def test_a_gradients_scale_is_what_the_clip_sees_and_nothing_else(tmp_path, kind):
     by_scale = {}
     for scale in (1.0, 0.01):
@@ -424,9 +431,10 @@ def test_feddane_of_equal_clients_is_fedavg(tmp_path):
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
 
 
-def test_feddanes_two_exchanges_are_one_event_at_less_noise_each(tmp_path):
-    planned = plan(small("client.objective=feddane"))
-    assert planned.event.release.of.noise_multiplier == pytest.approx(2.0 / math.sqrt(2))
+def test_two_exchanges_are_one_event_at_less_noise_each(tmp_path):
+    for name in ("feddane", "fedlin"):
+        planned = plan(small(f"client.objective={name}"))
+        assert planned.event.release.of.noise_multiplier == pytest.approx(2.0 / math.sqrt(2))
     outcome = trained(tmp_path, "client.objective=feddane", "run.rounds=3")
     assert outcome.charges == 3
     assert outcome.guarantee.epsilon > trained(tmp_path / "b", "run.rounds=3").guarantee.epsilon

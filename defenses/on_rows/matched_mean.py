@@ -1,0 +1,111 @@
+"""The mean of networks whose hidden units are matched first: who learned what is not where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from defenses.deferred import optimize, torch
+from defenses.types import RowRule
+from defenses.weighing import admitted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MatchedMean(RowRule):
+    """The mean of clients' networks, each with its hidden units in the order of the server's.
+
+    With w_k = model + x_k client k's network, layer by layer from the first: unit j of w_k goes to
+    the place pi(j) of that unit of the broadcast model whose incoming weights and bias are nearest,
+    one to each place, so that the sum of squared distances is least (an assignment problem); the
+    next layer's columns follow. F(x) is the mean of the networks so ordered, less the model. A
+    network computes the same in any order of its hidden units, so clients that agree but for that
+    order average to what they agree on, where their mean may be worth nothing.
+
+    Needs rows, the broadcast model and its layers: a chain of them, each a weight and a bias
+    (dense ones, and convolutions, whose channels are units); what lies between must treat units
+    alike, as activations and pooling do. Outputs stay in their order. Tolerates no byzantine
+    client. O(n (d h + h^3)) for layers of h units. Under central noise and secure sums it is
+    refused, as every rule on rows: which unit is matched to which is a function of whole rows, of
+    no proven sensitivity.
+
+    Source: Wang, Yurochkin, Sun, Papailiopoulos & Khazaeni 2020, "Federated learning with matched
+    averaging", section 2 (one client's assignment, by the Hungarian algorithm). Left out are what
+    changes the model's width (units that match none are added there), and rounds in which clients
+    train the layers above the one that was matched.
+
+    >>> import torch
+    >>> model = torch.tensor([1.0, 2.0, 0.0, 0.0, 5.0, 7.0, 0.0])
+    >>> swapped = torch.tensor([2.0, 1.0, 0.0, 0.0, 7.0, 5.0, 0.0])
+    >>> rows, layers = torch.stack([model, swapped]) - model, torch.tensor([2, 2, 2, 1])
+    >>> model + MatchedMean()(rows, byzantine=0, model=model, layers=layers)
+    tensor([1., 2., 0., 0., 5., 7., 0.])
+    """
+
+    robust: ClassVar[bool] = False
+    tolerance: ClassVar[str] = "none"
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({"layers", "model"})
+
+    def most(self, n: int) -> int:
+        return n
+
+    def unfit(self, layers: Sequence[int]) -> str:
+        if _widths(layers):
+            return ""
+        return (
+            "its parameters are no chain of layers with a weight and a bias each, in which units "
+            "of one are inputs of the next"
+        )
+
+    def __call__(  # type: ignore[override]
+        self, rows: Tensor, byzantine: int, *, layers: Tensor, model: Tensor
+    ) -> Tensor:
+        among = admitted(rows, byzantine, (), self)
+        sizes = layers.tolist()
+        if not _widths(sizes) or sum(sizes) != rows.shape[1]:
+            raise ValueError(f"layers of {sizes} numbers are no chain in rows of {rows.shape[1]}")
+        if not among.count:
+            return among.nothing()
+        rows = among.rows if among.keep is None else among.rows[among.keep]
+        matched = rows + model.to(rows)
+        for network in matched:
+            _match(network, model.to(rows), sizes)
+        return matched.mean(0) - model.to(rows)
+
+
+def _widths(sizes: Sequence[int]) -> list[int]:
+    """The units of each layer, of parameters with so many numbers each; empty: it is no chain."""
+    weights, biases = sizes[::2], sizes[1::2]
+    if not sizes or len(weights) != len(biases) or not all(biases):
+        return []
+    divide = all(weight % bias == 0 for weight, bias in zip(weights, biases, strict=True))
+    inputs = [weight // bias for weight, bias in zip(weights, biases, strict=True)]
+    follow = all(wide % units == 0 for wide, units in zip(inputs[1:], biases, strict=False))
+    return list(biases) if divide and follow else []
+
+
+def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
+    """Put the hidden units of `network` `[d]` in the order of those of `model` `[d]`, in place."""
+    parts, wanted = (torch.split(each, list(sizes)) for each in (network, model))
+    widths = _widths(sizes)
+    for layer, units in enumerate(widths[:-1]):
+        weight, bias, after = parts[2 * layer : 2 * layer + 3]
+        incoming, target = (
+            torch.cat([of[2 * layer].view(units, -1), of[2 * layer + 1][:, None]], dim=1)
+            for of in (parts, wanted)
+        )
+        order = _nearest_order(incoming, target)
+        weight.copy_(weight.view(units, -1)[order].reshape(-1))
+        bias.copy_(bias[order])
+        columns = after.view(widths[layer + 1], units, -1)
+        after.copy_(columns[:, order].reshape(-1))
+
+
+def _nearest_order(units: Tensor, target: Tensor) -> Tensor:
+    """Which of `units` `[h, k]` each of those of `target` `[h, k]` is assigned: `[h]`."""
+    distances = torch.cdist(target.double(), units.double()).square()
+    _, chosen = optimize.linear_sum_assignment(distances.cpu().numpy())
+    return torch.from_numpy(chosen).to(units.device)

@@ -1,0 +1,123 @@
+"""What becomes of a run, and of its claims, when parties are proved to lie in its secure sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privfed.errors import LiarsProved
+from privfed.plan.plan import Plan
+from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
+from privfed.secure.aborts import refuse_uncharged_aborts, tells_who_was_drawn
+from privfed.secure.culprit import Culprit
+
+COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
+"""The parties against whom an ε of shared noise counts on the noise of other parties of a sum."""
+
+
+@dataclass(frozen=True)
+class HostileLimit:
+    """Claims hold while at most `most` `parties` ("clients" or "sites") are hostile, by `key`."""
+
+    most: int
+    parties: str
+    key: str
+
+    def __str__(self) -> str:
+        most = f"at most {self.most}" if self.most else "none"
+        where = "a cohort's" if self.parties == "clients" else "the"
+        verb = "are" if self.most > 1 else "is"
+        return f"{most} of {where} {self.parties} {verb} hostile ({self.key})"
+
+
+def hostile_limit(plan: Plan) -> HostileLimit | None:
+    """How many hostile parties claims about a plan's noise allow; None where none rests on that.
+
+    Of noise that the parties of a sum make up, shares of so many may be missing, and are not
+    counted (PRIVACY, sections 5 and 9.1). Noise of the server or a key holder, and of each client
+    on its own row, is whatever others do. A number of clients is one of a cohort. Of most draws
+    nobody keeps who was in one with whom, so all culprits of a run are held against it: before they
+    were named they may have been in one cohort, and who lies in a sum may have left out its noise.
+    """
+    if not shares_noise(plan.mechanism) or not plan.noise_multiplier:
+        return None
+    limits = plan.cost.limits
+    if limits.sites:
+        return HostileLimit(limits.colluders, "sites", "secure.colluders")
+    return HostileLimit(limits.hostile, "clients", "aggregation.byzantine")
+
+
+def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
+    """Raises `LiarsProved` before a `round` whose charge would not hold with these `culprits`."""
+    if not plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
+        events = filter(None, (plan.event_in(round), plan.other_in(round)))
+        refuse_uncharged_aborts(culprits, events)
+    limit = hostile_limit(plan)
+    if limit and culprits > limit.most:
+        raise LiarsProved(
+            f"{_proved(culprits, limit.parties)} (excluded.jsonl), and epsilon holds while "
+            f"{limit}: whoever lies may have left out its part of the noise. No further round is "
+            f"charged. Begin a new run without who lied, or with {_raised(limit, culprits)}"
+        )
+
+
+def _raised(limit: HostileLimit, culprits: int) -> str:
+    """How a new run says that there may be so many."""
+    if limit.parties == "sites":
+        return f"{limit.key} raised to {culprits} of all sites, or more"
+    return f"{limit.key} = {culprits} or more, whose noise is then not counted"
+
+
+def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
+    """What the plan claims, and no longer holds with these `culprits`; in sentences."""
+    limit = hostile_limit(plan)
+    if limit is None or len(culprits) <= limit.most:
+        return ()
+    proved = f"it needs that {limit}, and {_proved(len(culprits), limit.parties)}"
+    if limit.parties == "sites":
+        return (
+            f"ε against {PARTY_WORDS['sites']} does not hold as it is stated: {proved}. ε against "
+            f"{PARTY_WORDS['others']} counts on nobody else's noise, and holds.",
+        )
+    return (
+        f"Neither ε, against {PARTY_WORDS['server']} or against {PARTY_WORDS['readers']}, holds "
+        f"as it is stated: {proved}.",
+    )
+
+
+def _proved(culprits: int, parties: str) -> str:
+    """How many were proved to lie."""
+    named = f"{culprits} {parties} were" if culprits != 1 else f"one of the {parties} was"
+    return f"{named} proved to lie in secure sums"
+
+
+def liars_in_words(plan: Plan) -> str:
+    """What happens once somebody is proved to lie in a secure sum; empty where nobody can be.
+
+    Nobody can be where no party sends a message of its own, or the protocol names nobody.
+    """
+    protocol, limits = plan.config.row_hiding, plan.cost.limits
+    if protocol is None or limits.arithmetic or not protocol.names_liars:
+        return ""
+    party = "site" if limits.sites else "client"
+    if rests_on_a_secret_draw(plan):
+        return (
+            f"a {party} that is proved to lie in a sum stops the run: ε rests on a secret draw, "
+            "and without it sums abort more often than is charged"
+        )
+    limit = hostile_limit(plan)
+    if limit and not limit.most:
+        return f"a {party} that is proved to lie in a sum stops the run: ε holds while {limit}"
+    left_out = f"a {party} that is proved to lie in a sum is left out of all later rounds"
+    if limit:
+        return f"{left_out}; with more than {limit.most} the run stops: ε holds while {limit}"
+    return f"{left_out}, and the run goes on"
+
+
+def rests_on_a_secret_draw(plan: Plan) -> bool:
+    """Whether an ε of any of the plan's rounds does, and a client's absence would tell of it."""
+    if plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
+        return False
+    plans = filter(None, (plan, plan.evaluation))
+    events = filter(None, (event for each in plans for event in (each.event, each.other)))
+    return any(map(tells_who_was_drawn, events))

@@ -1,0 +1,100 @@
+"""Noise in layers: how many there are, of which variance, and what a seed draws."""
+
+import bisect
+import functools
+import itertools
+import math
+import secrets
+from dataclasses import dataclass
+from fractions import Fraction
+
+from second_client.arithmetic import key_stream, numbers
+from second_client.encoding import LABELS, sha256
+
+
+def floor(product):
+    """Of a product of settings, whose last bits are forgiven."""
+    return math.floor(product + 1e-9)
+
+
+def ceil(product):
+    return math.ceil(product - 1e-9)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What noise in layers is configured for."""
+
+    variance: float
+    tolerance: float
+    colluders: int = 0
+    waste: float = 0.0
+
+    def most_gone(self, n):
+        return min(floor(self.tolerance * n), n - 1 - self.colluders)
+
+    def boundaries(self, n):
+        """d_0 to d_L."""
+        counted, most, ends = n - self.colluders, self.most_gone(n), [0]
+        while ends[-1] < most:
+            fewest = ceil((counted - ends[-1] - 1) / (1 + self.waste))
+            ends.append(min(most, counted - fewest))
+        return ends
+
+    def count(self, n):
+        return len(self.boundaries(n)) - 1
+
+    def staying(self, n, gone):
+        return min(bisect.bisect_left(self.boundaries(n), gone), self.count(n))
+
+    def variances(self, n):
+        """Of the base, and of layers 1 to L."""
+        counted, ends = n - self.colluders, self.boundaries(n)
+        pairs = itertools.pairwise(ends)
+        parts = [(end - start) / ((counted - start) * (counted - end)) for start, end in pairs]
+        return [self.variance / counted, *(self.variance * part for part in parts)]
+
+    def seeds(self, n):
+        """Those of layers 1 to L, of which only the first is random."""
+        seeds, seed = [], secrets.token_bytes(32)
+        for _ in range(self.count(n)):
+            seeds.append(seed)
+            seed = next_layer(seed)
+        return seeds
+
+    def rows(self, n, seeds, length):
+        """The base, and a layer for each seed."""
+        every = zip(self.variances(n), [secrets.token_bytes(32), *seeds], strict=True)
+        return [draws(variance, seed, length) for variance, seed in every]
+
+
+def next_layer(seed):
+    return sha256(LABELS["layer"], seed)
+
+
+def draws(variance, seed, length):
+    reach, table = skellam_table(variance)
+    return [bisect.bisect_right(table, number) - reach for number in uniform(seed, range(length))]
+
+
+def uniform(seed, places):
+    """The numbers below 2^192 at `places`."""
+    leading, ties = (sha256(LABELS[name], seed) for name in ("layer draws", "layer ties"))
+    first = numbers(key_stream(leading, 4 * (max(places) + 1)), 4)
+    for place in places:
+        yield (first[place] << 160) + int.from_bytes(key_stream(ties, 20, 2 * place), "little")
+
+
+@functools.cache
+def skellam_table(variance):
+    """R, and F_j for j from -R to R."""
+    reach = math.ceil(15 * math.sqrt(variance) + 100)
+    most, exact = 2 * reach + 100, Fraction(variance)
+    weights = {most + 1: 0, most: 1 << 64}
+    for k in range(most, 0, -1):
+        weights[k - 1] = weights[k + 1] + 2 * k * weights[k] * exact.denominator // exact.numerator
+    total, below, table = 2 * sum(weights.values()) - weights[0], 0, []
+    for j in range(-most, reach + 1):
+        below += weights[abs(j)]
+        table.append((below << 192) // total)
+    return reach, [*table[most - reach : -1], 1 << 192]
