@@ -36,15 +36,20 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.before_attention(x))
-        x = x + self.narrow(functional.gelu(self.widen(self.before_layer(x))))
-        return x
+        out: Tensor = x + self.narrow(functional.gelu(self.widen(self.before_layer(x))))
+        return out
 
 
 class Transformer(nn.Module):
     """Outputs `[B, T, width]` for tokens `[B, T]`: of `width` characters, what the next one is."""
 
     def __init__(
-        self, features: tuple[int, ...], width: int, size: int = 128, layers: int = 3, heads: int = 4
+        self,
+        features: tuple[int, ...],
+        width: int,
+        size: int = 128,
+        layers: int = 3,
+        heads: int = 4,
     ) -> None:
         super().__init__()
         self.characters = nn.Embedding(width, size)

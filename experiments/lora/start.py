@@ -1,9 +1,9 @@
-"""The public start: a transformer that was trained on the first plays, and who speaks in the others.
+"""The public start, trained on the first plays, and who speaks in the others.
 
     python -m experiments.lora.start shakespeare/tinyshakespeare.txt
 
-writes `public.txt`, `speakers.txt` and `start.safetensors` where the command runs. Whoever speaks in
-the public plays is no client.
+writes `public.txt`, `speakers.txt` and `start.safetensors` where the command runs. Whoever speaks
+in the public plays is no client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.lora.network import Transformer
-from privfed.data.sources.characters import Characters, PRINTABLE
+from privfed.data.sources.characters import PRINTABLE, Characters
 from privfed.data.sources.text import speeches
 
 PUBLIC = 0.27
@@ -72,14 +72,14 @@ def trained(text: str, shape: dict[str, int]) -> dict[str, Tensor]:
         starts = torch.randint(0, cut - WINDOW - 1, (BATCH,), generator=generator)
         loss = _loss(net, tokens[:cut], starts)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
         if step % EVERY:
             continue
         with torch.no_grad():
-            held_back = tokens[cut:]
-            score = float(_loss(net, held_back, torch.arange(0, len(held_back) - WINDOW - 1, WINDOW)))
+            starts = torch.arange(cut, len(tokens) - WINDOW - 1, WINDOW)
+            score = float(_loss(net, tokens, starts))
         print(f"{step}: loss {float(loss.detach()):.3f}, on the last tenth {score:.4f}", flush=True)
         if score < least:
             least, best = score, {n: t.detach().clone() for n, t in net.state_dict().items()}

@@ -18,9 +18,9 @@ from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
 from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
-from privfed.models.loss import Loss
 from privfed.models.lora.targets import adapt_model
-from privfed.models.matching import matches
+from privfed.models.loss import Loss
+from privfed.models.matching import is_named
 from privfed.models.network import Network
 from privfed.models.origin import origins_of
 from privfed.models.outputs import select_output
@@ -139,8 +139,8 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
     """
     for pattern in patterns:
         parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
-        matching = [p for name, p in parameters if matches(name, pattern)]
-        inside = [m for name, m in module.named_modules() if matches(f"{name}.", f"{pattern}.")]
+        matching = [p for name, p in parameters if is_named(name, pattern)]
+        inside = [m for name, m in module.named_modules() if is_named(f"{name}.", f"{pattern}.")]
         if not (matching or inside):
             names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
             raise Refused(f"model.frozen: nothing is called {pattern!r}; expected one of {names}")
@@ -155,7 +155,7 @@ def _freeze_statistics(module: nn.Module, patterns: Sequence[str]) -> None:
         if not isinstance(part, _BatchNorm):
             continue
         keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
-        if all(any(matches(key, p) for p in patterns) for key in keys or [f"{name}."]):
+        if all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."]):
             part.eval()
         if part.training or part.running_mean is None:
             refuse_part(

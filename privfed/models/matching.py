@@ -5,6 +5,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 
-def matches(name: str, pattern: str) -> bool:
+def is_named(name: str, pattern: str) -> bool:
     """Whether `pattern` names it, or a module that holds it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")

@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 
 from privfed.deferred import torch
 from privfed.errors import Refused
-from privfed.models.lora.names import merged
-from privfed.models.matching import matches
+from privfed.models.lora.names import with_changes
+from privfed.models.matching import is_named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -71,7 +71,7 @@ def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -
 
 
 def _is_fresh(name: str, patterns: Iterable[str]) -> bool:
-    return any(matches(name, pattern) for pattern in patterns)
+    return any(is_named(name, pattern) for pattern in patterns)
 
 
 def _read(init: str) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ def _read(init: str) -> dict[str, Tensor]:
         of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
         stored |= of_run or tensors
     try:
-        return merged(stored)
+        return with_changes(stored)
     except KeyError as missing:
         raise Refused(
             f"model.init: {init} holds factors of a weight without {missing}; start from the run "

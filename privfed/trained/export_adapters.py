@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from privfed.errors import Refused
-from privfed.models.lora.names import is_factor, merged
+from privfed.models.lora.names import is_factor, with_changes
 from privfed.models.network import Network
 from privfed.store.tensorfile import pack
 from privfed.trained.export_formats import Exportable, Predict
@@ -41,8 +41,10 @@ class Adapters:
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
         """What another program makes of it: base and adapters, merged."""
-        whole = merged({**self.base, **load(content)})
+        weights = with_changes({**self.base, **load(content)})
         module = exportable.model.module
         known = module.state_dict().keys()
-        module.load_state_dict({name: whole[name] for name in known if name in whole}, strict=False)
+        module.load_state_dict(
+            {name: weights[name] for name in known if name in weights}, strict=False
+        )
         return lambda inputs: exportable.model(*inputs)

@@ -1,10 +1,10 @@
 """Layers that compute with W + s B A, in the place of W, under the names that they had before.
 
 The factors lie in the layer beside its weight: `weight_lora_A` `[g, r, k]`, `weight_lora_B`
-`[g, n / g, r]`, and the number s, `weight_lora_scale`. A weight of n rows has g blocks of them, each
-with factors of its own: the query, key and value in an attention's packed projection, the groups of
-a convolution, else one. k is what is left of the weight's shape, so that
-s B A `[g, n / g, k]` is the weight's change.
+`[g, n / g, r]`, and the number s, `weight_lora_scale`. A weight of n rows has g blocks of them,
+each with factors of its own: the query, key and value in an attention's packed projection, the
+groups of a convolution, else one. k is what is left of the weight's shape, so that s B A
+`[g, n / g, k]` is the weight's change.
 
 Whoever reads `layer.weight` reads the sum, as attention does. Where a plain linear layer or
 convolution is called, it adds B (A x) to what W gives: no matrix of the weight's size is formed,
@@ -50,17 +50,18 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
     layer.register_parameter(names.a, nn.Parameter(a))
     layer.register_parameter(names.b, nn.Parameter(b))
     layer.register_buffer(names.scale, torch.tensor(scale))
-    layer.__class__ = _adapting(_plain(type(layer)), (*adapted_weights(layer), weight))
+    weights = (*adapted_weights(layer), weight)
+    layer.__class__ = _adapting(_plain(type(layer)), weights)  # type: ignore[arg-type]
 
 
 def merge(layer: nn.Module) -> None:
     """Make `layer` what it was before `adapt`, with the change in its weights."""
     for weight in adapted_weights(layer):
-        names, whole = factors(weight), getattr(layer, weight).detach().clone()
+        names, changed = factors(weight), getattr(layer, weight).detach().clone()
         for factor in (names.a, names.b):
             del layer._parameters[factor]
         del layer._buffers[names.scale]
-        layer._parameters[weight] = nn.Parameter(whole, layer._parameters[weight].requires_grad)  # type: ignore[union-attr]
+        layer._parameters[weight] = nn.Parameter(changed, layer._parameters[weight].requires_grad)  # type: ignore[union-attr]
     layer.__class__ = _plain(type(layer))
 
 
@@ -87,9 +88,9 @@ def _whole(weight: str) -> property:
     """The weight with its change, for whoever reads it."""
 
     def read(layer: nn.Module) -> Tensor:
-        own, (a, b, scale) = layer._parameters[weight], _factors(layer, weight)
-        assert own is not None
-        return own + change(a, b, scale).view_as(own)
+        base, (a, b, scale) = layer._parameters[weight], _factors(layer, weight)
+        assert base is not None
+        return base + change(a, b, scale).view_as(base)
 
     return property(read)
 
@@ -109,11 +110,12 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """The same of a convolution: A is one to `r` channels for each group, B mixes these."""
     a, b, scale = _factors(layer, "weight")
-    own = layer._parameters["weight"]
-    assert own is not None
-    inner = layer._conv_forward(x, a.reshape(-1, *own.shape[1:]), None)
-    change = functional.conv2d(inner, b.reshape(len(own), -1, 1, 1), groups=layer.groups)
-    return layer._conv_forward(x, own, layer.bias) + scale * change
+    base = layer._parameters["weight"]
+    assert base is not None
+    inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
+    change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
+    out: Tensor = layer._conv_forward(x, base, layer.bias) + scale * change
+    return out
 
 
 _CALLED: dict[type[nn.Module], Any] = {nn.Linear: _linear, nn.Conv2d: _convolution}

@@ -31,13 +31,13 @@ def is_factor(name: str) -> bool:
     return name.endswith((_A, _B, _SCALE))
 
 
-def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_changes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`tensors` by name, with each change in its weight and without factors."""
-    whole = {name: tensor for name, tensor in tensors.items() if not is_factor(name)}
+    weights = {name: tensor for name, tensor in tensors.items() if not is_factor(name)}
     for name in tensors:
         if name.endswith(_B):
             weight = name.removesuffix(_B)
             names = factors(weight)
             product = (tensors[names.b] @ tensors[names.a]) * tensors[names.scale]
-            whole[weight] = tensors[weight] + product.reshape(tensors[weight].shape)
-    return whole
+            weights[weight] = tensors[weight] + product.reshape(tensors[weight].shape)
+    return weights

@@ -15,7 +15,7 @@ from privfed.errors import Refused
 from privfed.models.lora.keys import Lora
 from privfed.models.lora.layers import adapt, adaptable, adapted_weights, merge
 from privfed.models.lora.names import factors, is_factor
-from privfed.models.matching import matches
+from privfed.models.matching import is_named
 from privfed.streams import Keys
 
 Place = tuple[str, nn.Module, str, int]
@@ -49,11 +49,11 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
 
 def merge_model(module: nn.Module, trained: Iterable[str]) -> tuple[str, ...]:
     """Merge each change into its weight; of the parameters `trained`, what they are called then."""
-    whole = []
+    weights: list[str] = []
     for name, layer in list(module.named_modules()):
-        whole += [_joined(name, weight) for weight in adapted_weights(layer)]
+        weights += [_joined(name, weight) for weight in adapted_weights(layer)]
         merge(layer)
-    return (*(name for name in trained if not is_factor(name)), *whole)
+    return (*(name for name in trained if not is_factor(name)), *weights)
 
 
 def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
@@ -74,7 +74,7 @@ def _places(module: nn.Module, targets: Iterable[str]) -> list[Place]:
     places = list(_all_places(module))
     chosen: dict[tuple[int, str], Place] = {}
     for target in targets:
-        named = [place for place in places if matches(place[0], target)]
+        named = [place for place in places if is_named(place[0], target)]
         if not named:
             _refuse_target(module, target, places)
         chosen |= {(id(layer), weight): (n, layer, weight, g) for n, layer, weight, g in named}
@@ -89,7 +89,7 @@ def _all_places(module: nn.Module) -> Iterator[Place]:
 
 
 def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
-    named = [(name, part) for name, part in module.named_modules() if matches(name, target)]
+    named = [(name, part) for name, part in module.named_modules() if is_named(name, target)]
     kind = type(named[0][1]).__name__ if named else ""
     what = f"{named[0][0]!r} is a {kind}" if named else f"no module is called {target!r}"
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
@@ -139,7 +139,7 @@ def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     trained: set[str] = set()
     for pattern in patterns:
-        named = {name for name in names if matches(name, pattern)}
+        named = {name for name in names if is_named(name, pattern)}
         if not named:
             raise Refused(
                 f"model.lora.trained: nothing is called {pattern!r}; expected one of "

@@ -12,13 +12,13 @@ def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     lora = plan.config.start.lora
     if lora is None or forecast.whole is None:
         return {}
-    trained, whole = forecast.parameters, forecast.whole
+    trained, model = forecast.parameters, forecast.whole
     factors = "B alone (A stays as drawn)" if lora.freeze_a else "A and B"
     pairs = {
         "adapters": (
             f"rank {lora.rank}, {factors}: {trained:,} numbers are trained beside the "
-            f"{whole:,} of the model, {size_of(4 * trained)} a client for {size_of(4 * whole)}, "
-            f"{whole / trained:.3g} times fewer"
+            f"{model:,} of the model, {size_of(4 * trained)} a client for {size_of(4 * model)}, "
+            f"{model / trained:.3g} times fewer"
         )
     }
     if not plan.config.starts_from:
