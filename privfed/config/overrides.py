@@ -35,10 +35,11 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     name, dot, key = target.rpartition(".")
     if not dot:
         raise Refused(f"{target!r} is no section.key, as server.lr")
-    outer, _, table = name.rpartition(".")
-    if outer in SECTIONS and _is_table(outer, table):
+    if _is_table(name):
+        outer, _, table = name.rpartition(".")
         section = raw.setdefault(outer, {})
-        section[table] = {**(section.get(table) or {}), key: value}
+        written = section.get(table)
+        section[table] = {**(written if isinstance(written, dict) else {}), key: value}
         return
     if name not in SECTIONS:
         raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
@@ -54,9 +55,24 @@ def assign(raw: Raw, target: str, value: Any) -> None:
         section.pop({"epsilon": "noise_multiplier"}.get(key, "epsilon"), None)
 
 
-def _is_table(section: str, key: str) -> bool:
-    """Whether a key of the section's own is a table of keys."""
-    field = SECTIONS[section].keys.model_fields.get(key)
+def is_key(target: str) -> bool:
+    """Whether `target` is a key of some section, or of a table within one."""
+    name, dot, _ = target.rpartition(".")
+    return bool(dot) and (name in SECTIONS or _is_table(name))
+
+
+def value_at(raw: Raw, target: str) -> Any:
+    """What the key `target` is set to; None where it is not."""
+    name, _, key = target.rpartition(".")
+    if name in SECTIONS:
+        return raw[name].get(key)
+    return (value_at(raw, name) or {}).get(key)
+
+
+def _is_table(target: str) -> bool:
+    """Whether "section.key" is a table of keys by itself."""
+    name, _, key = target.rpartition(".")
+    field = SECTIONS[name].keys.model_fields.get(key) if name in SECTIONS else None
     kinds = get_args(field.annotation) if field else ()
     return any(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds)
 
