@@ -54,7 +54,7 @@ class Forecast:
     """Why clients are trained one after the other, where that was not chosen for its speed."""
     canaries: CanaryUpdates | None = None
     """What canaries that train send at the start; None where none does."""
-    whole: int | None = None
+    without_adapters: int | None = None
     """How many parameters the model has, where adapters of them are trained; None without any."""
 
     def to_json(self) -> dict[str, Any]:
@@ -147,5 +147,5 @@ def forecast(setup: Setup) -> Forecast:
         unstacked=setup.speed.unstacked,
         half_widths=expected_widths(setup),
         canaries=canaries,
-        whole=setup.network.without_adapters if config.start.lora else None,
+        without_adapters=setup.network.without_adapters if config.start.lora else None,
     )

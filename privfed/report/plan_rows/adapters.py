@@ -10,9 +10,9 @@ from privfed.words import size_of
 def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """Numbers that are trained, and a client's bytes each way, beside those of the whole model."""
     lora = plan.config.start.lora
-    if lora is None or forecast.whole is None:
+    if lora is None or forecast.without_adapters is None:
         return {}
-    trained, model = forecast.parameters, forecast.whole
+    trained, model = forecast.parameters, forecast.without_adapters
     factors = "B alone (A stays as drawn)" if lora.freeze_a else "A and B"
     pairs = {
         "adapters": (
