@@ -27,6 +27,7 @@ KEPT = frozenset({"slots", "matrix", "canaries", "candidates"})
 PUBLIC = frozenset(
     {
         *("init", "shuffle", "root", "measure", "personal"),  # training
+        "compression",  # which part of an update is sent, as everybody repeats it
         *("synthetic", "partition", "shift", "holdout", "sites"),  # simulated data
         *("availability", "dropout", "stragglers"),  # coins that read nobody's data
         *("attack", "inversion", "membership", "property"),  # attackers and what they try

@@ -58,6 +58,16 @@ class Shapes:
         named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
 
+    @classmethod
+    def named(cls, shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
+        """The places of parameters with these `shapes` by name, in order."""
+        return cls(tuple(shapes), tuple(shapes.values()))
+
+    @property
+    def by_name(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter."""
+        return dict(zip(self.names, self.shapes, strict=True))
+
     @property
     def length(self) -> int:
         """d, the number of trainable parameters."""
@@ -74,10 +84,9 @@ class Shapes:
 
     def flatten_exactly(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """`flatten`, where these are the parameters; `ValueError` for other names or shapes."""
-        wanted = dict(zip(self.names, self.shapes, strict=True))
         given = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
-        if given != wanted:
-            raise ValueError(f"found {given}; expected the names and shapes {wanted}")
+        if given != self.by_name:
+            raise ValueError(f"found {given}; expected the names and shapes {self.by_name}")
         return self.flatten(parameters)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -85,6 +94,6 @@ class Shapes:
         ends = list(itertools.accumulate(math.prod(shape) for shape in self.shapes))
         starts = [0, *ends[:-1]]
         return {
-            name: flat[..., start:end].reshape(*flat.shape[:-1], *shape)
+            name: flat[..., start:end].reshape((*flat.shape[:-1], *shape))
             for name, shape, start, end in zip(self.names, self.shapes, starts, ends, strict=True)
         }

@@ -40,6 +40,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.2g} h"
 
 
+def about_groups(name: str) -> bool:
+    """Whether the measure `name` is that of a declared group, or of how far these lie apart."""
+    apart = ("worst_group_", "group_gap_", "opportunity_gap")
+    return name.endswith("]") or name.startswith(apart)
+
+
 def measure(name: str, value: float) -> str:
-    """The measure `name` as people read it: accuracy in per cent."""
-    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+    """The measure `name` as people read it: accuracy in per cent, a group's too."""
+    of_all = name.partition("[")[0].removeprefix("worst_group_")
+    return f"{value:.2%}" if of_all == "accuracy" else f"{value:.4g}"

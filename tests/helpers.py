@@ -23,9 +23,12 @@ from privfed.local.byzantine import Attackers
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Exchange
 from privfed.local.executor import LocalExecutor
+from privfed.local.objective import Objective
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.client_groups import ClientGroups
 from privfed.models.build import build_network
+from privfed.models.form import Form
 from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.network import Network
 from privfed.models.recipes import Logistic
@@ -78,6 +81,14 @@ def trainer(federation: Federation, **changes) -> LocalTrainer:
     net = changes.pop("network", None) or built(model, shape, CLASSES)
     settings = {"lr": 0.5, "epochs": 2, "batch_size": 4, "way": "stacked"} | changes
     return LocalTrainer(federation, net, Sgd(), **settings)
+
+
+def follow(local: LocalTrainer, objective: Objective) -> None:
+    """Have `local` train by `objective`, with the groups that it asks for."""
+    object.__setattr__(local, "objective", objective)
+    if grouping := objective.grouping:
+        groups = ClientGroups.by(grouping.by, Form.of(local.federation.examples), 0)
+        object.__setattr__(local, "groups", groups)
 
 
 class Memory:
@@ -161,11 +172,11 @@ class Rounds:
         states, histories = (
             ClientStates(folder / name, "", federation.clients, width, 0) if width else None
             for name, width in (
-                ("private", self.algorithm.objective.keeps * d),
+                ("private", self.algorithm.objective.state_length(d)),
                 ("histories", rule.keeps(d) if isinstance(rule, RowRule) else 0),
             )
         )
-        object.__setattr__(self.local, "objective", self.algorithm.objective)
+        follow(self.local, self.algorithm.objective)
         self.world = World(
             executor=LocalExecutor(
                 self.local,

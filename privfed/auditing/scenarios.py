@@ -29,6 +29,7 @@ from privfed.auditing.joint_view import SeenBesideOthers
 from privfed.auditing.site_view import SeenWithColluders
 from privfed.config.config import Config
 from privfed.config.reading import overridden
+from privfed.local.compression.none import NoCompression
 from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
 from privfed.privacy.joint_noise import JointNoise, noised_jointly
@@ -117,11 +118,13 @@ _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement 
 def plan_of_mechanism(config: Config) -> Plan:
     """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic.
 
-    It has no canaries: these test runs, and nobody but those of a scenario is in its populations.
+    Messages are not compressed, as whatever is sent is bounded and noised alike. It has no
+    canaries: these test runs, and nobody but those of a scenario is in its populations.
     """
     config = overridden(config, ["audit.canaries=0"])
     if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
+    config = replace(config, compression=NoCompression())
     return plan(config, length=message_length(config, LENGTH), measures=LENGTH)
 
 

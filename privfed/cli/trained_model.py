@@ -27,13 +27,15 @@ from privfed.visible import visible
 @click.option("--predictions", type=FILE, help="CSV to write.")
 @click.option(
     "--personalise",
-    type=click.IntRange(1, 10_000),
+    type=click.IntRange(0, 10_000),
     metavar="EPOCHS",
-    help="Fine-tune on half of each client's examples, score on the other: a simulation.",
+    help="Fine-tune on half of each client's examples, score on the other; 0: score the models "
+    "that clients keep. A simulation.",
 )
 @click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
 @click.option("--out", type=FILE, help="With --federated: the new run of further clients.")
 @click.option("--epsilon", type=float, help="What that release spends by itself.")
+@click.option("--group", default="", metavar="COLUMN", help="Score each of its groups, too.")
 @JSON
 @quotes_on_request
 def evaluate_command(
@@ -45,31 +47,37 @@ def evaluate_command(
     federated: bool,
     out: Path | None,
     epsilon: float | None,
+    group: str,
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
     from privfed.report.evaluation import evaluation_table, personal_table
-    from privfed.trained import personalise as fine_tuning
     from privfed.trained.evaluate import evaluate
+    from privfed.trained.kept_models import score_kept_models
+    from privfed.trained.personalise import personalise as fine_tuned
 
     if personalise is not None:
-        if data is not None or overrides or predictions or federated or epsilon is not None:
+        others = (data is not None, overrides, predictions, federated, epsilon is not None, group)
+        if any(others):
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )
-        tuned = fine_tuning.personalise(directory, personalise)
-        return print_answer(tuned, lambda: personal_table(tuned), as_json)
+        scored = fine_tuned(directory, personalise) if personalise else score_kept_models(directory)
+        return print_answer(scored, lambda: personal_table(scored), as_json)
     if federated != (epsilon is not None) or (out and not federated):
         raise Refused(
             "--federated and --epsilon go together (and --out with them): what clients release has "
             "to be paid"
         )
     if federated and epsilon is not None:
-        if predictions:
-            raise Refused("--federated shows nobody's predictions; leave out --predictions")
+        if predictions or group:
+            raise Refused(
+                "--federated shows nobody's predictions, and takes --set evaluation.group=COLUMN; "
+                "leave out --predictions and --group"
+            )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
-    evaluation = evaluate(directory, other_data, predictions)
+    evaluation = evaluate(directory, other_data, predictions, group)
     return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -42,3 +43,8 @@ class AttackKeys(Part):
                 f"{self.first_round}; raise it, or lower that"
             )
         return self
+
+
+def expected_hostile(declared: int, expected: float) -> int:
+    """How many clients are taken to be hostile: as `declared`, and no fewer than are `expected`."""
+    return max(declared, math.ceil(expected - 1e-9))

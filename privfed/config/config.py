@@ -20,7 +20,7 @@ import tomli_w
 from accounting.documents import from_toml
 from attacks.types import Attack, Knowledge
 from defenses.types import Rule
-from privfed.config.attack_keys import AttackKeys
+from privfed.config.attack_keys import AttackKeys, expected_hostile
 from privfed.config.chosen import Chosen
 from privfed.config.sections import (
     FORMAT,
@@ -41,6 +41,8 @@ from privfed.data.partition import Partition
 from privfed.data.partitions.shift import Shift
 from privfed.data.source import NamesSites, Source
 from privfed.errors import Refused
+from privfed.local.compression.compressed import ShapesByName, compressed
+from privfed.local.compression.compression import Compression
 from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.local.objective import Objective
 from privfed.measures.measure import Measure
@@ -114,6 +116,7 @@ class Config:
     model: Model
     loss: Loss
     objective: Objective
+    compression: Compression
     client_schedule: Schedule
     client_mechanism: ClientMechanism
     optimizer: ServerOptimizer
@@ -142,6 +145,10 @@ class Config:
         """All parts by kind, for whoever goes over them."""
         kinds = (kind for section in SECTIONS.values() for kind, _ in section.parts.values())
         return {kind: getattr(self, kind) for kind in kinds}
+
+    def messages(self, shapes: ShapesByName | None = None) -> Objective:
+        """The objective as it sends, for models of these `shapes`: whoever charges asks for it."""
+        return compressed(self.objective, self.compression, self.run.seed, shapes)
 
     @property
     def attacked(self) -> bool:
@@ -225,6 +232,15 @@ class Config:
         if self.shared_noise is None:
             return ""
         return "sites" if self.by_sites else self.privacy.against
+
+    @property
+    def keeping(self) -> str:
+        """Which key has clients keep something from round to round; empty where none does."""
+        if self.objective.keeps:
+            return f"client.objective = {self.names['objective']!r}"
+        if self.compression.keeps:
+            return f"compression.name = {self.names['compression']!r} with error_feedback"
+        return f"model.local = {self.start.local}" if self.start.local else ""
 
     @property
     def example_privacy(self) -> ExamplePrivacy | None:
@@ -330,8 +346,3 @@ def digest(text: str) -> str:
     document["run"].pop("rounds")
     document["privacy"].pop("epsilon", None)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def expected_hostile(declared: int, expected: float) -> int:
-    """How many clients are taken to be hostile: as `declared`, and no fewer than are `expected`."""
-    return max(declared, math.ceil(expected - 1e-9))

@@ -125,6 +125,9 @@ class Client(Part):
     """How often a client goes through its examples in a round."""
     steps: int = Field(0, ge=0)
     """Local steps of a round at most, where it then ends; 0: as many as `epochs` has."""
+    local_epochs: int = Field(0, ge=0)
+    """So many of a round's epochs, the first, train what stays with a client (`model.local`) alone,
+    and the others what is shared; 0: all train both."""
     batch_size: int = Field(10, ge=1)
     """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)
@@ -235,12 +238,15 @@ class EvaluationKeys(Part):
     measures: list[str] = ["accuracy"]
     """What clients measure; their one noise covers all of it."""
     group: str = ""
-    """A declared column of categories, or "label": every measure for each of its groups, too."""
+    """A declared column of categories, or "label": every measure for each of its groups, too. On
+    the public test set it is the first measure, and how far groups lie apart."""
     holdout: float = Field(0.2, ge=0, lt=1)
     """The part of its examples that each client holds back to score on, evenly over them; 0: it
     scores on all those that it trains on."""
     size: int = Field(0, ge=0)
     """The expected cohort that evaluates; 0: as many as train."""
+    personal: bool = False
+    """Whether clients score the models that they use for themselves, where they have such."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
     """Of the intervals."""
 
@@ -299,6 +305,7 @@ SECTIONS = {
         {"objective": ("objective", "sgd"), "schedule": ("client_schedule", "constant")},
     ),
     "client.privacy": Section("", Part, {"mechanism": ("client_mechanism", "none")}),
+    "compression": Section("", Part, {"name": ("compression", "none")}),
     "server": Section(
         "",
         Part,

@@ -105,10 +105,20 @@ def _refuse_unknown(setup: Setup) -> None:
         )
     objective = config.objective
     simulated = objective.plain and objective.sends_updates_alone and objective.exchanges == 1
-    if not simulated or objective.keeps:
+    if not simulated or objective.grouping:
         reasons.append(
             f"client.objective is {config.names['objective']!r}; only plain local SGD is "
             "simulated: set client.objective = 'sgd'"
+        )
+    if config.compression.compresses:
+        reasons.append(
+            f"compression.name is {config.names['compression']!r}, and attacks are on whole "
+            "updates: set compression.name = 'none'"
+        )
+    if config.keeping:
+        reasons.append(
+            f"{config.keeping} has clients keep something between rounds, which is not simulated: "
+            "leave it out"
         )
     if config.client_mechanism.private:
         reasons.append(

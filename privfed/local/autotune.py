@@ -70,8 +70,8 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
 
 
 def _not_stackable(trainer: LocalTrainer) -> str | None:
-    if trainer.network.random:
-        return "this model draws while it trains (dropout), which a stack of models cannot repeat"
+    if trainer.network.unstackable:
+        return trainer.network.unstackable
     try:
         _speed(trainer, "stacked", chunk=2, repeats=1, most=2)
     except (RuntimeError, ValueError, NotImplementedError) as error:

@@ -17,22 +17,29 @@ from privfed.vector import Indices
 
 @dataclass(frozen=True)
 class ClientMeasures:
-    """`federation` has the examples that clients score on, and `row` what they make of them."""
+    """`federation` has the examples that clients score on, and `row` what they make of them.
+
+    Where they score `personal` models, `network` has what stays with them, too.
+    """
 
     federation: Federation
     network: Network
     row: MeasureRow
     groups: ExampleGroups
+    personal: bool = False
 
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
         """The rows `[c, m]` of clients `ids` `[c]` about the model `params` `[d]` in `round`.
+
+        Or about models of their own `[c, d]`.
 
         A client's row follows from its own examples and the model alone, to the last bit: each is
         scored by itself, since the kernels of several clients' examples at once round otherwise,
         and the class that is predicted may hang on that.
         """
         federation = self.federation.at(round)
-        rows = [self._row(federation, client, params) for client in ids]
+        models = params.expand(len(ids), -1)
+        rows = [self._row(federation, *each) for each in zip(ids, models, strict=True)]
         return torch.stack(rows) if rows else params.new_zeros(0, self.row.length)
 
     def _row(self, federation: Federation, client: int, params: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What clients remember between rounds, for objectives that need returning clients.
+"""What clients remember between rounds: for their objective, or of a model's part that stays.
 
 A simulation keeps every client's memory; in a deployment each client keeps its own. It is secret:
 it lies under private/ (mode 0700) and is never published.
@@ -24,6 +24,9 @@ Why under other draws and noise, likewise:
   means no longer than the clip: by the same convexity two such are no further apart than two means
   at twice the clip, which is charged. Others' rows do not change, so that noise which pairs of
   clients share, seen with what colluders know, is as good (`PairwiseGaussian`).
+
+A row in which a client scores a model of its own (`evaluation.personal`) is such a row, too: no
+longer than its clip, and of that client's own history.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ Broadcast = Mapping[str, "Tensor"]
 class Exchange:
     """One question to the cohort and the layout of each client's answer.
 
-    `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training) or
-    "terms" (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
+    `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training),
+    "project" (a first part of what that sends, which changes nothing that clients keep) or "terms"
+    (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
     so that one clip fits both it and an update; the release is that of the scaled rows. `bounds` is
     the mechanism's public state, by which clients bound their rows; `remembered` is what simulated
     attackers remember.

@@ -15,6 +15,7 @@ from privfed.local.byzantine import Attackers
 from privfed.local.client_measures import ClientMeasures
 from privfed.local.exchange import Broadcast, Chunk, Exchange
 from privfed.local.objective import ClientState
+from privfed.local.personal import personalises
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
 from privfed.ranks import Alone, Ranks, refuse_miscounted
@@ -71,7 +72,7 @@ class LocalExecutor:
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
-        if exchange.task not in ("train", "gradient"):
+        if exchange.task not in ("train", "project", "gradient"):
             raise ValueError(f"this executor does not know the task {exchange.task!r}")
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
@@ -88,8 +89,20 @@ class LocalExecutor:
     ) -> Iterator[Chunk]:
         """The cohort's rows of measures: each client weighs the same."""
         for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
-            rows = measures.rows(ids, exchange.broadcast["params"], cohort.round)
+            models = exchange.broadcast["params"]
+            if measures.personal:
+                models = self._personal(ids, exchange.broadcast)
+            rows = measures.rows(ids, models, cohort.round)
             yield Chunk(ids, rows, rows.new_ones(len(rows)))
+
+    def _personal(self, ids: Indices, broadcast: Broadcast) -> Tensor:
+        """The models `[c, d]` that clients `ids` `[c]` use for themselves."""
+        objective, states = self.trainer.objective, None
+        if not personalises(objective):
+            raise ValueError("clients have no models of their own to score")
+        if self.states:
+            states, _ = self.states.gather(ids, objective.unseen(broadcast))
+        return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
         """The clients that train on their own examples, and those on poisoned ones."""
@@ -110,7 +123,7 @@ class LocalExecutor:
                 gradients = trainer.gradients(chunk, exchange.broadcast["params"], keys)
                 rows = exchange.scale * gradients
             else:
-                rows = self._train(trainer, chunk, exchange.broadcast, keys, cohort.round)
+                rows = self._train(trainer, chunk, exchange, keys, cohort.round)
             yield Chunk(chunk, rows, self._weights(chunk).to(rows))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
@@ -125,10 +138,10 @@ class LocalExecutor:
             yield chunks[number]
 
     def _train(
-        self, trainer: LocalTrainer, chunk: Indices, broadcast: Broadcast, keys: Keys, round: int
+        self, trainer: LocalTrainer, chunk: Indices, exchange: Exchange, keys: Keys, round: int
     ) -> Tensor:
         """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
-        who = trainer.federation.identify(chunk)
+        broadcast, who = exchange.broadcast, trainer.federation.identify(chunk)
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
@@ -140,7 +153,7 @@ class LocalExecutor:
             )
         else:
             rows, after = trainer.train(chunk, broadcast, before, keys, epochs, returning)
-        if self.states is None:
+        if self.states is None or exchange.task == "project":
             return rows
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
@@ -170,7 +183,7 @@ class LocalExecutor:
         epochs, rest = np.divmod(taken, np.maximum(steps(sizes, 1, trainer.batch_size), 1))
         twice = 2 if objective.anchored == "batch" else 1
         passes = (objective.anchored == "all") + (objective.exchanges - 1)
-        passes = passes + (objective.measures != "")
+        passes = passes + (objective.measures != "") * trainer.models_measured
         examples = twice * (epochs * sizes + rest * trainer.batch_size) + passes * sizes
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.local.exchange import Broadcast, Exchange
+from privfed.streams import Keys
 from privfed.vector import Layout
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Work:
     `measured` is the part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
     examples at each of the b models broadcast, mostly one; "fisher" `[c, d]`, the mean over its
     examples of the squared gradient at the trained model. `returning` `[c]` says which clients have
-    a state from a former round. `carried` `[c, j]` is what they carry after the last step.
+    a state from a former round. `carried` `[c, j]` is what they carry after the last step. `keys`
+    are the clients' own coins of the round, which shuffle their examples. `groups` `[c]` are
+    theirs, where the part has a `grouping`; -1: without an example there is none.
     """
 
     steps: Tensor
@@ -43,6 +46,19 @@ class Work:
     measured: Tensor | None = None
     returning: Tensor | None = None
     carried: Tensor | None = None
+    keys: Keys | None = None
+    groups: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
+
+    `count` groups are declared; 0: any number.
+    """
+
+    by: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,8 @@ class Objective(Protocol):
     """
 
     keeps: ClassVar[int]
-    """Vectors `[d]` that each client keeps between rounds; above 0, clients have to return."""
+    """Vectors `[d]` that each client keeps between rounds, without the odd number beside them;
+    above 0, clients have to return."""
     exchanges: ClassVar[int]
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
     broadcasts: ClassVar[int]
@@ -138,6 +155,14 @@ class Objective(Protocol):
     """
     measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """The public groups of clients, where `message` is told each one's (`Work.groups`).
+
+        It follows from the client's own rows: what a message makes of it is clipped with the rest.
+        """
+        ...
 
     @property
     def plain(self) -> bool:
@@ -161,8 +186,14 @@ class Objective(Protocol):
         """
         ...
 
+    def state_length(self, d: int) -> int:
+        """k, how many numbers each client keeps between rounds: mostly `keeps` vectors."""
+        ...
+
     def layout(self, d: int) -> Layout:
-        """The row a client sends after training. Its part "delta" `[d]` is the model update."""
+        """The row a client sends after training. Its part "delta" is the model update `[d]`, or `[b
+        d]` where b models are broadcast.
+        """
         ...
 
     def init(self, params: Tensor) -> Memory:

@@ -106,7 +106,7 @@ class PrivateSilos:
                     total = taken[place : place + 1]
                     along = now.step(grad, None, step, epoch, total, trainer.lr)
                     trainer.go(now, along, broadcast)
-        work = Work(taken, trainer.lr, None, returning, course.carried)
+        work = Work(taken, trainer.lr, None, returning, course.carried, draws)
         return trainer.objective.message(course.w, broadcast, states, work)
 
     def _gradient(self, trainer: LocalTrainer, silo: int, w: Tensor, keys: Keys) -> Tensor:

@@ -22,6 +22,7 @@ from privfed.local.batches import Batches, plan_batches, steps
 from privfed.local.course import Course
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import LocalStep, Objective, Work
+from privfed.measures.client_groups import ClientGroups
 from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
 from privfed.vector import Indices
@@ -53,6 +54,8 @@ class LocalTrainer:
     most_steps: int = 0
     steering: Steering | None = None
     """Where clients are attackers who go their own way."""
+    groups: ClientGroups | None = None
+    """What tells a client's group, where the objective asks for it."""
 
     @property
     def plain(self) -> bool:
@@ -88,7 +91,7 @@ class LocalTrainer:
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
-        losses = self._losses(ids, broadcast["params"], keys)
+        losses = self.losses(ids, broadcast["params"], keys)
         course = Course.begin(self.objective, len(ids), broadcast, states, losses)
         if self.objective.anchored == "all":
             course = replace(course, state=self._gradients(ids, course.origin, keys))
@@ -98,8 +101,16 @@ class LocalTrainer:
             self._loop(batches, broadcast, course, keys)
         measured = self._fishers(ids, course.w, keys) if losses is None else losses
         steps = torch.from_numpy(batches.steps).to(course.w)
-        work = Work(steps, self.lr, measured, returning, course.carried)
+        groups = None
+        if self.groups:
+            groups = torch.from_numpy(self.groups.of(self.federation, ids)).to(course.w.device)
+        work = Work(steps, self.lr, measured, returning, course.carried, keys, groups)
         return self.objective.message(course.w, broadcast, course.state, work)
+
+    @property
+    def models_measured(self) -> int:
+        """At how many models a client measures something of its examples, where it does."""
+        return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
         """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
@@ -113,7 +124,7 @@ class LocalTrainer:
         """`gradients` `[c, d]` at models w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
-    def _losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
+    def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
         """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""
         if self.objective.measures != "loss":
             return None

@@ -33,10 +33,10 @@ class ExampleGroups:
     columns: slice | None = None
 
     @classmethod
-    def by(cls, column: str, form: Form) -> ExampleGroups:
+    def by(cls, column: str, form: Form, key: str = "evaluation.group") -> ExampleGroups:
         """The groups that `column` makes, a category of a table or "label"; "" makes none.
 
-        Raises `Refused` where it makes no groups.
+        Raises `Refused`, naming the run file's `key`, where it makes no groups.
         """
         if not column:
             return cls()
@@ -51,9 +51,9 @@ class ExampleGroups:
             known.append(category.column)
             start += len(category.values)
         raise Refused(
-            f"evaluation.group is {column!r}; expected a declared column of categories"
+            f"{key} is {column!r}; expected a declared column of categories"
             + (f": one of {', '.join(known)}" if known else ", of which these data have none"),
-            key="evaluation.group",
+            key=key,
         )
 
     def of(self, x: Tensor | Mapped, y: Tensor) -> Indices | None:

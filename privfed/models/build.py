@@ -18,6 +18,7 @@ from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
 from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
+from privfed.models.local_part import local_shapes
 from privfed.models.lora.targets import adapt_model
 from privfed.models.loss import Loss
 from privfed.models.matching import is_named
@@ -63,11 +64,16 @@ def build_network(
     if start.lora is not None:
         adapt_model(module, start.lora, keys.derived(b"lora"))
     _freeze(module, start.frozen)
+    local = _keep_local(module, start.local)
+    _freeze_statistics(module, start.frozen, start.local)
     if constants is not None:
         _restore(module, constants)
     shapes = Shapes.of(module)
     if not shapes.names:
-        raise Refused("model.name: the model has no trainable parameter; freeze fewer of them")
+        raise Refused(
+            "model.name: the model has no trainable parameter that is sent; freeze fewer of them, "
+            "or keep fewer of them local"
+        )
     flat = shapes.flatten(dict(module.named_parameters()))
     if not bool(flat.isfinite().all()):
         raise Refused("model: its parameters at the start are not all finite")
@@ -84,6 +90,7 @@ def build_network(
         trial.fingerprint,
         trial.channels_last,
         Form.of(examples),
+        local,
     )
 
 
@@ -133,36 +140,65 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Take parameters out of the vector, by name or by the name of a module that holds them.
-
-    A batch normalisation that is frozen whole uses the statistics that it came with.
-    """
+    """Take parameters out of the vector, by name or by the name of a module that holds them."""
     for pattern in patterns:
-        parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
-        matching = [p for name, p in parameters if is_named(name, pattern)]
-        inside = [m for name, m in module.named_modules() if is_named(f"{name}.", f"{pattern}.")]
-        if not (matching or inside):
-            names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
-            raise Refused(f"model.frozen: nothing is called {pattern!r}; expected one of {names}")
-        for parameter in matching:
+        for parameter in _named_so(module, pattern, "model.frozen").values():
             parameter.requires_grad_(False)
-    _freeze_statistics(module, patterns)
 
 
-def _freeze_statistics(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Put frozen batch normalisations in evaluation mode. Raises `Refused` for one that is not."""
-    for name, part in module.named_modules():
-        if not isinstance(part, _BatchNorm):
-            continue
-        keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
-        if all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."]):
+def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
+    """The parameters that `pattern` names. Raises `Refused` where nothing is called so."""
+    parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
+    matching = {name: p for name, p in parameters if is_named(name, pattern)}
+    inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
+    if not (matching or inside):
+        names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
+        raise Refused(f"{key}: nothing is called {pattern!r}; expected one of {names}")
+    return matching
+
+
+def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
+    """Take what stays with clients out of the vector that is sent: its places in theirs.
+
+    Of batch normalisations that stay whole, running statistics stay, too.
+    """
+    named = [_named_so(module, pattern, "model.local") for pattern in patterns]
+    staying = {id(p) for each in named for p in each.values() if p.requires_grad}
+    local = {name: p for name, p in module.named_parameters() if id(p) in staying}
+    for parameter in local.values():
+        parameter.requires_grad_(False)
+    if patterns and not local:
+        raise Refused("model.local: all that it names is frozen; expected parameters to train")
+    norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
+    return local_shapes(module, local, norms)
+
+
+def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
+    return [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
+
+
+def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
+    """Whether `patterns` name all parameters of `part`; where it has none, `part` itself."""
+    keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
+    return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
+
+
+def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence[str]) -> None:
+    """Put batch normalisations that are frozen, or stay with clients, in evaluation mode.
+
+    They use the statistics that they came with, where a client does not train them. Raises
+    `Refused` for one that is neither.
+    """
+    for name, part in _batch_norms(module):
+        if _is_whole(name, part, frozen) or _is_whole(name, part, local):
             part.eval()
         if part.training or part.running_mean is None:
             refuse_part(
                 name,
                 "is a batch normalisation: it mixes a batch's examples and keeps statistics "
-                "outside the vector that is clipped and noised. Use group normalisation, or "
-                "freeze it with the statistics it came with (model.frozen)",
+                "outside the vector that is clipped and noised. Use group normalisation, freeze it "
+                "with the statistics it came with (model.frozen), or let it stay with clients who "
+                "return (model.local)",
             )
 
 

@@ -46,6 +46,8 @@ class Network:
     channels_last: bool = False
     form: Form | None = None
     """The form of its examples."""
+    local: Shapes = field(default_factory=lambda: Shapes((), ()))
+    """The places of those constants that each client trains for itself: see `local_part`."""
     mixed: bool = False
     """Whether gradients are computed in mixed precision (`privfed.models.precision`)."""
 
@@ -54,6 +56,15 @@ class Network:
         """How many parameters the model has, trained or not, once its adapters are merged."""
         named = self.module.named_parameters()
         return sum(parameter.numel() for name, parameter in named if not is_factor(name))
+
+    @property
+    def unstackable(self) -> str:
+        """Why many of it cannot be trained as one computation, where that is known; else empty."""
+        if self.random:
+            return (
+                "this model draws while it trains (dropout), which a stack of models cannot repeat"
+            )
+        return ""
 
     def digest(self) -> str:
         """The SHA-256 of the constants as they are now."""
@@ -170,5 +181,9 @@ class Network:
 
 def _gradients(loss: Tensor, leaves: Leaves) -> list[Tensor]:
     """The gradient of `loss` with respect to each leaf; zeros for those that are not used."""
-    inputs = list(leaves.values())
-    return list(torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True))
+    inputs = [leaf for leaf in leaves.values() if leaf.requires_grad]
+    parts = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+    if len(inputs) == len(leaves):
+        return list(parts)
+    given = iter(parts)
+    return [next(given) if x.requires_grad else torch.zeros_like(x) for x in leaves.values()]

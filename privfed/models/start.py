@@ -11,12 +11,17 @@ from privfed.parts import Part
 
 
 class Start(Part):
-    """A start from the file or run `init`, but for what is `fresh`; `frozen` is not trained."""
+    """A start from the file or run `init`, but for what is `fresh`; `frozen` is not trained, and
+    `local` is trained by each client for itself.
+    """
 
     init: str = ""
     """A `.safetensors` file, or an earlier run's directory, to start from."""
     frozen: list[str] = []
     """Names or patterns of parameters that are not trained, as "layer*"."""
+    local: list[str] = []
+    """Names or patterns of parameters that stay with each client, as "head*": they are trained, and
+    never sent."""
     fresh: list[str] = []
     """Names or patterns of parameters that start anew."""
     output: str | Annotated[int, Field(ge=0)] = ""

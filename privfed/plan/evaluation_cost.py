@@ -11,6 +11,7 @@ from attacks.types import NoAttack
 from defenses.by_sums.mean import Mean
 from privfed.config.attack_keys import AttackKeys
 from privfed.config.config import Config
+from privfed.local.compression.none import NoCompression
 from privfed.local.measurement import Measurement
 from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow
@@ -85,6 +86,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
     return replace(
         config,
         objective=Measurement(length=length),
+        compression=NoCompression(),
         optimizer=Unmoved(),
         rule=Mean(),
         aggregation=config.aggregation.model_copy(
@@ -92,7 +94,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         ),
         mechanism=config.mechanism.with_clip(ROW_NORM),
         sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),
-        evaluation=evaluation.model_copy(update={"by": "test"}),
+        evaluation=evaluation.model_copy(update={"by": "test", "personal": False}),
         stop=config.stop.model_copy(update={"patience": 0}),
         attack=NoAttack(),
         attackers=AttackKeys(),

@@ -27,6 +27,7 @@ AXES = {
     "mechanism": "privacy.mechanism",
     "sampler": "cohort.sampler",
     "objective": "client.objective",
+    "compression": "compression.name",
     "attack": "attack.name",
 }
 """What is combined: kind of part -> the key that names it."""

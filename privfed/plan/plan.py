@@ -19,6 +19,7 @@ from accounting.ledger import BudgetChange
 from accounting.releases import Unprotected
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.local.compression.compressed import ShapesByName
 from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluation_cost
 from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
 from privfed.plan.refusals import refusals
@@ -65,11 +66,14 @@ class Plan:
         """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
-    def algorithm(self, evaluates: bool = False) -> Algorithm:
-        """What happens each round, be it one that trains or one that `evaluates`."""
+    def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
+        """What happens each round, be it one that trains or one that `evaluates`.
+
+        It is about a model of these `shapes`, which some compressions of updates go by.
+        """
         config = self.config
         return Algorithm(
-            objective=config.objective,
+            objective=config.messages(shapes),
             server=config.optimizer,
             rule=self.cost.rule,
             mechanism=self.mechanism,

@@ -41,7 +41,7 @@ def proof_in_words(plan: Plan) -> str:
     first = " at first" if mechanism.adaptive else ""
     clip = f"{what} to {mechanism.clip:g}{first}"
     proof = f"{name} needs sums alone, which noise may be added to: {clip}"
-    releases = releases_per_round(config.objective, rule)
+    releases = releases_per_round(config.messages(), rule)
     if releases > 1:
         proof += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
     if config.by_sites:

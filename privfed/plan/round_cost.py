@@ -136,7 +136,7 @@ def _cost_within(
     if mechanism.private:
         parts = config.data.sites_per_client
         mechanism = mechanism.in_parts(parts).resolved(_setting(config, limits, length))
-    releases = releases_per_round(config.objective, rule)
+    releases = releases_per_round(config.messages(), rule)
     summation = config.protocol.over(limits)
     if limits.sites:
         aborts = min(1.0, releases * summation.stops(limits.sites, dropout))
@@ -170,7 +170,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
         honest=protocol.honest(limits),
         added=protocol.added(limits),
         bits=protocol.bits,
-        fewest=protocol.fewest(limits),
+        fewest=protocol.sharing(limits),
     )
 
 
@@ -205,7 +205,7 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
     """Raises `Refused` where all noise that is counted may be left out, or known to colluders."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(
-            f"as few as {protocol.fewest(limits)} clients may make up the noise of a sum, but "
+            f"as few as {protocol.sharing(limits)} clients may make up the noise of a sum, but "
             f"{limits.hostile} clients of a cohort may be hostile, and colluders may know "
             f"{min(protocol.colluding(limits), 1.0):.0%} of it: all whose noise is counted might "
             "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "

@@ -6,6 +6,7 @@ from defenses.types import RowRule, Rule, SumRule
 from defenses.weighing import Composed, WeightRule
 from privfed.config.config import Config
 from privfed.errors import Refused
+from privfed.local.compression.compressed import ShapesByName
 from privfed.parts import find
 from privfed.registry import BUILT_IN
 
@@ -116,10 +117,10 @@ def numbers_per_history(config: Config, parameters: int) -> int:
     0: it remembers nobody.
     """
     rule = rule_of(config)
-    length = config.objective.layout(parameters).length
+    length = config.messages().layout(parameters).length
     return rule.keeps(length) if isinstance(rule, RowRule) else 0
 
 
-def message_length(config: Config, parameters: int) -> int:
-    """How many numbers a client sends about a model of so many `parameters`."""
-    return config.objective.layout(parameters).length + rule_of(config).extra
+def message_length(config: Config, parameters: int, shapes: ShapesByName | None = None) -> int:
+    """How many numbers a client sends about a model of so many `parameters`, of these `shapes`."""
+    return config.messages(shapes).layout(parameters).length + rule_of(config).extra

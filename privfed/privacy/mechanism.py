@@ -84,7 +84,7 @@ class Setting:
     them stay, or the sum aborts. Hostile clients leave out all of the counted distributed noise but
     the part `added`; all but the part `honest` is left out by them, or known to colluders. `bits`
     is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
-    guarantee the budget gates. No sum has fewer than `fewest` survivors, whatever the cohort. So
+    guarantee the budget gates. The whole counted noise is among no fewer clients than `fewest`. So
     many made-up clients at most are expected `beside` those of the cohort. At most so many of it
     are `hostile`.
 

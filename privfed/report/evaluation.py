@@ -11,7 +11,7 @@ from privfed.report.outcome import beside_constant
 from privfed.report.tables import rows
 from privfed.run.evaluation.evaluate_by_clients import ClientEvaluation
 from privfed.trained.evaluate import Evaluation
-from privfed.trained.personalise import Personalised
+from privfed.trained.personal_scores import CONFIDENCE, Personalised
 from privfed.words import ceiling, measure
 
 
@@ -50,7 +50,7 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
 
 
 def personal_table(personalised: Personalised) -> Table:
-    """What fine-tuning is worth to each client."""
+    """What models of their own are worth to clients."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     over_clients = f"{personalised.measure} over {personalised.clients} clients"
     for name in (over_clients, "before", "after"):
@@ -58,7 +58,19 @@ def personal_table(personalised: Personalised) -> Table:
     for statistic, before in personalised.before.items():
         after = personalised.after[statistic]
         table.add_row(statistic.replace("_", " "), f"{before:.4f}", f"{after:.4f}")
-    table.add_row("improved", "", f"{100 * personalised.improved:.0f}% of clients")
-    for title, line in zip(("note", ""), textwrap.wrap(personalised.note, 60), strict=False):
-        table.add_row(title, "", line)
+    intervals = personalised.intervals
+    if intervals:
+        change = personalised.after["mean"] - personalised.before["mean"]
+        table.add_row(
+            f"mean, {CONFIDENCE:.0%}", *(_span(intervals[x]) for x in ("before", "after"))
+        )
+        table.add_row("change", "", f"{change:+.4f} ({_span(intervals['change'])})")
+    gained = f" ({_span(intervals['improved'])})" if intervals else ""
+    table.add_row("improved", "", f"{100 * personalised.improved:.0f}% of clients{gained}")
+    for number, line in enumerate(textwrap.wrap(personalised.note, 60)):
+        table.add_row("" if number else "note", "", line)
     return table
+
+
+def _span(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.4f} to {interval[1]:.4f}"

@@ -33,7 +33,8 @@ def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
     by_protocol = list(combinations(written, built_in("protocol", "rule", "mechanism")))
     by_objective = list(combinations(written, built_in("objective", "sampler")))
     by_attack = list(combinations(written, built_in("attack", "protocol")))
-    matrix = [*by_protocol, *by_objective, *by_attack]
+    by_bytes = list(combinations(written, built_in("compression", "mechanism")))
+    matrix = [*by_protocol, *by_objective, *by_attack, *by_bytes]
     numbers = numbered_reasons(matrix)
     rule, mechanism = f"rule {names['rule']}", f"mechanism {names['mechanism']}"
     group = Group(
@@ -45,6 +46,10 @@ def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
         _table(
             f"{rule}, {mechanism}, sampler {names['sampler']}",
             *(by_attack, "attack", "protocol", numbers),
+        ),
+        _table(
+            f"{rule}, protocol {names['protocol']}, sampler {names['sampler']}",
+            *(by_bytes, "compression", "mechanism", numbers),
         ),
         Text(_LEGEND),
         *(Text(f"{number:>3}  {reason}") for reason, number in numbers.items()),

@@ -22,7 +22,7 @@ from privfed.report.tables import (
 )
 from privfed.run.misbehaviour.evidence import LEVEL
 from privfed.run.outcome import Outcome
-from privfed.words import ceiling, measure
+from privfed.words import about_groups, ceiling, measure
 
 
 def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
@@ -71,7 +71,12 @@ def _test_row(outcome: Outcome) -> dict[str, str]:
         return {}
     name = next(iter(outcome.measures))
     score = beside_constant(name, outcome.measures, outcome.constant)
-    return {name: f"{score} on {_scored_on(outcome)}"}
+    groups = {
+        each.replace("_", " "): measure(each, value)
+        for each, value in outcome.measures.items()
+        if about_groups(each) and not each.endswith("]")
+    }
+    return {name: f"{score} on {_scored_on(outcome)}", **groups}
 
 
 def _scored_on(outcome: Outcome) -> str:

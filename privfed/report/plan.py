@@ -17,6 +17,7 @@ from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.report.plan_rows.adapters import adapter_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
+from privfed.report.plan_rows.compression import compression_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
@@ -81,21 +82,40 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return {
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
         "training": (
-            f"{_model(config)} ({forecast.parameters:,} parameters), {names['objective']} x "
+            f"{_model(config)} ({_parameters(forecast)}), {names['objective']} x "
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
+        **compression_row(plan, forecast),
         **_rule_row(config),
         **_history_row(plan, forecast),
     }
 
 
+def _groups_row(config: Config) -> dict[str, str]:
+    """What tells a client's group, where its row depends on that."""
+    grouping = config.objective.grouping
+    if grouping is None:
+        return {}
+    count = f"{grouping.count} declared, " if grouping.count else ""
+    under = "; it leaves a client in its clipped row alone" if config.mechanism.private else ""
+    return {"groups": f"{count}by {grouping.by}{under}"}
+
+
+def _parameters(forecast: Forecast) -> str:
+    """How many numbers a model has, and how many of them stay with clients."""
+    count = f"{forecast.parameters:,} parameters"
+    return f"{count} sent, {forecast.local:,} that stay with clients" if forecast.local else count
+
+
 def _local_work(config: Config) -> str:
     """How far a client trains in a round."""
-    epochs, steps = config.client.epochs, config.client.steps
-    return f"{epochs} epochs" + (f" (at most {steps} steps)" if steps else "")
+    epochs, steps, first = config.client.epochs, config.client.steps, config.client.local_epochs
+    alone = f" ({first} of what stays, then what is sent)" if first else ""
+    return f"{epochs} epochs{alone}" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:
@@ -172,7 +192,8 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
     if forecast.remembered:
         pairs["clients"] = (
-            f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between rounds"
+            f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between "
+            "rounds, under private/, which no ε covers once it is shown"
         )
     if plan.mechanism.remembers:
         past = 8 * forecast.parameters * remembered_rows(plan.mechanism)
@@ -181,11 +202,12 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums.
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums,
+    and of compressed updates.
 
     Vectors are counted without the odd number beside them.
     """
-    if plan.config.secured:
+    if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
     count = round(size / forecast.parties / forecast.parameters / 4)
     return "d" if count == 1 else f"{count} d"

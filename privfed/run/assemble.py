@@ -17,10 +17,13 @@ from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
 from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
+from privfed.local.partial import Partial
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
+from privfed.measures.client_groups import ClientGroups
 from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
+from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
@@ -37,7 +40,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
     Raises `Refused` where what was planned is not about these people, or cannot train this model.
     """
-    config, algorithm = plan.config, plan.algorithm()
+    config, algorithm = plan.config, plan.algorithm(shapes=network.shapes.by_name)
     _refuse_other_people(plan, federation)
     _refuse_unfit_rule(config, algorithm, network)
     if config.audit.by_inputs:
@@ -45,10 +48,13 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     evaluation, measures = None, None
     if plan.evaluation:
         federation, scored = with_held_back(federation, config.evaluation.holdout)
-        evaluation, measures = evaluation_of(plan.evaluation, scored, network)
+        personal = config.evaluation.personal
+        evaluation, measures = evaluation_of(plan.evaluation, scored, network, personal)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.client_mechanism.private:
         PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
+    if config.evaluation.by == "test":  # refuses what makes no groups
+        ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0
     scoring_seconds = _seconds_to_score(network, federation)
     trainer = _trainer(config, federation, network)
@@ -106,11 +112,12 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
 
 
 def evaluation_of(
-    plan: Plan, scored: Federation, network: Network
+    plan: Plan, scored: Federation, network: Network, personal: bool = False
 ) -> tuple[Algorithm, ClientMeasures]:
     """What happens in rounds that evaluate, as their own `plan` has it, and how clients score.
 
-    They do so on what they have in `scored`. Raises `Refused` for measures that do not suit labels.
+    They do so on what they have in `scored`, with their `personal` models or the run's. Raises
+    `Refused` for measures that do not suit labels.
     """
     form = Form.of(scored.examples)
     row = measure_row_of(plan.config, form)
@@ -118,7 +125,8 @@ def evaluation_of(
     algorithm = plan.algorithm(evaluates=True)
     algorithm = replace(algorithm, objective=Measurement(length=row.length))
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    return algorithm, ClientMeasures(scored, network, row, groups)
+    scoring = full_network(network) if personal and network.local.names else network
+    return algorithm, ClientMeasures(scored, scoring, row, groups, personal)
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
@@ -131,17 +139,42 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 
 
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
-    client = config.client
+    client, objective = config.client, config.messages(network.shapes.by_name)
+    if network.local.names:
+        start = local_start(network)
+        objective = Partial(shared=objective, start=start, local_epochs=client.local_epochs)
+        network = full_network(network)
     return LocalTrainer(
         federation,
         network,
-        config.objective,
+        objective,
         client.lr,
         client.epochs,
         client.batch_size,
         "stacked",
         client.steps,
+        groups=_groups(config, federation),
     )
+
+
+def _groups(config: Config, people: Federation) -> ClientGroups | None:
+    """What tells clients' groups, where the objective asks for it.
+
+    Raises `Refused` where there are none, or not as many as are declared.
+    """
+    grouping = config.objective.grouping
+    if grouping is None:
+        return None
+    sites = 0 if config.apart else config.data.sites
+    groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites)
+    if grouping.count and grouping.count != len(groups.names):
+        raise Refused(
+            f"client.groups is {grouping.count}, but client.group = {grouping.by!r} makes "
+            f"{len(groups.names)}: {', '.join(groups.names)}; set client.groups = "
+            f"{len(groups.names)}",
+            key="client.groups",
+        )
+    return groups
 
 
 def _executor(

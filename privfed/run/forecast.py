@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from defenses.types import SumRule
+from privfed.local.compression.compressed import ShapesByName
 from privfed.plan.plan import Plan
+from privfed.round.algorithm import Algorithm
 from privfed.run.canaries.canary_updates import CanaryUpdates, canary_updates
 from privfed.run.evaluation.charged_measures import expected_widths
 from privfed.run.setup import Setup
+from privfed.vector import Shapes
 
 _NUMBER = 4
 """Bytes of a float32."""
@@ -50,8 +53,14 @@ class Forecast:
     step: float | None
     half_widths: Mapping[str, float] = field(default_factory=dict)
     """Half the width of the interval of each measure that clients make, which noise will leave."""
+    message: int = 0
+    """How many numbers a client sends about the model in an exchange."""
+    shortening: float = 1.0
+    """The norm of these over that of the update that they are made of, about."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
+    local: int = 0
+    """How many numbers of each client's model stay with it, beside its `parameters`."""
     canaries: CanaryUpdates | None = None
     """What canaries that train send at the start; None where none does."""
     without_adapters: int | None = None
@@ -75,18 +84,20 @@ class RoundForecast:
     parties: float
 
 
-def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
+def round_exchange(
+    plan: Plan, parameters: int, shapes: ShapesByName | None = None
+) -> RoundForecast:
     """What follows from the plan and the number of `parameters`, without people and without time.
 
     A report asks for it of a run directory, whose people may be elsewhere.
     """
-    config, algorithm = plan.config, plan.algorithm()
+    config, algorithm = plan.config, plan.algorithm(shapes=shapes)
     layout = algorithm.objective.layout(parameters)
     cohort = float(algorithm.sampler.size)
     parties = float(algorithm.sites or cohort)
-    width = algorithm.mechanism.width(algorithm.wire(layout))
     encoded = algorithm.encoding_factor(parameters)
-    broadcasts = algorithm.exchanges - 1 + algorithm.objective.broadcasts
+    parts = config.compression.exchanges - 1  # each of which is sent as much as it sends
+    broadcasts = algorithm.exchanges - 1 - parts + algorithm.objective.broadcasts
     broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
     noise_share = algorithm.noise_share
     keys = algorithm.summation.download(round(cohort), noise_share)
@@ -98,10 +109,11 @@ def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
         noise = deviation * math.sqrt(layout.length) / cohort
     return RoundForecast(
         cohort=cohort,
-        down=parties * (parameters * _NUMBER * broadcasts + algorithm.exchanges * keys),
-        up=parties
-        * algorithm.summation.upload(width, round(cohort), noise_share)
-        * algorithm.exchanges,
+        down=parties
+        * (
+            _NUMBER * (parameters * broadcasts + layout.length * parts) + algorithm.exchanges * keys
+        ),
+        up=parties * _upload(plan, algorithm, parameters, shapes) * algorithm.exchanges,
         signal=signal,
         noise=noise,
         encoded=encoded,
@@ -109,12 +121,24 @@ def round_exchange(plan: Plan, parameters: int) -> RoundForecast:
     )
 
 
+def _upload(
+    plan: Plan, algorithm: Algorithm, parameters: int, shapes: ShapesByName | None
+) -> float:
+    """Bytes that a party sends in an exchange: of its numbers, or as they are written down."""
+    layout, cohort = algorithm.objective.layout(parameters), round(algorithm.sampler.size)
+    width = algorithm.mechanism.width(algorithm.wire(layout))
+    bits = plan.config.compression.bits(Shapes.named(shapes or {"all": (parameters,)}))
+    if bits is None:
+        return algorithm.summation.upload(width, cohort, algorithm.noise_share)
+    return bits / 8 + (width - layout.length) * _NUMBER
+
+
 def forecast(setup: Setup) -> Forecast:
     """What `setup` will take, were it to run here from its beginning."""
     config, algorithm = setup.plan.config, setup.algorithm
     d = setup.network.shapes.length
     witness = algorithm.sampler.witness(1, algorithm.clients)
-    exchange = round_exchange(setup.plan, d)
+    exchange = round_exchange(setup.plan, d, setup.network.shapes.by_name)
     cohort = exchange.cohort
     width = algorithm.mechanism.width(algorithm.wire(algorithm.objective.layout(d)))
     typical = setup.federation.typical
@@ -134,7 +158,8 @@ def forecast(setup: Setup) -> Forecast:
         empty=(1.0 - witness.rate) ** algorithm.clients if witness.random else 0.0,
         down=exchange.down,
         up=exchange.up,
-        remembered=algorithm.objective.keeps * d * _NUMBER,
+        remembered=setup.state_length * _NUMBER,
+        local=setup.network.local.length,
         signal=exchange.signal,
         noise=exchange.noise,
         parties=exchange.parties,
@@ -144,6 +169,8 @@ def forecast(setup: Setup) -> Forecast:
         encoded=exchange.encoded,
         aborts=setup.plan.cost.aborts,
         step=algorithm.grid_step(d),
+        message=algorithm.objective.layout(d).length,
+        shortening=config.compression.factor(setup.network.shapes),
         unstacked=setup.speed.unstacked,
         half_widths=expected_widths(setup),
         canaries=canaries,

@@ -74,7 +74,7 @@ def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
 
 def _solved(config: Config, before: Priors, federation: Federation, network: Network) -> Plan:
     """The plan of a run whose messages are as long as these examples and this model make them."""
-    length, measures = message_length(config, network.shapes.length), 0
+    length, measures = message_length(config, network.shapes.length, network.shapes.by_name), 0
     if config.evaluation_rounds.every:
         measures = measure_row_of(config, Form.of(federation.examples)).length
     return solve_plan(config, before, length, measures)

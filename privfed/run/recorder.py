@@ -15,6 +15,7 @@ from privfed.round.tally import Tally
 from privfed.run.constant_baseline import Baseline
 from privfed.run.divergence import Divergence
 from privfed.run.evaluation.charged_measures import charged_measures, in_metrics
+from privfed.run.evaluation.over_groups import over_groups
 from privfed.run.evaluation.stopping import stopping_of
 from privfed.run.forecast import Forecast
 from privfed.run.heterogeneity import measure_clients
@@ -44,6 +45,8 @@ class Recorder:
         """Whether there is a public test set."""
         if self.public:
             self._baseline.go_on(directory.metrics.losses(), self._population(begin).test)
+        evaluation = setup.plan.config.evaluation
+        self._groups = evaluation.group if evaluation.by == "test" else ""
         self.stopping = stopping_of(setup)
         for measures in directory.metrics.by_round(dict).values():
             self.stopping = self.stopping.after(measures)
@@ -56,10 +59,11 @@ class Recorder:
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
         if setup.plan.config.run.client_measures:
-            trainer = replace(setup.executor.trainer, federation=population)
+            trainer = setup.executor.trainer
+            trainer = replace(trainer, federation=population, network=setup.network)
             simulation |= measure_clients(trainer, now.state.params)
         measures, diverging = self.measures(now), False
-        if self.public:
+        if self.public and not setup.network.local.names:  # else no client uses the scored model
             diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
         fresh = int(now.state.evaluation.get("round", 0)) == now.round
@@ -78,7 +82,10 @@ class Recorder:
         network, params = self._setup.network, now.state.params
         if not self.public:
             return {name: each.value for name, each in self.last_charged(now.state).items()}
-        measures = network.evaluate(params, self._population(now).test)
+        test = self._population(now).test
+        measures = network.evaluate(params, test)
+        if self._groups:
+            measures |= over_groups(network, params, test, self._groups)
         if self._setup.targeted is not None:
             measures["attack_success"] = network.evaluate(params, self._setup.targeted)["accuracy"]
         return measures

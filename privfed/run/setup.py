@@ -42,6 +42,11 @@ class Setup:
         """What happens in the rounds of each kind."""
         return (self.algorithm, self.evaluation) if self.evaluation else (self.algorithm,)
 
+    @property
+    def state_length(self) -> int:
+        """How many numbers each client keeps between rounds."""
+        return self.executor.trainer.objective.state_length(self.network.shapes.length)
+
     def algorithm_in(self, round: int) -> Algorithm:
         """What happens in `round`."""
         if self.evaluation and round in self.plan.config.evaluation_rounds:

@@ -107,7 +107,7 @@ def refuse_ranks(config: Config, count: int) -> None:
         reasons.append("sites add their noise in one process")
     if config.attacked:
         reasons.append("attackers are simulated in one process")
-    if config.objective.keeps:
+    if config.keeping:
         reasons.append("what clients remember is kept by one process")
     if config.client_mechanism.private:
         reasons.append("silos' ledgers are kept by one process")

@@ -36,7 +36,7 @@ def client_states(
     """What clients remember as of `checkpoint`; None where they remember nothing."""
     if not keeps_states(setup):
         return None
-    width = setup.algorithm.objective.keeps * setup.network.shapes.length
+    width = setup.state_length
     clients, run = setup.federation.clients, _run_of(setup, ledger)
     return ClientStates(directory.private, run, clients, width, checkpoint.round)
 
@@ -102,7 +102,7 @@ def keeps_key(setup: Setup) -> bool:
 
 def keeps_states(setup: Setup) -> bool:
     """Whether clients remember anything between rounds."""
-    return setup.algorithm.objective.keeps * setup.network.shapes.length > 0
+    return setup.state_length > 0
 
 
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:

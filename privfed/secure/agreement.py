@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of messages and of what they mean; parties of other versions are refused."""
 
 

@@ -37,11 +37,13 @@ class Arithmetic:
         self._sum = np.zeros(codec.length, dtype=np.uint64)
         if layers:  # what so few keep of a sum that nobody finishes may be too much to draw
             self._require_enough(session.sending)
+            gone = len(session.clients) - session.sending
+            self._keeping = layers.keeping(len(session.clients), gone, session.senders.tolist())
 
     def send(self, client: int, row: Integers) -> None:
         if self._layers:
             clients = len(self._session.clients)
-            share = self._layers.remaining(clients, clients - self._session.sending)
+            share = self._layers.remaining(clients, self._keeping[client])
             row = row + share.draw(self._session.layer_keys(client), self._codec.length)
         self._sum += self._codec.wrap(row)
         self._count += 1

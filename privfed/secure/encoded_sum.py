@@ -64,14 +64,25 @@ class SecureProtocol(Part):
         """The fewest survivors of any sum, whatever the cohort: with fewer it aborts."""
         return limits.least(self.begun(limits))
 
+    def sharing(self, limits: Limits) -> int:
+        """Among how many clients at least the whole of the counted noise is, none with more of it.
+
+        The survivors, `fewest` at least. In layers nobody keeps more than one part in n - T, of n
+        clients of whom T may be missing: also where more stay, as others' layers come off then.
+        """
+        if not limits.layered:
+            return self.fewest(limits)
+        begun = self.begun(limits)
+        return begun - limits.missing(begun)
+
     def added(self, limits: Limits) -> float:
         """A lower bound on the part of counted noise that is added, as hostile clients add none.
 
-        Of m survivors m - `hostile` add theirs, and m is at least `fewest`. *Minimum*: m shares,
-        of which `minimum` are counted, and (m - h) / minimum >= 1 - h / m. *Layers*: survivors'
-        noise is the whole, whatever m.
+        Of m survivors m - `hostile` add theirs. *Minimum*: m shares, of which `minimum` are
+        counted, and (m - h) / minimum >= 1 - h / m. *Layers*: survivors' noise is the whole,
+        whatever m, and hostile clients' parts of it as large as there are (`sharing`).
         """
-        return 1.0 - limits.hostile / self.fewest(limits)
+        return 1.0 - limits.hostile / self.sharing(limits)
 
     def colluding(self, limits: Limits) -> float:
         """An upper bound on the part of counted noise known to who colludes with who opens sums.

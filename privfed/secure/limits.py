@@ -44,7 +44,11 @@ class Limits:
 
     def least(self, clients: int) -> int:
         """How many of `clients` have to send their row."""
-        return max(self.minimum, FEWEST, clients - math.floor(self.tolerance * clients + 1e-9))
+        return max(self.minimum, FEWEST, clients - self.missing(clients))
+
+    def missing(self, clients: int) -> int:
+        """How many of `clients` the `tolerance` is, which may be missing."""
+        return math.floor(self.tolerance * clients + 1e-9)
 
 
 UNLIMITED = Limits(1 << 31)

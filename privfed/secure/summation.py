@@ -112,6 +112,10 @@ class RowHiding(SumProtocol, Protocol):
         """The fewest survivors of any sum: with fewer it aborts."""
         ...
 
+    def sharing(self, limits: Limits) -> int:
+        """Among how many clients at least the whole of the counted noise is."""
+        ...
+
     def added(self, limits: Limits) -> float:
         """A lower bound on the part of counted noise that is added."""
         ...

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.config.assembly import assembled, named
-from privfed.config.attack_keys import AttackKeys
-from privfed.config.config import Config, Raw, expected_hostile
+from privfed.config.attack_keys import AttackKeys, expected_hostile
+from privfed.config.config import Config, Raw
 from privfed.config.mistakes import mistakes
 from privfed.config.reading import as_written
 from privfed.config.sections import Aggregation

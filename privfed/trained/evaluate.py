@@ -10,6 +10,7 @@ from privfed.data.source import KeptByUser
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
+from privfed.run.evaluation.over_groups import over_groups
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
@@ -58,11 +59,14 @@ class Evaluation:
         }
 
 
-def evaluate(run: Path | RunDirectory, other: OtherData = (), to: Path | None = None) -> Evaluation:
+def evaluate(
+    run: Path | RunDirectory, other: OtherData = (), to: Path | None = None, group: str = ""
+) -> Evaluation:
     """Score the run at (or opened as) `run`; on `other` data, all examples of that source instead.
 
-    `to` is a file to write predictions to, a row per example in the order of the data. Raises
-    `Refused`, having written nothing.
+    `to` is a file to write predictions to, a row per example in the order of the data. `group` is a
+    declared column of categories, or "label", to score each group of; left out, the run's own
+    `evaluation.group`. Raises `Refused`, having written nothing.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()
@@ -85,6 +89,7 @@ def evaluate(run: Path | RunDirectory, other: OtherData = (), to: Path | None = 
         raise Refused(f"{data} hold no example to score{instead}")
     net, params, round = stored_model_for(directory, examples, bool(other))
     measures = net.evaluate(params, examples)
+    measures |= over_groups(net, params, examples, group or config.evaluation.group)
     if to is not None:
         client = str(config.values()["data"].get("client", ""))
         write_predictions(to, predictions(net, params, examples, client))

@@ -8,59 +8,25 @@ fine-tuning changes is what to look at.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.models.network import Network
-from privfed.run.heterogeneity import client_scores, distribution
+from privfed.models.local_part import full_network, local_start
+from privfed.run.heterogeneity import client_scores
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
+from privfed.trained.personal_scores import Personalised, client_score, comparison_of
 from privfed.trained.stored_model import stored_model
 
-
-@dataclass(frozen=True)
-class Personalised:
-    """What fine-tuning did to the first measure of `clients` clients with two examples or more.
-
-    `before` and `after` are distributions over clients, in which each counts alike; `improved` is
-    the share of clients whose score rose.
-    """
-
-    path: Path
-    round: int
-    measure: str
-    clients: int
-    epochs: int
-    before: dict[str, float]
-    after: dict[str, float]
-    improved: float
-    note: ClassVar[str] = (
-        "a simulation: clients' own examples, which the run trained on and which no ε covers"
-    )
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed evaluate --personalise --json` prints."""
-        return {
-            "measure": self.measure,
-            "clients": self.clients,
-            "epochs": self.epochs,
-            "before": self.before,
-            "after": self.after,
-            "improved": self.improved,
-            "simulation": True,
-            "note": self.note,
-            "round": self.round,
-            "run": str(self.path),
-        }
+_NOTE = "a simulation: clients' own examples, which the run trained on and which no ε covers"
 
 
 def personalise(path: Path, epochs: int) -> Personalised:
@@ -77,36 +43,27 @@ def personalise(path: Path, epochs: int) -> Personalised:
         raise Refused("no client holds two examples, one to fine-tune on and one to score")
     network, params, round = stored_model(path, people.examples)
     tuning, scoring = _halves(people.at(round), streams)
+    measure, before = client_scores(network, scoring, params, ids)
+    if network.local.names:  # what stays with clients is tuned, too, from where newcomers begin
+        params, network = torch.cat([params, local_start(network)]), full_network(network)
     plain = Sgd()
     trainer = LocalTrainer(
         tuning, network, plain, config.client.lr, epochs, config.client.batch_size, "loop"
     )
-    measure, before = client_scores(network, scoring, params, ids)
     after = []
     for client in ids:
         ids_of_one = np.array([client])
         keys = streams.at("personal", 0, people.identify(ids_of_one))
         rows, _ = trainer.train(ids_of_one, {"params": params}, None, keys)
-        after.append(_score(network, scoring, params + rows[0], int(client)))
-    tuned, lower = np.array(after), network.loss.lower_is_better
+        after.append(client_score(network, scoring, params + rows[0], int(client)))
     return Personalised(
-        path,
-        round,
-        measure,
-        len(ids),
-        epochs,
-        distribution(before, lower),
-        distribution(tuned, lower),
-        float(((tuned < before) if lower else (tuned > before)).mean()),
+        path=path,
+        round=round,
+        measure=measure,
+        epochs=epochs,
+        note=_NOTE,
+        **comparison_of(before, np.array(after), network.loss.lower_is_better),
     )
-
-
-def _score(network: Network, scoring: Federation, params: Tensor, client: int) -> float:
-    """The first measure of the model `params` `[d]` on the examples of one client."""
-    start, end = scoring.offsets[client], scoring.offsets[client + 1]
-    examples = scoring.examples.take(np.arange(start, end))
-    alone = Federation(examples, np.array([0, end - start]), examples)
-    return float(client_scores(network, alone, params, np.array([0]))[1][0])
 
 
 def _halves(people: Federation, streams: Streams) -> tuple[Federation, Federation]:

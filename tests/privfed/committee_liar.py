@@ -1,46 +1,52 @@
 """A server that lies to the clients and members of a committee's sums, and what it learns.
 
-The clients are real. The server sees all that they send, calls each to several rosters, shows each
-member other survivors and votes, and has clients who work with it: these vote and open all.
+The clients are real, and keep their rings over two exchanges of a run. The server sees all that
+they send, calls each to several rosters, shows each member other survivors and votes, also those of
+other rosters and exchanges, and has clients who work with it: these vote and open all. It forgets
+nothing: a secret is known wherever enough of its shares, or its own bytes, ever were.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest import mock
 
 import numpy as np
 
 from privfed.privacy.codec import Codec
 from privfed.secure.committee import client as committee_client
-from privfed.secure.committee.channel import client_pair, key_book
-from privfed.secure.committee.client import CommitteeClient, Turns
-from privfed.secure.committee.dealing import member_numbers, member_share, secret_commitment
-from privfed.secure.committee.keys import Keyring, mask_key, pair_seed, sealing_key, shares_context
+from privfed.secure.committee.client import CommitteeClient
+from privfed.secure.committee.dealing import deal_secrets, member_numbers
+from privfed.secure.committee.keyring import Keyring
+from privfed.secure.committee.keys import mask_key, sealing_key, shares_context
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
 from privfed.secure.committee.policy import CommitteePolicy
+from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import KEY, Expander, unseal
 from privfed.secure.summation import Aborted
 
 CODEC = Codec(1.0, 1.0, length=2, bits=16)
+PRIME = 2**31 - 1
 
 
 @dataclass(eq=False)
 class Party:
-    """An honest client that agreed to a call, and what it sent."""
+    """An honest client that agreed to a call, and what it sent; `secrets` and `keys` it dealt."""
 
     client: CommitteeClient
+    terms: RoundTerms
     row: np.ndarray
     roster: tuple[int, ...]
     letter: object
+    secrets: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
     members: tuple[int, ...]
     threshold: int
-    shares: dict[int, dict[int, int]] = field(default_factory=dict)
     survivors: tuple[int, ...] = ()
-    votes: list[MemberVote] = field(default_factory=list)
+    votes: list[tuple[tuple[int, ...], MemberVote]] = field(default_factory=list)
 
     @property
     def me(self):
@@ -50,51 +56,58 @@ class Party:
     def agreed(self):
         return self.letter.context
 
-    def number(self, other):
-        """Under which number the seed of its pair with `other` was dealt."""
-        others = [who for who in self.roster if who != self.me]
-        return 0 if other == self.me else 1 + others.index(other)
+    @property
+    def others(self):
+        """By whose pair each secret is, in order; the first is its own."""
+        return (self.me, *(who for who in self.roster if who != self.me))
 
 
 class World:
-    """One exchange of a round, of clients who may be called to several rosters."""
+    """A run of clients who may be called to several rosters, in each exchange."""
 
-    def __init__(self, rng, clients, colluders, policy, limits, kind=CommitteeClient, turns=Turns):
+    def __init__(self, rng, clients, colluders, policy, limits, kind=CommitteeClient, ring=Keyring):
         self.rng, self.colluders = rng, frozenset(colluders)
         self.policy, self.limits, self.kind = policy, limits, kind
         self.honest = [who for who in clients if who not in self.colluders]
-        self.terms = RoundTerms(1, 0, b"m" * 32, CODEC, policy, limits, key_book(tuple(clients)))
-        self.rows = {who: rng.integers(-50, 50, CODEC.length) for who in self.honest}
-        self.turns = {who: turns() for who in self.honest}
-        self.parties = []
-        self.rings = {who: Keyring(client_pair(who), self.terms.book) for who in clients}
-        for who in self.colluders:
-            self.rings[who].go_on(1)
+        self.run = simulated_keys(tuple(clients))
+        self.rings = {
+            who: ring(self.run.pairs[who], card, self.run.book)
+            for who, card in self.run.book.cards.items()
+        }
+        self.parties, self.numbers, self.seeds, self.held = [], set(), set(), []
 
-    def call(self, roster):
-        """Call the honest of a roster; who answers takes part."""
-        call = self.terms.call(tuple(sorted(roster)))
+    def begin(self, round, exchange):
+        """An exchange: its terms, with rows that nobody else has seen."""
+        book = self.run.book
+        terms = RoundTerms(round, exchange, b"m" * 32, CODEC, self.policy, self.limits, book)
+        self.rows = {who: self.rng.integers(-50, 50, CODEC.length) for who in self.honest}
+        self.held += [(who, self.rings[who].take(round, exchange)) for who in self.colluders]
+        return terms
+
+    def call(self, terms, roster, those):
+        """Call the honest of a roster who are of `those`; who answers takes part."""
+        call = terms.call(tuple(sorted(roster)))
         for who in call.clients:
-            if who in self.colluders or self.rng.random() < 0.1:
+            if who not in those or who in self.colluders or self.rng.random() < 0.1:
                 continue
             row = self.rows[who]
-            client = self.kind(
-                who, client_identity(who), self.rings[who], self.terms, row.copy, self.turns[who]
-            )
-            try:
-                letter = client.handle(call)
-            except Aborted:
-                continue
-            committee, members = self.terms.committee(call.clients)
+            client = self.kind(client_identity(who), self.rings[who], terms, row.copy)
+            with mock.patch.object(committee_client, "deal_secrets", wraps=deal_secrets) as dealt:
+                try:
+                    letter = client.handle(call)
+                except Aborted:
+                    continue
+            _, _, secrets, keys, threshold = dealt.call_args.args
+            members = terms.committee(call.clients)[1]
             self.parties.append(
-                Party(client, row, call.clients, letter, members, committee.threshold)
+                Party(client, terms, row, call.clients, letter, secrets, keys, members, threshold)
             )
 
-    def show(self, member, survivors):
-        """Tell a member who survived: with what these sent it, or anything else."""
+    def show(self, member, survivors, crossed):
+        """Tell a member who survived: with what these sent it, here or elsewhere, or anything."""
         texts = []
         for who in sorted(survivors):
-            letter = self._letter(who, member)
+            letter = self._letter(who, member, crossed)
             if letter and len(letter.sealed) == len(member.members):
                 sealed = letter.sealed[member.members.index(member.me)]
                 texts.append((who, sealed))
@@ -107,17 +120,23 @@ class World:
         member.survivors = tuple(sorted(survivors))
         member.votes.append((member.survivors, MemberVote(member.me, ballot.vote)))
 
-    def _letter(self, who, member):
+    def _letter(self, who, member, crossed):
         those = [party for party in self.parties if party.me == who]
         alike = [party for party in those if party.agreed == member.agreed]
+        if crossed and those and self.rng.random() < 0.3:
+            return those[int(self.rng.integers(len(those)))].letter
         return next((party.letter for party in [*alike, *those]), None)
 
-    def open(self, member, dishonest):
-        """Give a member votes for its survivors, and, if `dishonest`, others' too."""
+    def open(self, member, dishonest, crossed):
+        """Give a member votes for its survivors.
+
+        If `dishonest`, votes for others, too, and if `crossed` those under other rosters.
+        """
         votes = {}
-        for party in self.parties:
+        inside = [party for party in self.parties if party.me in member.members]
+        for party in sorted(inside, key=lambda party: party.agreed == member.agreed):
             for survivors, vote in party.votes:
-                alike = party.agreed == member.agreed
+                alike = party.agreed == member.agreed or crossed
                 if alike and (dishonest or survivors == member.survivors):
                     votes[party.me] = vote
         text = vote_text(member.agreed, member.survivors)
@@ -128,82 +147,85 @@ class World:
             opening = member.client.handle(Ballots(member.agreed, cast))
         except Aborted:
             return
-        for who, text in opening.shares:
-            dealer = next(
-                (each for each in self.parties if (each.me, each.agreed) == (who, member.agreed)),
-                None,
-            )
-            if dealer is None:
-                continue
-            numbers = committee_client.opened_numbers(dealer.roster, member.survivors, who)
-            for at, number in enumerate(numbers.values()):
-                part = text[at * KEY : (at + 1) * KEY]
-                self._learn(dealer, number, member.me, int.from_bytes(part, "little"))
-
-    def _learn(self, dealer, number, member, drawn):
-        place = 1 + dealer.members.index(member)
-        shape = (dealer.threshold, len(dealer.members))
-        share = member_share(drawn, dealer.letter.dealt.corrections, number, place, shape)
-        dealer.shares.setdefault(number, {})[place] = share
+        for _, text in opening.shares:
+            self.numbers |= {text[at : at + KEY] for at in range(0, len(text), KEY)}
 
     def collude(self):
-        """What members who work with the server were dealt."""
+        """What members who work with the server were dealt, and what they mask with."""
         for party in self.parties:
-            for who in self.colluders & set(party.members):
+            for who, secrets in self.held:
+                shared = secrets[party.me]
+                self.seeds.add(committee_client.pair_seed(party.agreed, shared, party.me, who))
                 way = (party.me, who)
-                key = sealing_key(party.agreed, self.rings[who].secret(party.me), *way)
-                sealed = party.letter.sealed[party.members.index(who)]
-                dealt = unseal(key, sealed, shares_context(party.agreed, *way))
-                for number, drawn in enumerate(member_numbers(dealt, len(party.roster))):
-                    self._learn(party, number, who, drawn)
+                key, context = sealing_key(party.agreed, shared, *way), shares_context
+                for sealed in party.letter.sealed:
+                    if (dealt := unseal(key, sealed, context(party.agreed, *way))) is not None:
+                        numbers = member_numbers(dealt, len(party.roster))
+                        self.numbers |= {number.to_bytes(KEY, "little") for number in numbers}
 
-    def _seed(self, party, number):
-        shares = party.shares.get(number, {})
-        if len(shares) < party.threshold:
-            return None
-        seed = reconstruct(shares, party.threshold)
-        expected = party.letter.dealt.secrets[16 * number : 16 * number + 16]
-        assert secret_commitment(party.agreed, party.me, number, seed) == expected
-        return seed
+    def _reconstruct(self):
+        """Secrets of which enough shares are known, wherever these were opened."""
+        for party in self.parties:
+            columns = [member_numbers(key, len(party.roster)) for key in party.keys]
+            for number, secret in enumerate(party.secrets):
+                drawn = (column[number].to_bytes(KEY, "little") for column in columns)
+                if sum(part in self.numbers for part in drawn) >= party.threshold:
+                    self.seeds.add(secret)
 
     def opened(self):
-        """Groups of honest rows whose sum has no mask that the server does not know."""
-        ends, bare = {}, {}
-        for party in self.parties:
-            total, hidden = self._masks(party)
-            bare[party] = total
-            for key in hidden:
-                ends.setdefault(key, []).append(party)
-        group = {party: {party} for party in self.parties}
-        for tied in ends.values():
-            joined = set().union(*(group[party] for party in tied))
-            for party in joined:
-                group[party] = joined
-        single = {tied[0] for tied in ends.values() if len(tied) == 1}
-        groups = {id(each): each for each in group.values()}.values()
-        return [(each, sum(bare[party] for party in each)) for each in groups if not each & single]
+        """Sums of rows that no mask hides of which the server has not met the seed.
+
+        Each as its parties, with their factors in it, and what the server computes.
+        """
+        self._reconstruct()
+        bare, hidden = (
+            zip(*map(self._masks, self.parties), strict=True) if self.parties else ((),) * 2
+        )
+        keys = sorted(set().union(*hidden)) if hidden else []
+        matrix = [[each.get(key, 0) for key in keys] for each in hidden]
+        for factors in left_kernel(matrix):
+            those = {at: factor for at, factor in enumerate(factors) if factor}
+            total = sum(int(factor) * bare[at].astype(np.int64) for at, factor in those.items())
+            yield {self.parties[at]: factor for at, factor in those.items()}, total
 
     def _masks(self, party):
+        """A party's row without the masks that are known; how often each of the others is in it."""
         expander = Expander(CODEC.length, CODEC.bits)
-        total, hidden = np.frombuffer(party.letter.words, "<u2").copy(), []
-        for other in party.roster:
-            seed = self._known(party, other)
-            if seed is None:
-                hidden.append((party.agreed, *sorted((party.me, other))))
+        total, hidden = np.frombuffer(party.letter.words, "<u2").copy(), {}
+        for other, seed in zip(party.others, party.secrets, strict=True):
+            key, sign = mask_key(party.agreed, seed), 1 if other <= party.me else -1
+            if seed in self.seeds:
+                expander.apply(total, key, subtract=sign > 0)
             else:
-                expander.apply(total, mask_key(party.agreed, seed), subtract=other <= party.me)
+                hidden[key] = hidden.get(key, 0) + sign
         return total, hidden
 
-    def _known(self, party, other):
-        if other in self.colluders:
-            secret = self.rings[other].secret(party.me)
-            return pair_seed(party.agreed, secret, party.me, other)
-        seed = self._seed(party, party.number(other))
-        if seed is None and other != party.me:
-            for each in self.parties:
-                if (each.me, each.agreed) == (other, party.agreed):
-                    seed = seed or self._seed(each, each.number(party.me))
-        return seed
+
+def left_kernel(matrix):
+    """A basis of the factors with which rows of a small matrix add up to zero, modulo a prime.
+
+    Numbers above half the prime are negative. Each vector has a place of its own, where it is 1.
+    """
+    count = len(matrix)
+    rows = [[*row, *(int(at == own) for at in range(count))] for own, row in enumerate(matrix)]
+    width, solved = len(rows[0]) - count if rows else 0, 0
+    for column in range(width + count):
+        if column == width:
+            rows, solved = rows[solved:], 0
+        at = next((at for at in range(solved, len(rows)) if rows[at][column] % PRIME), None)
+        if at is None:
+            continue
+        rows[solved], rows[at] = rows[at], rows[solved]
+        inverse = pow(rows[solved][column], -1, PRIME)
+        rows[solved] = [value * inverse % PRIME for value in rows[solved]]
+        for other in range(len(rows)):
+            if other != solved and (factor := rows[other][column]):
+                pairs = zip(rows[other], rows[solved], strict=True)
+                rows[other] = [(value - factor * base) % PRIME for value, base in pairs]
+        solved += 1
+    return [
+        [value - PRIME if value > PRIME // 2 else value for value in row[width:]] for row in rows
+    ]
 
 
 def setting(rng):

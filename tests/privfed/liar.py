@@ -306,10 +306,8 @@ class World:
             proof = WrongShare(answer, one.handed)
             assert answer.acknowledged == acknowledged(one.agreed, one.me, one.handed)
             one.framed = proof.holds(one.roster, self._directory)
-            told = {SEED: answer.seeds, KEY: answer.keys, LAYERS + answer.staying: answer.layers}
-            for which, shares in told.items():
-                for who, value in shares:
-                    self._learn(one.dealers.get(who), which, one.me, value)
+            for who, which, value in answer.shares:
+                self._learn(one.dealers.get(who), which, one.me, value)
 
     def _told(self, one, message):
         try:
@@ -402,10 +400,17 @@ def judge(world):
             raise Broken(f"a sum of {honest} of {clients}")
         if setting.layers:
             corrupt, parties = setting.policy.corrupt(clients), setting.policy.counted_of(clients)
-            ends = setting.layers.boundaries(parties)
-            left = sum(setting.layers.remaining(parties, ends[kept]).variance for kept in each.kept)
-            counted = honest + (0 if setting.layers.colluders else corrupt)
-            due = setting.layers.variance * honest / counted
+            left = sum(setting.layers.remaining(parties, kept).variance for kept in each.kept)
+            due = least_noise(setting.layers, parties, honest, corrupt)
             if left < due * (1 - 1e-9):
                 raise Broken(f"noise of variance {left:g} of {due:g}")
     return opened
+
+
+def least_noise(layers, parties, honest, corrupt):
+    """The variance that `honest` of so many parties keep at least, by the theorem."""
+    if layers.colluders:
+        return layers.variance
+    ends, gone = layers.boundaries(parties), parties - honest - corrupt
+    boundary = next((end for end in ends if end >= gone), ends[-1])
+    return layers.variance * (1 - min(corrupt, parties - honest) / (parties - boundary))

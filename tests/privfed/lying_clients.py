@@ -97,16 +97,18 @@ class LyingClient(MaskingClient):
 
     def _unmask(self, votes):
         answer, lies = super()._unmask(votes), self.liar.lies
-        lists = {name: dict(getattr(answer, name)) for name in ("seeds", "keys", "layers")}
+        numbers = {who: number for who, number, _ in answer.layers}
+        lists = {"seeds": dict(answer.seeds), "keys": dict(answer.keys)}
+        lists["layers"] = {who: value for who, _, value in answer.layers}
         for shares in lists.values():
             if "wrong shares" in lies and shares:
                 shares.update({who: shares[who] ^ 1 for who in self.liar.some(shares)})
             if "fewer shares" in lies and shares:
                 for who in self.liar.some(shares):
                     del shares[who]
-        if "other layers" in lies:
-            answer = replace(answer, staying=answer.staying + 1)
         values = {name: tuple(sorted(shares.items())) for name, shares in lists.items()}
+        later = "other layers" in lies
+        values["layers"] = tuple((who, numbers[who] + later, v) for who, v in values["layers"])
         return replace(answer, **values)
 
     def handle(self, message):
@@ -184,17 +186,17 @@ def played(trial):
         words, _ = host.total()
     except Aborted as aborted:
         return Outcome(None, None, aborted.culprits, host, str(aborted))
-    total = sum(rows[who] + _noise(noises[who], host) for who in host._senders)
+    total = sum(rows[who] + _noise(who, noises[who], host) for who in host._senders)
     opened = CODEC.unwrap(words.astype(np.uint64)).tolist()
     return Outcome(opened, total.tolist(), host.culprits, host)
 
 
-def _noise(noise, host):
+def _noise(who, noise, host):
     """What is left of a client's noise."""
     if noise is None:
         return np.zeros(3, np.int64)
     expected = host._members.expected
-    return noise.draw(expected, noise.seeds(expected)[: host._gone], 3)
+    return noise.draw(expected, noise.seeds(expected)[: host._keeping(host._gone)[who]], 3)
 
 
 def drawn(seed):
@@ -209,7 +211,7 @@ def drawn(seed):
     layers = Layers(50.0, 0.6) if rng.random() < 0.5 else None
     spare = holders - 2 * liars - threshold
     if layers:
-        spare = min(spare, layers.count(clients) - liars)
+        spare = min(spare, layers.most_gone(clients) - liars)
     ids = rng.permutation(session(clients).clients).tolist()
     bad, honest = ids[: int(rng.integers(1, liars + 1))], ids[liars:]
     leave = {who: int(rng.integers(1, 5)) for who in honest[: int(rng.integers(spare + 1))]}

@@ -134,8 +134,8 @@ class Table:
         total = sum(self.rows[who] for who in here)
         if self.layers:
             count = len(self.everybody)
-            stay = self.layers.staying(count, count - len(here) + garbled)
-            total = total + sum(self.drawn[who](stay) for who in here)
+            keeping = self.layers.keeping(count, count - len(here) + garbled, here)
+            total = total + sum(self.drawn[who](keeping[who]) for who in here)
         return (total % 2**self.encoder.bits).tolist(), len(here)
 
     def total(self):

@@ -45,10 +45,24 @@ def test_every_part_is_found_where_it_was(kind):
 
 
 UNMOVED = {
+    *(
+        f"privfed.local.compression.{name}"
+        for name in (
+            *("none", "random_mask", "low_rank", "count_sketch"),
+            *("power_sgd", "qsgd", "top_k", "sign"),
+        )
+    ),
     "privfed.local.dp_sgd",
     *(
         f"privfed.local.objectives.{name}"
-        for name in ("adaalter", "fedlin", "fedpa", "fedsplit", "worker_momentum")
+        for name in (
+            *("adaalter", "afl", "fedlin", "fedpa", "fedsplit", "group_clip", "qfedavg"),
+            "worker_momentum",
+        )
+    ),
+    *(
+        f"privfed.local.objectives.personal.{name}"
+        for name in ("ditto", "apfl", "ifca", "per_fedavg")
     ),
     "privfed.privacy.mechanisms.buffered",
     "privfed.privacy.mechanisms.pairwise_gaussian",

@@ -24,6 +24,7 @@ TOYS = {
     "model": ("model.name=toys:TwoLayers", "model.width=2"),
     "loss": ("model.loss=toys:Brier",),
     "objective": ("client.objective=toys:Halved",),
+    "compression": ("compression.name=toys:Evens",),
     "client_mechanism": (
         "client.privacy.mechanism=toys:NoisySteps",
         "data.setting=cross_silo",

@@ -44,9 +44,20 @@ SECRET = {
     "layers": ("client.objective=feddyn", "data.setting=cross_silo", *MASKS, *LAYERS),
     "discrete": ("client.objective=fedfor", *MASKS, "privacy.mechanism=discrete_gaussian"),
     "local": ("client.objective=fedlin", "privacy.mechanism=local_gaussian", *MASKS),
-    "pairs": ("privacy.mechanism=pairwise_gaussian", "cohort.sampler=full", "cohort.size=0"),
-    "canaries": ("data.clients=24", "audit.canaries=20"),
-    "canaries that train": ("data.clients=24", "audit.canaries=20", "audit.kind=input"),
+    "pairs": (
+        "client.objective=group_clip",
+        "privacy.mechanism=pairwise_gaussian",
+        "cohort.sampler=full",
+        "cohort.size=0",
+    ),
+    "canaries": (
+        *("data.clients=24", "audit.canaries=20"),
+        *("client.objective=afl", "client.groups=3"),
+    ),
+    "canaries that train": (
+        *("data.clients=24", "audit.canaries=20", "audit.kind=input"),
+        "client.objective=qfedavg",
+    ),
     "canaries in sums": (
         *("data.clients=24", "audit.canaries=20", "data.sites=3", "privacy.mechanism=skellam"),
         *("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.size=8"),
@@ -58,6 +69,14 @@ SECRET = {
         *("attack.name=label_flip", "attack.fraction=0.2", "aggregation.weights=uniform"),
     ),
     "momentum": ("client.objective=worker_momentum", "data.setting=cross_silo"),
+    "heads": (
+        *("client.objective=sgd", "data.setting=cross_silo", "model.name=mlp"),
+        *('model.local=["3*"]', "client.local_epochs=1"),
+    ),
+    **{
+        name: (f"client.objective={name}", "data.setting=cross_silo")
+        for name in ("ditto", "apfl", "ifca", "per_fedavg", "per_fedavg_hf")
+    },
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),

@@ -25,6 +25,7 @@ PRINTED = {"name", *BUILT_IN}
 """What a name may be called that is on its way to a message."""
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
     ("attacks/updates/fang.py", "krum"),
+    ("attacks/updates/min_max.py", "sign"),
     ("privfed/leakage/reconstruct.py", "cosine"),
     ("privfed/report/console.py", "Text"),
     # data.holdout, where nothing is public

@@ -2,12 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from experiments.fairness.two_cameras import TwoCameras
 from privfed.config.reading import load
+from privfed.data.federation import Federation
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
+from privfed.measures.client_groups import ClientGroups
+from privfed.measures.groups import ExampleGroups
+from privfed.models.form import Form
 from privfed.parts import find
+from privfed.streams import Streams
 
 STUDIES = Path(__file__).parents[2] / "experiments"
 
@@ -39,6 +47,28 @@ def test_every_cell_of_a_study_is_a_run_that_can_be_meant(file):
     assert [cell.refusal for cell in expanded if cell.config is None] == []
 
 
-@pytest.mark.parametrize("name", ["Images", "Many"])
-def test_the_sources_of_benchmarks_declare_what_sources_have_to(name):
-    find("source", f"experiments.benchmarks.workloads:{name}", "data.source")
+@pytest.mark.parametrize(
+    "name",
+    ["benchmarks.workloads:Images", "benchmarks.workloads:Many", "fairness.two_cameras:TwoCameras"],
+)
+def test_the_sources_of_studies_declare_what_sources_have_to(name):
+    find("source", f"experiments.{name}", "data.source")
+
+
+def test_a_tenth_of_the_clients_hold_turned_images_and_every_public_one_is_there_through_both():
+    source, streams = TwoCameras(minority=0.1), Streams(0, simulated=True)
+    examples, test = source.load(20, streams), source.load_test(20, streams)
+    groups = ExampleGroups.by("camera", Form.of(examples))
+    assert groups.names[:2] == ("upright", "turned")
+    turned = groups.of(examples.x, examples.y) == 1
+    assert sorted({*examples.owners[turned]}) == [0, 1]
+    assert not turned[examples.owners > 1].any()
+    people = Federation.of(examples, examples.owners, 20, test)
+    of_clients = ClientGroups.by("camera", Form.of(examples), 0).of(people, np.arange(20))
+    assert of_clients.tolist() == [1, 1] + [0] * 18
+    first, second = test.x.chunk(2)
+    upright, quarter = second[:, :64].view(-1, 8, 8), first[:, :64].view(-1, 8, 8)
+    assert torch.equal(upright.rot90(1, (1, 2)), quarter)
+    assert torch.equal(*test.y.chunk(2))
+    private = examples.x[~torch.from_numpy(turned), :64]
+    assert not set(map(bytes, upright.reshape(-1, 64).numpy())) & set(map(bytes, private.numpy()))

@@ -17,6 +17,7 @@ from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
 from privfed.data.federation import Examples
+from privfed.local.compression.compression import CompressionPart
 from privfed.local.objectives.sgd import Sgd
 from privfed.measures.mean_measure import MeanMeasure
 from privfed.parts import Part
@@ -138,9 +139,13 @@ class Halved(Part):
     unproven: ClassVar[str] = ""
     anchored: ClassVar[str] = ""
     measures: ClassVar[str] = ""
+    grouping: ClassVar[None] = None
     plain: ClassVar[bool] = True
     sends_updates_alone: ClassVar[bool] = True
     sums_states: ClassVar[bool] = False
+
+    def state_length(self, d):
+        return 0
 
     def layout(self, d):
         return Layout((("delta", d),))
@@ -178,6 +183,23 @@ class Halved(Part):
 
     def conclude(self, broadcast, released, memory, cohorts):
         return released, memory
+
+
+class Evens(CompressionPart):
+    """A compression of our own: every other coordinate is sent, each round the same."""
+
+    fresh: ClassVar[bool] = False
+
+    def length(self, shapes):
+        return -(-shapes.length // 2)
+
+    def encode(self, updates, error, sending):
+        return updates[:, ::2], error
+
+    def decode(self, released, sending, memory):
+        update = released.new_zeros(sending.space.shapes.length)
+        update[::2] = released
+        return update, memory
 
 
 class Turns(Sgd):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import random
@@ -35,6 +36,12 @@ from privfed.grid.load import load_grid
 from privfed.plan.plan import plan
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.secure.committee import messages as committees
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.dealing import Dealt
+from privfed.secure.committee.key_book import KeyBook
+from privfed.secure.committee.keyring import Keyring
+from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import messages as homomorphic_messages
 from privfed.secure.masked.messages import wire as messages
@@ -353,6 +360,56 @@ def decoded(place: Path) -> None:
     assert messages.encode(messages.decode(data)) == data
 
 
+def _to_committees(folder: Path) -> list[Files]:
+    key, signature, digest = bytes(range(32)), bytes(SIGNATURE), bytes(DIGEST)
+    call = committees.Call(1, 0, key, 16, 10, key, (1, 3, 8))
+    dealt = Dealt(digest * 3, b"corrections" * 9, digest * 3)
+    sealed = (bytes(committees.SEALED),) * 3
+    whole = (
+        call,
+        committees.Contribution(key, 3, sealed, dealt, b"words" * 9, signature=signature),
+        committees.MemberInbox(key, ((1, sealed[0]), (8, sealed[1]))),
+        committees.Ballot(key, 3, signature, (digest, digest), signature=signature),
+        committees.Ballots(key, (committees.MemberVote(3, signature),) * 2),
+        committees.Disclosure(key, 3, ((1, b"numbers" * 9), (8, b"")), signature=signature),
+    )
+    assert {type(message).kind for message in whole} == committees._FORMS._kinds.keys()
+    return [{"message": committees.message_bytes(message)} for message in whole]
+
+
+def decoded_by_committees(place: Path) -> None:
+    """Bytes have one meaning, and a message one form."""
+    data = (place / "message").read_bytes()
+    assert committees.message_bytes(committees.read_message(data)) == data
+
+
+def _rings(folder: Path) -> list[Files]:
+    """Of a client on a ring with itself and one with two others, at some exchange."""
+    stored = []
+    for clients in ((3,), (3, 5, 8)):
+        ring = simulated_keys(clients).ring(3)
+        ring.take(2, 1)
+        stored.append({"ring": ring.to_bytes()})
+    return stored
+
+
+def _spoiled_ring(files: Files, rng: random.Random) -> Files:
+    """Spoiled bytes; or such with a hash that fits them."""
+    data = spoiled(files["ring"], rng)
+    if rng.random() < 0.7:
+        data = data[:-KEY] + hashlib.sha256(data[:-KEY]).digest()
+    return {"ring": data}
+
+
+def restored(place: Path) -> None:
+    """A ring that is taken is written as it was read."""
+    data = (place / "ring").read_bytes()
+    me = int.from_bytes(data[36:44], "little")
+    book = KeyBook(b"", {}, dict.fromkeys((3,) if len(data) < 200 else (3, 5, 8)))
+    book.__dict__["digest"] = data[4:36]
+    assert Keyring.from_bytes(data, me, book, lambda _: None).to_bytes() == data
+
+
 def _encrypted(folder: Path) -> list[Files]:
     key = bytes(range(32))
     opening = homomorphic_messages.Opening(b"bfv", 1, 0, 16, 10, key, key, key, b"public key" * 9)
@@ -408,5 +465,9 @@ TARGETS = {
     "run directories, scored": Target(_run_directories, _spoiled_run, evaluate),
     "run directories, resumed": Target(_run_directories, _spoiled_run, resumed, changes=True),
     "messages of masked sums": Target(_messages, _spoiled_message, decoded, (BadMessage,)),
+    "messages of committees": Target(
+        _to_committees, _spoiled_message, decoded_by_committees, (BadMessage,)
+    ),
+    "rings of committees": Target(_rings, _spoiled_ring, restored),
     "messages of homomorphic sums": Target(_encrypted, _spoiled_message, opened, (BadMessage,)),
 }

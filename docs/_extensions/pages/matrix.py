@@ -22,15 +22,18 @@ ONE_NOISE = {**SITES, "secure": {"protocol": "masks"}, "privacy": {"mechanism": 
 
 
 def matrix() -> str:
-    """Rules by mechanisms for each protocol, objectives by samplers, attacks; then with sites."""
+    """Rules by mechanisms for each protocol, objectives, attacks, compressions; then with sites."""
     by_protocol = list(combinations({}, built_in("protocol", "rule", "mechanism")))
     by_objective = list(combinations({}, built_in("objective", "sampler")))
     by_attack = list(combinations({}, built_in("attack", "protocol")))
+    by_bytes = list(combinations({}, built_in("compression", "mechanism")))
+    summed = list(combinations({}, built_in("compression", "protocol")))
     noises = list(combinations(SITES, built_in("mechanism", "protocol")))
     several = list(combinations(SEVERAL, built_in("mechanism", "protocol")))
     trained = list(combinations(ONE_NOISE, built_in("objective", "sampler")))
     rules = list(combinations(ONE_NOISE, built_in("rule", "mechanism")))
-    all_of_them = [*by_protocol, *by_objective, *by_attack, *noises, *several, *trained, *rules]
+    first = [*by_protocol, *by_objective, *by_attack, *by_bytes, *summed]
+    all_of_them = [*first, *noises, *several, *trained, *rules]
     numbers = numbered_reasons(all_of_them)
     blocks = []
     for protocol in BUILT_IN["protocol"]:
@@ -39,6 +42,10 @@ def matrix() -> str:
         blocks += [_table(chosen, "rule", "mechanism", numbers)]
     blocks += ["## Objectives and samplers", _table(by_objective, "objective", "sampler", numbers)]
     blocks += ["## Attacks and protocols", _table(by_attack, "attack", "protocol", numbers)]
+    blocks += ["## Compressions and mechanisms"]
+    blocks += [_table(by_bytes, "compression", "mechanism", numbers)]
+    blocks += ["## Compressions and protocols"]
+    blocks += [_table(summed, "compression", "protocol", numbers)]
     blocks += [
         "## Where five sites hold the clients",
         _table(noises, "mechanism", "protocol", numbers),

@@ -88,7 +88,8 @@ def _sends(part: Any) -> str:
 
 
 def _is_sent(part: Any) -> str:
-    return _vectors(part.exchanges - 1 + part.broadcasts)
+    objective = part()
+    return _vectors(objective.exchanges - 1 + objective.broadcasts)
 
 
 def _under_privacy(part: Any) -> str:

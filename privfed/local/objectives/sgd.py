@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, ClassVar
 
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Anchor, Cohorts, LocalStep, Measures, Memory, Work
+from privfed.local.objective import Anchor, Cohorts, Grouping, LocalStep, Measures, Memory, Work
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -31,6 +31,10 @@ class Sgd(Part):
     unproven: ClassVar[str] = ""
 
     @property
+    def grouping(self) -> Grouping | None:
+        return None
+
+    @property
     def plain(self) -> bool:
         """Whether steps go along the gradient alone, whatever a subclass inherits."""
         return type(self).direction is Sgd.direction and type(self).along is Sgd.along
@@ -44,6 +48,9 @@ class Sgd(Part):
         """It does wherever clients keep anything, unless a subclass says otherwise."""
         return self.keeps > 0
 
+    def state_length(self, d: int) -> int:
+        return self.keeps * d
+
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d),))
 
@@ -56,7 +63,7 @@ class Sgd(Part):
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         params = broadcast["params"]
-        return params.new_zeros(self.keeps * len(params))
+        return params.new_zeros(self.state_length(len(params)))
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         return broadcast["params"]

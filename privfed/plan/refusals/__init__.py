@@ -12,9 +12,11 @@ from privfed.plan.refusals.attacks import attack_refusals
 from privfed.plan.refusals.canaries import canary_refusals
 from privfed.plan.refusals.choice import choice_refusals
 from privfed.plan.refusals.client_states import client_state_refusals
+from privfed.plan.refusals.compression import compression_refusals
 from privfed.plan.refusals.draws import draw_by_sizes, secret_slots, unproven_draw
 from privfed.plan.refusals.evaluation import evaluation_refusals
 from privfed.plan.refusals.joint_noise import joint_noise_refusals
+from privfed.plan.refusals.partial_models import partial_model_refusals
 from privfed.plan.refusals.rules import rule_refusals
 from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, measures_lost_on_resume
 from privfed.plan.refusals.schedules import rates_of_zero
@@ -33,7 +35,9 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     ledger_heads_that_can_be_remade,
     rule_refusals,
     attack_refusals,
+    compression_refusals,
     client_state_refusals,
+    partial_model_refusals,
     silo_refusals,
     rates_of_zero,
     unproven_objective,

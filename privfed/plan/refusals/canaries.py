@@ -81,9 +81,9 @@ def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     """Canaries that train do so as clients do who keep nothing and have one row."""
     instead = 'use audit.kind = "update"'
-    if config.objective.keeps:
+    if config.keeping:
         yield (
-            f"{canaries}, and client.objective = {config.names['objective']!r} has clients "
+            f"{canaries}, and {config.keeping} has clients "
             f"remember something between rounds, for which made-up ones have no file; {instead}"
         )
     if config.example_privacy:

@@ -1,4 +1,4 @@
-"""What is refused of objectives whose clients remember something between rounds."""
+"""What is refused where clients remember something between rounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from privfed.config.config import Config
 
 
 def client_state_refusals(config: Config) -> Iterator[str]:
-    """Every reason why clients cannot keep a state (`objective.keeps`) here."""
-    if config.objective.keeps and not config.by_sites:  # which keep none
+    """Every reason why clients cannot keep a state (`config.keeping`) here."""
+    if config.keeping and not config.by_sites:  # which keep none
         yield from _state_that_tells_of_others(config)
         yield from _clients_that_do_not_return(config)
         if config.objective.sums_states:
             yield from _clients_that_are_absent(config)
             yield from _states_weighed_by_examples(config)
+
+
+def _instead(config: Config) -> str:
+    """What to use where clients can keep nothing."""
+    fed_back = config.compression.keeps and not config.objective.keeps
+    return "compression.error_feedback = false" if fed_back else "another objective"
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
@@ -28,7 +34,7 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
         return
     if not isinstance(release, Gaussian | PoissonSampled | Separated):
         yield (
-            f"client.objective = {config.names['objective']!r} has each client remember when it "
+            f"{config.keeping} has each client remember when it "
             f"took part, and under cohort.sampler = {config.names['sampler']!r} no amplification "
             'is proved for that; use "poisson", "full" or "cyclic"'
         )
@@ -36,12 +42,13 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
     """A state is of use to a client that comes back."""
-    numbers = "d" if config.objective.keeps == 1 else f"{config.objective.keeps} d"
+    count = config.messages().keeps
+    numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
         yield (
-            f"client.objective = {config.names['objective']!r} has each client remember {numbers} "
+            f"{config.keeping} has each client remember {numbers}"
             "numbers from round to round, so the same clients have to return, which phones do not; "
-            'use data.setting = "cross_silo" if yours do, or another objective'
+            f'use data.setting = "cross_silo" if yours do, or {_instead(config)}'
         )
 
 

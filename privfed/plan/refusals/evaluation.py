@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from privfed.config.config import Config
+from privfed.local.personal import personalises
 from privfed.sampling.independent import independent_draw
 
 
@@ -16,6 +17,8 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _single_examples(config)
         yield from _untested_canaries(config)
         yield from _charged_at_once(config)
+    if config.evaluation.personal:
+        yield from _no_personal_models(config)
     if config.stop.patience:
         yield from _nothing_measured(config)
         yield from _uncharged_stop(config)
@@ -70,6 +73,24 @@ def _charged_at_once(config: Config) -> Iterator[str]:
             f"data.sites_per_client is {config.data.sites_per_client}, so that a site charges all "
             "rounds at once, as rounds of one kind; with "
             'data.site_partition = "elsewhere" use evaluation.by = "test"'
+        )
+
+
+def _no_personal_models(config: Config) -> Iterator[str]:
+    """Clients score the model that is sent: they have no other, or need more than it for theirs."""
+    key, name = "evaluation.personal is true", config.names["objective"]
+    objective, local = config.objective, config.start.local
+    if config.evaluation.by != "clients":
+        yield f'{key}, and nobody but clients has their models; set evaluation.by = "clients"'
+    elif not (local or personalises(objective)):
+        yield (
+            f"{key}, and clients have no models of their own: set model.local, or "
+            'client.objective = "ditto" or "apfl", or remove the key'
+        )
+    elif objective.measures or (local and objective.keeps):
+        yield (
+            f"{key}, and client.objective = {name!r} makes them of more than the model that is "
+            "sent to be scored; remove the key, and see privfed evaluate --personalise 0"
         )
 
 

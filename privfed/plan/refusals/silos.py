@@ -60,14 +60,17 @@ def _mixed_precision(config: Config) -> Iterator[str]:
 
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
-    """Examples are read (`anchored`, `measures`, `exchanges`) beside the local steps with noise."""
+    """Examples are read (`anchored`, `measures`, `exchanges`, `grouping`) beside the local steps,
+    which alone have noise.
+    """
     objective = config.objective
-    if objective.anchored or objective.measures or objective.exchanges > 1:
+    reads = objective.anchored or objective.measures or objective.grouping
+    if reads or objective.exchanges > 1:
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
             f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
             'alone; use "sgd", "fedprox", "fedfor", "scaffold", "feddyn", "fedsplit", "adaalter", '
-            '"fedpa" or "worker_momentum"'
+            '"fedpa", "per_fedavg" or "worker_momentum"'
         )
 
 

@@ -54,7 +54,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
     if parts == 1:
         return
     key = f"data.sites_per_client is {parts}"
-    if config.attacked or config.objective.keeps:
+    if config.attacked or config.keeping:
         what = "attackers" if config.attacked else "clients that keep a state"
         yield f"{key}, and {what} are whole clients, not their rows at one site; leave one out"
     if not mechanism.private:
@@ -133,9 +133,9 @@ def _unproven_draws(config: Config) -> Iterator[str]:
 
 def _states_at_sites(config: Config) -> Iterator[str]:
     """What is kept between rounds tells of earlier coins, and makes rows depend on other rows."""
-    if config.objective.keeps:
+    if config.keeping:
         yield (
-            f"client.objective = {config.names['objective']!r} keeps numbers of clients between "
+            f"{config.keeping} keeps numbers of clients between "
             "rounds, and sites keep none: a row depends on its client's data, the released model "
             'and its own coins alone; use another objective, or secure.parties = "clients"'
         )

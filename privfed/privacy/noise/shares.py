@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,28 +90,35 @@ WASTE = 0.05
 class Layers:
     """Noise in layers, of which a secure sum takes off what too many survivors added.
 
-    Each of n clients adds Skellam noise of variance v / n and, in layers k = 1, ..., L, of
-    v / (n - d_k) - v / (n - d_{k-1}), with `boundaries` 0 = d_0 < d_1 < ... < d_L = T. T is the
-    part `tolerance` of n; with more gone the sum aborts. With D of them gone, d_k the first
-    boundary from D on, the layers above k are taken off.
+    Of n clients up to T, the part `tolerance`, may be gone; with more the sum aborts. With
+    `boundaries` 0 = d_0 < d_1 < ... < d_L = T, each client adds Skellam noise of variance v / n
+    and, in layers i = 1, ..., L, of v / (n - d_i) - v / (n - d_{i-1}). With D gone, d_i the first
+    boundary from D on, the layers above i are taken off all survivors, and layer i off `fewer` of
+    them, those with the lowest numbers: off floor((d_i - D) (n - d_{i-1}) / (d_i - d_{i-1})).
 
-    *Proof that v is left*, and at most 1 + `waste` times that. The base and the first k layers are
-    independent, and Skellams add up: what each of m = n - D survivors keeps is Skellam, and of its
-    variance all but the ends cancels: v / (n - d_0) + sum_{i <= k} [v / (n - d_i) -
-    v / (n - d_{i-1})] = v / (n - d_k). All together keep v (n - D) / (n - d_k), which is v at least
-    as D <= d_k < n, and falls in D: from d_{k-1} + 1 to d_k it is the most at the first, and d_k is
-    chosen so that (n - d_{k-1} - 1) / (n - d_k) is at most 1 + `waste`. It is v exactly where D is
-    a boundary, so also where nobody is gone. Each boundary is the largest that may be, so that no
-    choice has fewer layers: about ln(1 / (1 - `tolerance`)) / `waste` for any n. With a `waste` of
-    0 the boundaries are all of 0 to T, and the total is v whatever D (Jiang et al. 2024, XNoise):
-    only then does the noise not tell how many took part, as amplification against readers asks for.
+    *Proof that v is left.* Whose layers stay follows from who is gone alone. Base and layers are
+    independent, and Skellams add up: base and i layers of one client to the variance
+    s_i = v / (n - d_i), as all but the ends cancels, of which layer i is
+    l_i = v (d_i - d_{i-1}) / ((n - d_i) (n - d_{i-1})). All n - D survivors keep
+    (n - D) s_i - `fewer` l_i, which is v at least as `fewer` l_i <= v (d_i - D) / (n - d_i) = (d_i
+    - D) s_i; and less than v + l_i. It is v exactly where nothing is rounded down: at boundaries,
+    so also where nobody is gone.
 
-    *Where clients lie* to k others about shares, these count as gone too: D is up to k more than
-    there are, and layers stay that need not. v is left at least, m / (m - k) times as much at most.
+    Each boundary is the largest with which no D leaves more than 1 + `waste` times v. Mostly that
+    is T at once, and there is one layer. With a `waste` of 0 each step divides n - d_{i-1}, and the
+    total is v whatever D: only then does the noise not tell how many took part, as amplification
+    against readers asks for. (In XNoise, Jiang et al. 2024, all of 0 to T are boundaries, and a
+    layer comes off everybody or nobody.)
 
-    With k `colluders`, whose noise does not count, n is replaced by n - k: the others' is v at
-    least, and at most 1 + `waste` times that where k of those who stay collude (PRIVACY, section
-    9.5).
+    *Whose noise is known*, or who adds none, takes s_i at most from what is left: k such clients
+    leave v (1 - k / (n - d_i)), so v (1 - k / (n - T)), whoever else loses a layer. *Where clients
+    lie* to k others about shares, these count as gone too: D is up to k more than there are, and
+    layers stay that need not, k s_i at most.
+
+    With k `colluders`, whose noise does not count, n is replaced by n - k: of n - k - D others,
+    whichever lose a layer, v is left by the same proof. All survivors keep k s_i more, and
+    boundaries are such that no D leaves more than 1 + `waste` times (n - D) v / (n - k - D), what
+    they would keep with a boundary at D (PRIVACY, section 9.5).
     """
 
     variance: float
@@ -134,15 +141,29 @@ class Layers:
 
     def boundaries(self, clients: int) -> tuple[int, ...]:
         """d_0 = 0 to d_L = T: for how many of `clients` gone each layer makes up."""
-        return _boundaries(clients - self.colluders, self.most_gone(clients), self.waste)
+        return _boundaries(clients, self.colluders, self.most_gone(clients), self.waste)
 
     def count(self, clients: int) -> int:
         """L, how many layers each of `clients` has."""
         return len(self.boundaries(clients)) - 1
 
     def staying(self, clients: int, gone: int) -> int:
-        """How many layers stay with `gone` of `clients` gone: all of them for more than T."""
+        """i, how many layers stay at most with `gone` of `clients` gone: all for more than T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
+
+    def fewer(self, clients: int, gone: int) -> int:
+        """How many survivors keep a layer less than `staying`: less than there are."""
+        until = self.staying(clients, gone)
+        if not until or gone > self.most_gone(clients):
+            return 0
+        boundaries, counted = self.boundaries(clients), clients - self.colluders
+        return _fewer(counted, boundaries[until - 1], boundaries[until], gone)
+
+    def keeping(self, clients: int, gone: int, survivors: Iterable[int]) -> dict[int, int]:
+        """How many layers each of `survivors` keeps, with `gone` of `clients` gone."""
+        staying, fewer = self.staying(clients, gone), self.fewer(clients, gone)
+        ordered = enumerate(sorted(survivors))
+        return {who: staying - (place < fewer) for place, who in ordered}
 
     def base(self, clients: int) -> SkellamShare:
         """What each of `clients` adds below its layers."""
@@ -155,9 +176,9 @@ class Layers:
         added = (until - before) / ((counted - before) * (counted - until))
         return SkellamShare(self.variance * added)
 
-    def remaining(self, clients: int, gone: int) -> SkellamShare:
-        """What base and those layers of one client are together that stay with `gone` gone."""
-        boundary = self.boundaries(clients)[self.staying(clients, gone)]
+    def remaining(self, clients: int, staying: int) -> SkellamShare:
+        """What the base and the first `staying` layers of one client are together."""
+        boundary = self.boundaries(clients)[staying]
         return SkellamShare(self.variance / (clients - self.colluders - boundary))
 
     def draw(self, keys: Keys, count: int) -> Integers:
@@ -166,11 +187,32 @@ class Layers:
 
 
 @functools.lru_cache(maxsize=4096)
-def _boundaries(counted: int, most: int, waste: float) -> tuple[int, ...]:
-    """The fewest boundaries from 0 to `most` that waste no more, of `counted` clients' noise."""
+def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[int, ...]:
+    """Boundaries from 0 to `most`, each the largest that wastes no more."""
     boundaries = [0]
-    while boundaries[-1] < most:
-        staying = counted - boundaries[-1] - 1
-        fewest = math.ceil(staying / (1 + waste) - 1e-9)
-        boundaries.append(min(max(counted - fewest, boundaries[-1] + 1), most))
+    while (before := boundaries[-1]) < most:
+        tried = range(most, before, -1)
+        boundaries.append(next(d for d in tried if _spends(clients, colluders, before, d, waste)))
     return tuple(boundaries)
+
+
+def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
+    """Whether a layer between two boundaries leaves no more than 1 + `waste` times what is asked.
+
+    In whole numbers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) /
+    (n - k - D) times (n - k - d_i) (n - k - d_{i-1}) (n - k - D). Holds for `until` = `before` + 1.
+    """
+    counted, step = clients - colluders, until - before
+
+    def within(gone: int) -> bool:
+        survivors = clients - gone
+        left = survivors * (counted - before) - _fewer(counted, before, until, gone) * step
+        asked = survivors * (counted - before) * (counted - until)
+        return left * (counted - gone) <= asked * (1 + waste)
+
+    return all(map(within, range(until, before, -1)))
+
+
+def _fewer(counted: int, before: int, until: int, gone: int) -> int:
+    """How many of `counted` keep a layer less, with `gone` between its two boundaries."""
+    return (until - gone) * (counted - before) // (until - before)

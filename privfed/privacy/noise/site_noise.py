@@ -28,8 +28,8 @@ class SiteNoise:
     (z C)^2 or more, so that z is about what the proof counts:
 
     *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
-    and layers by the same number, so that each of m survivors keeps (z C)^2 / (m - colluders), or
-    5 % more.
+    and layers by the same number, so that m survivors together keep m / (m - colluders) times
+    (z C)^2, or 5 % more, and any m - colluders of them (z C)^2.
     """
 
     sites: int

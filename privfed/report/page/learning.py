@@ -17,6 +17,8 @@ def learning_chapter(facts: PageFacts) -> Chapter:
     """How the run ended, and a picture of each measure."""
     blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
     blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
+    worst = [name for name in facts.group_measures if name.startswith("worst_group_")]
+    blocks += [picture for name in worst if (picture := _picture(name, facts))]
     blocks += [picture for name in _charged(facts) if (picture := _clients_picture(name, facts))]
     if facts.aborts:
         blocks.append(_aborts(facts.aborts))
@@ -29,7 +31,8 @@ _NOT_ENDED = "The run has not ended: what it measured up to now."
 def _rows(facts: PageFacts) -> dict[str, str]:
     summary = facts.summary
     constant: Mapping[str, float] = summary.get("constant") or {}
-    measures = {name: summary[name] for name in facts.measures if name in summary}
+    named = (*facts.measures, *facts.group_measures)
+    measures = {name: summary[name] for name in named if name in summary}
     scores = {name: beside_constant(name, measures, constant) for name in measures}
     rounds = f"{summary.get('rounds')} moved the model, {summary.get('charges')} were charged"
     if summary.get("evaluations"):
@@ -40,7 +43,15 @@ def _rows(facts: PageFacts) -> dict[str, str]:
         rounds += "; stopped at the budget"
     if summary.get("stopped_early"):
         rounds += "; stopped early"
-    return {**scores, "scored on": _scored_on(summary), "rounds": rounds, **_warning(summary)}
+    scored = {"scored on": _scored_on(summary), **_of_what_is_shared(facts)}
+    return {**scores, **scored, "rounds": rounds, **_warning(summary)}
+
+
+def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
+    """What the scored model lacks, where a part of each client's stays with it."""
+    if not (facts.config and facts.config.start.local):
+        return {}
+    return {"model": "what is shared, with what stays with clients as newcomers begin"}
 
 
 def _scored_on(summary: Mapping[str, Any]) -> str:
@@ -63,7 +74,7 @@ def _picture(name: str, facts: PageFacts) -> Picture | None:
     points = [(line["round"], line[name]) for line in facts.rounds if _is_number(line.get(name))]
     level = None if constant is None else ("best constant answer", float(constant))
     title = f"{name.capitalize()} by round"
-    place = facts.measures.index(name)
+    place = [*facts.measures, *facts.group_measures].index(name)
     return lines_picture(
         f"measure-{place}", title, Axes("round", name, level=level), [Line(name, points)]
     )

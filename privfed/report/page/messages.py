@@ -53,4 +53,13 @@ def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
         f"a {party} is sent": f"{size_of(down / parties)} a round",
         f"a {party} sends": f"{size_of(up / parties)} a round",
         "all together": f"{size_of(down)} down, {size_of(up)} up a round",
+        **_staying(facts),
     }
+
+
+def _staying(facts: PageFacts) -> dict[str, str]:
+    """What clients keep, where they do."""
+    if not (facts.config and facts.config.keeping):
+        return {}
+    what = "what each client keeps from round to round is never sent, and no ε covers it once shown"
+    return {"stays with clients": f"{facts.config.keeping}: {what}"}

@@ -28,6 +28,7 @@ from privfed.run.forecast import RoundForecast, round_exchange
 from privfed.secure.culprit import Culprit
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
+from privfed.words import about_groups
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,12 @@ class PageFacts:
         """The measures of its loss by name, the first the one to look at, and the loss last."""
         known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}
         keys = dict.fromkeys(key for line in self.rounds for key in line if key not in known)
+        return [key for key in keys if not key.startswith(PREFIX) and not about_groups(key)]
+
+    @property
+    def group_measures(self) -> list[str]:
+        """The measures of declared groups of the test set, and how far these lie apart."""
+        keys = dict.fromkeys(key for line in self.rounds for key in line if about_groups(key))
         return [key for key in keys if not key.startswith(PREFIX)]
 
     def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,15 +140,18 @@ def _planned(
     except Refused:
         return None, None, None
     tensors, _ = unpack(directory.checkpoint.path) if directory.checkpoint.exists() else ({}, {})
-    parameters = sum(t.numel() for name, t in tensors.items() if name.startswith("model/"))
+    shapes = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("model/")}
+    parameters = sum(map(math.prod, shapes.values()))
     if not parameters:
         return None, None, None
     try:
         form, measures = directory.checkpoint.form(), 0
         if config.evaluation_rounds.every and form is not None:
             measures = measure_row_of(config, form).length
-        plan = solve_plan(config, length=message_length(config, parameters), measures=measures)
-        return plan, round_exchange(plan, parameters), power_of(plan, parameters)
+        plan = solve_plan(
+            config, length=message_length(config, parameters, shapes), measures=measures
+        )
+        return plan, round_exchange(plan, parameters, shapes), power_of(plan, parameters)
     except (PrivfedError, AccountingError):
         return None, None, None
 
@@ -159,7 +169,7 @@ def _summary_of_now(summary: Mapping[str, Any], ledger: Ledger) -> Mapping[str, 
         return {}
     constant = summary.get("constant")
     scores = _measured(constant if isinstance(constant, dict) else {})
-    measures = {*scores, "loss"}
+    measures = {*scores, "loss", *filter(about_groups, summary)}
     wrong = {name for name in measures if name in summary} - _measured(summary).keys()
     others = {key: value for key, value in summary.items() if key not in wrong}
     return {**others, "constant": scores}

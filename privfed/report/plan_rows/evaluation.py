@@ -15,10 +15,11 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if plan.evaluation is not None:
         every, keys = config.evaluation_rounds.every, config.evaluation
         groups = f", by {keys.group}" if keys.group else ""
+        models = ", each of its own model" if keys.personal else ""
         noise = plan.evaluation.noise_multiplier
         noised = "" if noise is None else f"; noise multiplier {ceiling(noise)}"
         pairs["evaluation"] = (
-            f"by clients, every {every} rounds: {', '.join(keys.measures)}{groups}, by "
+            f"by clients{models}, every {every} rounds: {', '.join(keys.measures)}{groups}, by "
             f"{plan.evaluation.config.sampler.size} expected{noised}"
         )
     if forecast.half_widths and plan.mechanism.private:

@@ -124,7 +124,8 @@ def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -
     plan = solve_plan(as_evaluation(wanted, length).with_run(rounds=1), length=length)
     earlier = setup.executor.measures
     scored = earlier.federation if earlier else setup.federation
-    algorithm, measures = evaluation_of(plan, scored, setup.network)
+    personal = wanted.evaluation.personal
+    algorithm, measures = evaluation_of(plan, scored, setup.network, personal)
     return replace(
         setup,
         plan=replace(setup.plan, config=replace(config, evaluation=wanted.evaluation)),

@@ -4,64 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
-from privfed.secure.committee.client import CommitteeClient, Turns
-from privfed.secure.committee.keys import KeyBook, KeyCard, Keyring
+from privfed.secure.committee.client import CommitteeClient
 from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.server import CommitteeServer
+from privfed.secure.committee.simulated_run import run_of
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.delivery import Delivery, Wire, leaves_of
 from privfed.secure.dropout import Leaves
-from privfed.secure.identities import client_directory, client_identity
+from privfed.secure.identities import client_identity
 from privfed.secure.limits import UNLIMITED, Limits
-from privfed.secure.primitives import KEY, KeyPair
 from privfed.secure.summation import Session
-
-
-@functools.cache
-def _run() -> bytes:
-    """The simulated name of the run."""
-    return os.urandom(KEY)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def client_pair(client: int) -> KeyPair:
-    """The simulated key of a client for the run."""
-    return KeyPair(os.urandom(KEY))
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _card(client: int) -> KeyCard:
-    return KeyCard(_run(), client, client_pair(client).public).signed(client_identity(client))
-
-
-@functools.lru_cache(maxsize=64)
-def key_book(clients: tuple[int, ...]) -> KeyBook:
-    """The simulated book of `clients`, which all of them have checked."""
-    book = KeyBook(_run(), client_directory(clients), {client: _card(client) for client in clients})
-    book.check()
-    return book
-
-
-@functools.lru_cache(maxsize=4)
-def _rings(clients: tuple[int, ...]) -> dict[int, Keyring]:
-    book = key_book(clients)
-    return {client: Keyring(client_pair(client), book) for client in clients}
-
-
-def client_rings(clients: tuple[int, ...], round: int) -> dict[int, Keyring]:
-    """What `clients` agreed on: in earlier rounds of a run, or anew where another run begins."""
-    rings = _rings(clients)
-    if any(ring.round > round for ring in rings.values()):
-        _rings.cache_clear()
-        rings = _rings(clients)
-    return rings
 
 
 class CommitteeChannel:
@@ -80,9 +40,10 @@ class CommitteeChannel:
         limits: Limits = UNLIMITED,
         wire: Wire | None = None,
     ) -> None:
-        self._codec = codec
+        self._codec, self._accuse = codec, session.accuse
         everybody = tuple(sorted(session.clients.tolist()))
         self._rows: dict[int, Integers] = {}
+        run = run_of(everybody, session.round, session.exchange)
         terms = RoundTerms(
             session.round,
             session.exchange,
@@ -90,18 +51,15 @@ class CommitteeChannel:
             codec,
             policy,
             limits,
-            key_book(everybody),
+            run.book,
         )
         self.server = CommitteeServer(terms, everybody)
-        rings = client_rings(everybody, session.round)
         self.clients = {
             who: CommitteeClient(
-                who,
                 client_identity(who),
-                rings[who],
+                run.rings[who],
                 terms,
                 functools.partial(self._rows.pop, who),
-                Turns(),
             )
             for who in everybody
         }
@@ -115,8 +73,17 @@ class CommitteeChannel:
         self._rows.pop(client, None)
 
     def total(self) -> tuple[Integers, int]:
-        with self._delivery.naming_faults():
+        with self._accusing():
             for _ in range(2):
                 self._delivery.ask(self.server.proceed(), Leaves.BEFORE_UNMASKING)
             words, survivors = self.server.total()
         return self._codec.unwrap(words.astype(np.uint64)), survivors
+
+    @contextmanager
+    def _accusing(self) -> Iterator[None]:
+        try:
+            with self._delivery.naming_faults():
+                yield
+        finally:
+            for culprit in self.server.culprits:
+                self._accuse(culprit)

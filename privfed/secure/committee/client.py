@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from privfed.privacy.integers import Integers
 from privfed.secure.committee.commitments import DIGEST, Tree, proof
 from privfed.secure.committee.dealing import column_tree, deal_secrets, member_numbers
+from privfed.secure.committee.keyring import Keyring
 from privfed.secure.committee.keys import (
-    Keyring,
     mask_key,
     pair_seed,
     sealing_key,
@@ -33,56 +33,33 @@ from privfed.secure.committee.messages import (
     vote_text,
 )
 from privfed.secure.committee.opening import opened_numbers
-from privfed.secure.committee.terms import RoundTerms
+from privfed.secure.committee.terms import RoundTerms, require_survivors
 from privfed.secure.frames import BadMessage
 from privfed.secure.primitives import KEY, Expander, random_key, seal, unseal
 
 _ENDED = 3
 
 
-class Turns:
-    """The last exchange of a round for which a client sent anything: it only ever goes on.
-
-    `store` makes a turn durable before it returns; a client that may crash begins again with what
-    was stored last.
-    """
-
-    def __init__(
-        self,
-        last: tuple[int, int] = (-1, -1),
-        store: Callable[[tuple[int, int]], None] = lambda turn: None,
-    ) -> None:
-        self.last, self._store = last, store
-
-    def take(self, round: int, exchange: int) -> None:
-        """Claim this exchange. Raises `BadMessage` for one that is not after the last."""
-        if (round, exchange) <= self.last:
-            raise BadMessage("answered already", "a call for an exchange that this client has left")
-        self.last = (round, exchange)
-        self._store(self.last)
-
-
 class CommitteeClient:
     """Answers a call, and as a member of the committee an inbox and ballots, in this order.
 
-    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`. `row`
-    is asked once for the encoded row `[length]`, when it is masked. `ring` and `turns` are the same
-    over all of a run. The client raises `BadMessage` for what it will not answer; it then answers
-    nothing more in this sum.
+    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`, the
+    same over all of a run. `row` is asked once for the encoded row `[length]`, when it is masked,
+    after `ring` has stored that this exchange is taken. The client raises `BadMessage` for what it
+    will not answer; it then answers nothing more in this sum.
     """
 
     def __init__(
         self,
-        me: int,
         identity: Ed25519PrivateKey,
         ring: Keyring,
         terms: RoundTerms,
         row: Callable[[], Integers],
-        turns: Turns,
     ) -> None:
-        self.me, self._identity, self._ring = me, identity, ring
-        self._terms, self._row, self._turns = terms, row, turns
+        self.me, self._identity, self._ring = ring.me, identity, ring
+        self._terms, self._row = terms, row
         self._agreed, self._step = b"", 0
+        self._openers: dict[int, bytes] = {}
         self._drawn: dict[int, tuple[tuple[int, ...], Tree]] = {}
 
     def handle(self, message: Message) -> FromClient:
@@ -110,6 +87,7 @@ class CommitteeClient:
 
     def _end(self) -> None:
         self._step = _ENDED
+        self._openers.clear()
         self._drawn.clear()
 
     def _contribute(self, call: Call) -> Contribution:
@@ -120,20 +98,23 @@ class CommitteeClient:
         if self.me not in call.clients:
             raise BadMessage("wrong roster", "a cohort without this client")
         self._committee, self._members = terms.committee(call.clients)
-        self._turns.take(call.round, call.exchange)
-        self._ring.go_on(call.round)
+        shared = self._ring.take(call.round, call.exchange)
         self._agreed, self._clients = call.context, call.clients
         self._others = tuple(other for other in call.clients if other != self.me)
-        secrets = (bytes(random_key()), *map(self._pair_seed, self._others))
+        seeds = (pair_seed(self._agreed, shared[other], self.me, other) for other in self._others)
+        secrets = (bytes(random_key()), *seeds)
         words = self._masked_row(secrets)
         keys = tuple(bytes(random_key()) for _ in self._members)
         dealt = deal_secrets(self._agreed, self.me, secrets, keys, self._committee.threshold)
-        pairs = zip(self._members, keys, strict=True)
-        sealed = tuple(self._seal(member, key) for member, key in pairs)
+        sealed = tuple(
+            self._seal(member, shared[member], key)
+            for member, key in zip(self._members, keys, strict=True)
+        )
+        if self.me in self._members:
+            self._openers = {
+                who: sealing_key(self._agreed, shared[who], who, self.me) for who in call.clients
+            }
         return Contribution(self._agreed, self.me, sealed, dealt, words)
-
-    def _pair_seed(self, other: int) -> bytes:
-        return pair_seed(self._agreed, self._ring.secret(other), self.me, other)
 
     def _masked_row(self, secrets: tuple[bytes, ...]) -> bytes:
         """y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed."""
@@ -145,26 +126,26 @@ class CommitteeClient:
             masks.apply(total, mask_key(self._agreed, secret), subtract=other > self.me)
         return bytes(masks.pack(total))
 
-    def _seal(self, member: int, text: bytes) -> bytes:
+    def _seal(self, member: int, shared: bytes, text: bytes) -> bytes:
         way = (self.me, member)
-        key = sealing_key(self._agreed, self._ring.secret(member), *way)
-        return seal(key, text, shares_context(self._agreed, *way))
+        return seal(
+            sealing_key(self._agreed, shared, *way), text, shares_context(self._agreed, *way)
+        )
 
     def _unseal(self, sender: int, sealed: bytes) -> bytes | None:
         """The key that `sender` dealt this member under the roster that it agreed to, if it did."""
-        way = (sender, self.me)
-        key = sealing_key(self._agreed, self._ring.secret(sender), *way)
-        return unseal(key, sealed, shares_context(self._agreed, *way))
+        context = shares_context(self._agreed, sender, self.me)
+        return unseal(self._openers[sender], sealed, context)
 
     def _vote(self, inbox: MemberInbox) -> Ballot:
         if self.me not in self._members:
             raise BadMessage("wrong member", "an inbox for who is not in the committee")
         survivors = inbox.survivors
-        if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self._clients):
-            raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
+        require_survivors(survivors, self._clients)
         if len(survivors) < self._terms.least(self._committee):
             raise BadMessage("too few", "fewer survivors than a sum has to have")
         roots = tuple(self._draw(*letter) for letter in inbox.sealed)
+        self._openers.clear()
         self._survivors = survivors
         vote = self._identity.sign(vote_text(self._agreed, survivors))
         return Ballot(self._agreed, self.me, vote, roots)

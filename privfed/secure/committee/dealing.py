@@ -18,6 +18,7 @@ import hmac
 from dataclasses import dataclass
 
 from privfed.secure.committee.commitments import DIGEST, Tree, tree
+from privfed.secure.committee.policy import Committee
 from privfed.secure.frames import NUMBER
 from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
@@ -33,6 +34,12 @@ class Dealt:
     roots: bytes
     corrections: bytes
     secrets: bytes
+
+    def fits(self, clients: int, committee: Committee) -> bool:
+        """Whether it is as much as a roster of so many `clients` asks for."""
+        corrections = clients * (committee.members - committee.threshold + 1)
+        sizes = (committee.members * DIGEST, corrections * LENGTH, clients * DIGEST)
+        return sizes == (len(self.roots), len(self.corrections), len(self.secrets))
 
 
 def deal_secrets(

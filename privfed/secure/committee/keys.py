@@ -1,104 +1,9 @@
-"""The long-term keys of a run: agreed once, and what every round derives from them.
-
-A client has one X25519 key pair for a run, whose public half its long-term Ed25519 key signed. What
-two clients agree on with it never leaves them. Each round hashes it anew, forgets what was before,
-and derives from it, bound to that round's roster.
-"""
+"""What clients derive from what two of them agreed on, for one roster of one exchange."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
-
 from privfed.secure.frames import NUMBER, BadMessage
-from privfed.secure.identities import Directory
-from privfed.secure.primitives import KeyPair, LowOrder, derive, random_key
-from privfed.secure.signed_message import SignedMessage
-
-
-@dataclass(frozen=True)
-class KeyCard(SignedMessage):
-    """A client's public key `[32]` for the run with the name `run` `[32]`, signed by the client."""
-
-    run: bytes
-    client: int
-    public: bytes
-    kind: ClassVar[int] = 1
-    domain: ClassVar[bytes] = b"privfed committee"
-
-    def covered(self) -> tuple[bytes, ...]:
-        return self.run, NUMBER.pack(self.client), self.public
-
-
-@dataclass(frozen=True)
-class KeyBook:
-    """The cards of all clients of the run `run`, which all of them know.
-
-    `identities` are their long-term keys, known from elsewhere.
-    """
-
-    run: bytes
-    identities: Directory
-    cards: Mapping[int, KeyCard]
-
-    def check(self) -> None:
-        """Raises `BadMessage` for cards of others, of another run, without a signature, or alike.
-
-        And for a key of low order, with which nobody could agree on anything.
-
-        Once a run: who keeps the `digest` of a book that it has checked knows it again.
-        """
-        if self.cards.keys() - self.identities.keys():
-            raise BadMessage("unknown client", "a card of a client that nobody knows")
-        if len({card.public for card in self.cards.values()}) != len(self.cards):
-            raise BadMessage("duplicate key", "two public keys of the book are the same")
-        probe = KeyPair(random_key())
-        for client, card in self.cards.items():
-            if (card.client, card.run) != (client, self.run):
-                raise BadMessage("wrong card", "a card of another client, or of another run")
-            if not card.signed_by(self.identities[client]):
-                raise BadMessage("wrong signature", "a card that its client did not sign")
-            try:
-                agree(probe, card.public)
-            except BadMessage as error:
-                raise BadMessage("low-order key", f"the card of client {client}") from error
-
-    @cached_property
-    def digest(self) -> bytes:
-        """The hash of all its cards, by which clients compare it."""
-        cards = (self.cards[client] for client in sorted(self.cards))
-        text = b"".join(NUMBER.pack(card.client) + card.public for card in cards)
-        return hashlib.sha256(b"privfed key book" + self.run + text).digest()
-
-
-class Keyring:
-    """What a client has agreed on with everybody in a `book`: for each round new, by a hash of it.
-
-    It does not keep the private key of `pair`, and forgets what earlier rounds used: who takes it
-    learns of these nothing.
-    """
-
-    def __init__(self, pair: KeyPair, book: KeyBook) -> None:
-        self.round, self.book = 0, book.digest
-        self._secrets = {other: agree(pair, card.public) for other, card in book.cards.items()}
-
-    def go_on(self, round: int) -> None:
-        """Forget the rounds before `round`. Raises `BadMessage` for one that is forgotten."""
-        if round < self.round:
-            raise BadMessage("forgotten keys", "a call for a round whose keys are forgotten")
-        for _ in range(round - self.round):
-            self._secrets = {
-                other: hashlib.sha256(b"privfed committee next" + secret).digest()
-                for other, secret in self._secrets.items()
-            }
-        self.round = round
-
-    def secret(self, other: int) -> bytes:
-        """What this client and `other` share in the round that it has gone on to."""
-        return self._secrets[other]
+from privfed.secure.primitives import KeyPair, LowOrder, derive
 
 
 def agree(pair: KeyPair, public: bytes) -> bytes:
@@ -107,6 +12,11 @@ def agree(pair: KeyPair, public: bytes) -> bytes:
         return pair.agree(public)
     except LowOrder as error:
         raise BadMessage("low-order key", str(error)) from error
+
+
+def run_secret(book: bytes, secret: bytes, client: int, other: int) -> bytes:
+    """s_uv `[32]`: what two clients begin a run with, from what their keys in `book` agree on."""
+    return derive(secret, book, b"committee run" + _between(*sorted((client, other))))
 
 
 def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from privfed.secure.committee.commitments import DIGEST
@@ -24,6 +25,7 @@ from privfed.secure.masked.messages.message import (
     read_sender,
 )
 from privfed.secure.primitives import KEY, SEAL, SIGNATURE, verified
+from privfed.secure.signed_message import SignedMessage
 
 SEALED = KEY + SEAL
 """Bytes of a member's sealed key."""
@@ -70,8 +72,44 @@ class Call(WireMessage):
 
 
 @dataclass(frozen=True)
+class SignedDealing(SignedMessage):
+    """What a client dealt in its `Contribution`, with that message's signature.
+
+    `rest` is the hash `[32]` of what is signed beside it: the sealed keys and the masked row.
+    """
+
+    context: bytes
+    sender: int
+    dealt: Dealt
+    rest: bytes
+    kind: ClassVar[int] = 2
+    domain: ClassVar[bytes] = _DOMAIN
+
+    def covered(self) -> tuple[bytes, ...]:
+        return self.context, NUMBER.pack(self.sender), _dealt_bytes(self.dealt), self.rest
+
+    def body(self) -> bytes:
+        """Its bytes after the context."""
+        return b"".join((self.signature, *self.covered()[1:]))
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> SignedDealing:
+        """The dealing with this body. Raises `BadMessage`."""
+        signature, sender = read_sender(data)
+        dealt = Dealt(*(data.sized() for _ in range(3)))
+        return cls(context, sender, dealt, data.take(KEY), signature=signature)
+
+
+def _dealt_bytes(dealt: Dealt) -> bytes:
+    return b"".join(map(sized, (dealt.roots, dealt.corrections, dealt.secrets)))
+
+
+@dataclass(frozen=True)
 class Contribution(ClientMessage):
     """Client to server, its one message: a masked row, and what takes its masks off.
+
+    Its signature is on what is dealt and on a hash of the rest, so that what it dealt can be shown
+    without its row.
 
     `sealed` is, for each member of the committee in order, the key that it draws its shares with.
     The rest of what is `dealt` is for the server.
@@ -83,10 +121,19 @@ class Contribution(ClientMessage):
     kind: ClassVar[int] = 2
     domain: ClassVar[bytes] = _DOMAIN
 
+    @cached_property
+    def dealing(self) -> SignedDealing:
+        """What it deals, apart from the rest, and signed as well."""
+        rest = hashlib.sha256(records(list(self.sealed)))
+        rest.update(self.words)
+        agreed, signature = self.context, self.signature
+        return SignedDealing(agreed, self.sender, self.dealt, rest.digest(), signature=signature)
+
+    def covered(self) -> tuple[bytes, ...]:
+        return self.dealing.covered()
+
     def content(self) -> bytes:
-        dealt = self.dealt
-        texts = map(sized, (dealt.roots, dealt.corrections, dealt.secrets))
-        return records(list(self.sealed)) + b"".join(texts) + self.words
+        return records(list(self.sealed)) + _dealt_bytes(self.dealt) + self.words
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Contribution:

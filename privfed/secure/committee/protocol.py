@@ -39,13 +39,14 @@ class CommitteeSums(SecureProtocol):
     a server that lies in every message (proved in `privfed.secure.committee`). Computational: as
     safe as X25519, AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. Who steals a client's
     keys reads its later rows of the run, and no earlier ones. No client is stopped from lying about
-    its own row, and any client can make a sum abort.
+    its own row; who lies about shares is named, and left out of later sums.
 
     Source: Ma et al. 2023 (Flamingo), sections 4 and 5; Bonawitz et al. 2017.
     """
 
     seen: ClassVar[str] = "the server sees exact sums, never a row"
     opener: ClassVar[str] = "the server"
+    names_liars: ClassVar[bool] = True
     threshold: float = Field(0.75, gt=0.5, le=1)
     """The fraction of a cohort, and of its committee, that has to stay to the end."""
     colluders: float = Field(0.1, ge=0, lt=1)

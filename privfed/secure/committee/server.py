@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
-from privfed.secure.committee.commitments import DIGEST
 from privfed.secure.committee.dealing import commitment_at
+from privfed.secure.committee.evidence import (
+    Evidence,
+    UnusableDealing,
+    WrongOpening,
+    committee_accusation,
+)
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
@@ -21,12 +25,13 @@ from privfed.secure.committee.messages import (
     MemberInbox,
     MemberVote,
     Message,
+    SignedDealing,
     vote_text,
 )
 from privfed.secure.committee.opening import Openings
 from privfed.secure.committee.terms import RoundTerms
+from privfed.secure.culprit import Culprit
 from privfed.secure.frames import BadMessage
-from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.packing import Words
 from privfed.secure.primitives import Expander
 from privfed.secure.summation import Aborted
@@ -37,8 +42,8 @@ _ORDER = (Contribution, Ballot, Disclosure)
 class CommitteeServer:
     """Takes messages by `handle`, and ends a step by `proceed`; then `total` takes the masks off.
 
-    `faults` names clients who misbehaved: their signed messages prove it to the server itself, or
-    more members say so than may lie. Nobody is left out of later sums for it.
+    `culprits` are clients who lied: their own signed messages prove it (`evidence`), or more
+    members say so than may lie.
     """
 
     def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
@@ -48,11 +53,17 @@ class CommitteeServer:
         self._masks = Expander(terms.codec.length, terms.codec.bits)
         self._sum = self._masks.zeros()
         self._step, self._awaited, self._alive = 0, set(clients), True
-        self._letters: dict[int, Contribution] = {}
+        self._sealed: dict[int, tuple[bytes, ...]] = {}
         self._ballots: dict[int, Ballot] = {}
         self._openings: dict[int, dict[int, bytes]] = {}
         self._survivors: tuple[int, ...] = ()
-        self.faults: dict[int, str] = {}
+        self._dealings: dict[int, SignedDealing] = {}
+        self._culprits: dict[int, Culprit] = {}
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Who was proved to lie in this sum so far, in order."""
+        return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     def handle(self, client: int, message: Message) -> None:
         """Take the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
@@ -90,29 +101,25 @@ class CommitteeServer:
             raise Aborted("a session that has ended")
 
     def _contributed(self, message: Contribution) -> None:
-        clients, committee, dealt = len(self.call.clients), self._committee, message.dealt
-        corrections = clients * (committee.members - committee.threshold + 1)
-        sizes = (committee.members * DIGEST, corrections * LENGTH, clients * DIGEST)
-        if len(message.sealed) != committee.members or sizes != tuple(
-            map(len, (dealt.roots, dealt.corrections, dealt.secrets))
-        ):
+        fits = message.dealt.fits(len(self.call.clients), self._committee)
+        if len(message.sealed) != self._committee.members or not fits:
             raise BadMessage("wrong shares", "dealt to others than the committee")
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
         if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
-        self._letters[message.sender] = replace(message, words=b"")
+        self._dealings[message.sender] = message.dealing
+        self._sealed[message.sender] = message.sealed
 
     def _inboxes(self) -> Mapping[int, MemberInbox]:
-        if len(self._letters) < self._terms.least(self._committee):
+        if len(self._sealed) < self._terms.least(self._committee):
             raise Aborted("too few clients sent their row")
-        self._survivors = tuple(sorted(self._letters))
+        self._survivors = tuple(sorted(self._sealed))
         self._opens = Openings(self._agreed, self.call.clients, self._survivors, self._committee)
         inboxes = {}
         for at, member in enumerate(self._members):
-            if member in self._letters:
-                letters = ((who, self._letters[who]) for who in self._survivors)
-                texts = tuple((who, letter.sealed[at]) for who, letter in letters)
+            if member in self._sealed:
+                texts = tuple((who, self._sealed[who][at]) for who in self._survivors)
                 inboxes[member] = MemberInbox(self._agreed, texts)
         self._require(inboxes.keys(), "sent a row")
         return inboxes
@@ -128,13 +135,26 @@ class CommitteeServer:
 
     def _consistency(self) -> Mapping[int, Ballots]:
         self._require(self._ballots.keys(), "agreed on the survivors")
-        good = Counter(who for member in self._ballots for who in self._good(member))
-        for client in self._survivors:
-            if len(self._ballots) - good[client] > self._committee.corrupt:
-                self._accuse(client, "sealed shares that are not what it committed to")
+        self._count_complaints()
         voters = sorted(self._ballots)[: self._committee.threshold]
         votes = tuple(MemberVote(who, self._ballots[who].vote) for who in voters)
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
+
+    def _count_complaints(self) -> None:
+        """Name who dealt badly to more members than may lie. Raises `Aborted` where these stop it.
+
+        Hostile clients may lie beside those who work with the server.
+        """
+        good = Counter(who for member in self._ballots for who in self._good(member))
+        liars = self._committee.corrupt + self._terms.limits.hostile
+        session = (self.call.round, self.call.exchange)
+        for client in self._survivors:
+            if (count := len(self._ballots) - good[client]) > liars:
+                culprit = Culprit(client, *session, "garbled shares", complaints=count)
+                self._culprits[client] = culprit
+        stopping = (who for who in self._culprits if good[who] < self._committee.threshold)
+        for client in stopping:
+            raise self._aborted(f"wrong dealing: client {client} dealt garbled shares")
 
     def _good(self, member: int) -> set[int]:
         """Whose shares a member holds, as they were committed to."""
@@ -147,17 +167,20 @@ class CommitteeServer:
         return 1 + self._members.index(member)
 
     def _root(self, client: int, place: int) -> bytes:
-        return commitment_at(self._letters[client].dealt.roots, place - 1)
+        return commitment_at(self._dealings[client].dealt.roots, place - 1)
 
     def _opened(self, message: Disclosure) -> None:
         member, texts = message.sender, dict(message.shares)
         good, place = self._good(member), self._place(member)
         if len(texts) != len(message.shares) or not good <= texts.keys():
             raise BadMessage("wrong shares", "shares twice, or not of all that it holds")
-        for who in good:
-            if not self._opens.right(who, place, texts[who], self._root(who, place)):
-                self.faults[member] = "opened what its dealer did not commit to"
-                raise BadMessage("wrong shares", f"client {member} {self.faults[member]}")
+        if not all(
+            self._opens.right(who, place, texts[who], self._root(who, place)) for who in good
+        ):
+            self._prove(WrongOpening(self._ballots[member], message))
+            raise BadMessage(
+                "wrong shares", f"client {member} opened what its dealer did not commit to"
+            )
         self._openings[member] = {who: texts[who] for who in good}
 
     def total(self) -> tuple[Words, int]:
@@ -166,26 +189,38 @@ class CommitteeServer:
         self._alive = False
         self._require(self._openings.keys(), "helped to take the masks off")
         total = self._sum.copy()
-        for client in self._survivors:
-            places = {
-                self._place(member): shares[client]
-                for member, shares in self._openings.items()
-                if client in shares
-            }
-            if len(places) < self._committee.threshold:
-                raise Aborted(f"too few members could open the shares of client {client}")
-            seeds = self._opens.seeds(client, places, self._letters[client].dealt)
-            if seeds is None:
-                self._accuse(client, "shares that are not of the seeds it committed to")
-            else:
-                self._opens.remove(self._masks, total, client, seeds)
+        seeds = {client: self._seeds(client) for client in self._survivors}
+        for client, opened in seeds.items():
+            if opened is None:
+                raise self._aborted(f"wrong dealing: client {client} did not deal what it uses")
+            self._opens.remove(self._masks, total, client, opened)
         return self._masks.reduce(total), len(self._survivors)
 
-    def _accuse(self, client: int, what: str) -> None:
-        self.faults[client] = what
-        raise Aborted(f"wrong dealing: client {client} dealt {what}")
+    def _seeds(self, client: int) -> Mapping[int, bytes] | None:
+        """The opened seeds of a survivor; None, and it is named, where its shares give others."""
+        places = sorted(
+            (self._place(member), shares[client])
+            for member, shares in self._openings.items()
+            if client in shares
+        )
+        if len(places) < self._committee.threshold:
+            raise self._aborted(f"too few members could open the shares of client {client}")
+        texts, dealing = tuple(places[: self._committee.threshold]), self._dealings[client]
+        seeds = self._opens.seeds(client, dict(texts), dealing.dealt)
+        if seeds is None:
+            self._prove(UnusableDealing(dealing, texts))
+        return seeds
+
+    def _prove(self, evidence: Evidence) -> None:
+        culprit = committee_accusation(evidence, self.call, self._survivors)
+        self._culprits.setdefault(evidence.client, culprit)
+
+    def _aborted(self, why: str) -> Aborted:
+        aborted = Aborted(why)
+        aborted.culprits = self.culprits
+        return aborted
 
     def _require(self, left: Collection[int], did: str) -> None:
         """Raises `Aborted` unless enough members are `left`."""
         if len(left) < self._committee.threshold:
-            raise Aborted(f"too few members of the committee {did}")
+            raise self._aborted(f"too few members of the committee {did}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from privfed.privacy.codec import Codec
 from privfed.secure.agreement import agreement
-from privfed.secure.committee.keys import KeyBook
+from privfed.secure.committee.key_book import KeyBook
 from privfed.secure.committee.messages import Call
 from privfed.secure.committee.policy import Committee, CommitteePolicy, drawn
 from privfed.secure.frames import BadMessage
@@ -66,3 +66,9 @@ class RoundTerms:
     def least(self, committee: Committee) -> int:
         """How many rows a sum has at least."""
         return max(committee.survivors, self.limits.least(committee.clients))
+
+
+def require_survivors(survivors: tuple[int, ...], clients: tuple[int, ...]) -> None:
+    """Raises `BadMessage` unless `survivors` are of the roster of `clients`, in order."""
+    if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(clients):
+        raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")

@@ -9,8 +9,8 @@ most k work with it, and t shares give a secret back. Each client has all others
 
 **Theorem.** On the complete graph, for each roster that honest clients agreed to, either nothing is
 opened, or one sum: of the rows of all honest survivors who agreed to it, at least max(least, t) - k
-of them, with `least` by a client's own `limits`. Of its noise in layers, of total variance v, h
-such clients keep at least v h / (h + k).
+of them, with `least` by a client's own `limits`. Of its noise in layers, of total variance v, they
+keep at least v (1 - k / (n - T)), where T may be missing.
 
 *Proof.* All keys that are derived are bound to the roster's hash A, and so are votes, and what
 shares are sealed for. A holds a nonce of each client, which the client drew for this session: it
@@ -36,12 +36,16 @@ these, against who else may carry messages, and nothing here rests on them.)
    key. It is known only where that client's mask key was told, there.
 4. *Counts.* A voter opened under A the shares of at least max(least, t) of S, with its own. Who is
    honest among them dealt them under A, and is in H: all but k.
-5. *Layers.* To take off the layers of one of H from number i + 1 on takes t shares of that layer's
-   seed, at least one from a voter who counts n - j of S or more (the server names j, and a client
-   none below its own count of who is gone), with j <= d_i, up to which layer i makes up for who is
-   gone: n - j <= h + k. v / (n - d_i) is kept, v / (n - j) at least. Where colluders' noise is not
-   counted (pinned sites, n all of them, whoever is on the roster), v / (n - k - j) is at least, so
-   that H keeps v.
+5. *Layers.* A voter lets each of S keep as many of its layers as `Layers.keeping` has for S and
+   some j gone: the server names j, and a client none below its own count. There is one S, and with
+   more gone nobody keeps less: what a larger j lets go, a smaller one does. To take a layer off one
+   of H takes t shares of its seed, or of an earlier one's, at least one from a voter; let j be the
+   least that a voter took. It counts n - j of S or more, of H or colluders: n - j <= h + k. With
+   d_i the first boundary from j on, H keeps i layers each, of variance s_i = v / (n - d_i) with the
+   base, but for what comes off, (d_i - j) s_i at most: (h - (d_i - j)) s_i =
+   v (1 - (n - j - h) / (n - d_i)) is left, and d_i <= T. Where colluders' noise is not counted
+   (pinned sites, n all of them, whoever is on the roster), s_i is v / (n - k - d_i): of
+   h >= n - k - j, that leaves v.
 
 **Theorem.** On a random graph (`privfed.secure.masked.random_graph`), whose colluders were chosen
 before it was drawn, for each roster that honest clients agreed to, either nothing is opened, or one

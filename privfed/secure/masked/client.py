@@ -23,13 +23,14 @@ from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
+    LAYERS,
     acknowledged,
     between,
     read_shares,
     share_hashes,
     share_text,
 )
-from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
+from privfed.secure.masked.messages.unmasking import OpenLayers, Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromClient, Message
 from privfed.secure.masked.shamir import share
 from privfed.secure.packing import Bytes
@@ -271,8 +272,16 @@ class MaskingClient(ClientMemory):
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
-        gone = max(gone, votes.gone)  # by no fewer layers than this client itself counts
-        staying = self._noise.layers.staying(self._expected_parties, gone) if self._noise else 0
-        too_much = self._near if staying < self._layer_count else set()  # from layer staying + 1 on
-        layers = tuple((who, shares[2 + staying]) for who, shares in held if who in too_much)
-        return Unmask(self._context, self.me, seeds, keys, staying, layers, self._acknowledged)
+        layers = self._too_much(max(gone, votes.gone))  # none that this client's own count keeps
+        return Unmask(self._context, self.me, seeds, keys, layers, self._acknowledged)
+
+    def _too_much(self, gone: int) -> OpenLayers:
+        """Of each neighbour's first layer of noise that comes off with `gone` gone, a share."""
+        if not self._noise:
+            return ()
+        keeping = self._noise.layers.keeping(self._expected_parties, gone, self._survivors.clients)
+        return tuple(
+            (who, keeping[who] + 1, shares[LAYERS + keeping[who]])
+            for who, shares in sorted(self._held.items())
+            if who in self._near and keeping[who] < self._layer_count
+        )

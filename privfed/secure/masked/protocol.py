@@ -41,7 +41,7 @@ class MaskedSums(SecureProtocol):
     *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
     cohort that it can put together (proved in `privfed.secure.masked`). Computational: as safe as
     X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying about its
-    own row, and any client can make a sum abort.
+    own row; who lies about shares is named, and left out of later sums.
 
     Source: Bonawitz et al. 2017, figure 4; Bell et al. 2020, section 3.
     """
@@ -112,10 +112,14 @@ class MaskedSums(SecureProtocol):
 
         Of n clients who share keys these are at most K = colluders max(n, size). They know K / m of
         what m survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger
-        n, K / m is at most colluders / max(threshold, 1 - tolerance).
+        n, K / m is at most colluders / max(threshold, 1 - tolerance). In layers they know K / (n -
+        T), as much as if all T were gone that the tolerance allows, also where the threshold does
+        not: a tolerance above 1 - threshold costs noise.
         """
-        stay = max(self.threshold, 1 - limits.tolerance)
-        return self.colluders * max(limits.size / self.fewest(limits), 1 / stay)
+        stay = 1 - limits.tolerance
+        if not limits.layered:
+            stay = max(self.threshold, stay)
+        return self.colluders * max(limits.size / self.sharing(limits), 1 / stay)
 
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None

@@ -253,6 +253,12 @@ class MaskingServer:
         garbled = max((count for count in counted if count <= self._blame.liars), default=0)
         return self._members.expected - len(self._senders) + garbled
 
+    def _keeping(self, gone: int) -> Mapping[int, int]:
+        """How many layers of noise each survivor keeps with `gone` gone: none without layers."""
+        if self._layers is None:
+            return dict.fromkeys(self._senders, 0)
+        return self._layers.keeping(self._members.expected, gone, self._senders)
+
     def _unmasked(self, message: Unmask) -> None:
         near = set(self._members.holders(message.sender))
         seeds, keys = ([who for who, _ in pairs] for pairs in (message.seeds, message.keys))
@@ -260,14 +266,13 @@ class MaskingServer:
             raise BadMessage("wrong shares", "seeds twice, or of others than surviving neighbours")
         if len(set(keys)) != len(keys) or not set(keys) <= (near & self._sharers) - self._senders:
             raise BadMessage("wrong shares", "keys twice, or of others than dropped neighbours")
-        layers = [who for who, _ in message.layers]
+        layers = [who for who, _, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
             raise BadMessage("wrong shares", "layers twice, or of others than survivors")
-        missing = self._members.expected - len(self._senders)
-        if message.staying < self._members.staying(self._layers, missing):
+        keeping = self._keeping(self._members.expected - len(self._senders))
+        if any(layer <= keeping[who] for who, layer, _ in message.layers):
             raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
-        values = (*message.seeds, *message.keys, *message.layers)
-        if not all(value < PRIME for _, value in values):
+        if not all(value < PRIME for *_, value in message.shares):
             raise BadMessage("wrong shares", "a share outside the field")
         received = handed(self._dealings, message.sender)
         if message.acknowledged != acknowledged(self._members.agreed, message.sender, received):
@@ -285,7 +290,7 @@ class MaskingServer:
             self._senders,
             self._unmasks,
             self._layers,
-            self._members.staying(self._layers, self._gone),
+            self._keeping(self._gone),
             self._blame,
         )
         with self._named():

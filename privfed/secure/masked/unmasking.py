@@ -56,10 +56,6 @@ class Members:
         """How many layers each client's `noise` has."""
         return max(noise.count(self.expected), 0) if noise else 0
 
-    def staying(self, noise: Layers | None, gone: int) -> int:
-        """How many layers of each client's `noise` stay with `gone` of the parties missing."""
-        return noise.staying(self.expected, gone) if noise else 0
-
     def holders(self, client: int) -> tuple[int, ...]:
         """The clients who hold shares of the secrets of `client`."""
         return self.graph.holders(client, self.near[client])
@@ -71,7 +67,8 @@ class Unmasking:
 
     `dealings` are of all who shared their secrets. Of each client helpers tell shares of the seed
     or of the key, never of both, and tell none but those that they hold: the server has refused
-    other answers. Of the layers of noise those above `staying` come off.
+    other answers. Of each sender's layers of noise as many stay as `keeping` says, and later ones
+    come off.
 
     *Wrong shares* have another hash than their dealer signed: they are left out, and who told them
     is proved to lie. So as long as `threshold` good ones are left of each secret, a sum comes out.
@@ -91,7 +88,7 @@ class Unmasking:
     senders: Set[int]
     answers: Mapping[int, Unmask]
     layers: Layers | None
-    staying: int
+    keeping: Mapping[int, int]
     blame: Blame
 
     def total(self, masked: Words) -> Words:
@@ -107,7 +104,7 @@ class Unmasking:
             elif which == MASK_KEY:
                 self._remove_pairs(total, who, KeyPair(secret))
             else:
-                self._remove_layers(total, secret)
+                self._remove_layers(total, which - LAYERS + 1, secret)
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
@@ -123,8 +120,8 @@ class Unmasking:
         """The shares of each secret that is needed, by their holders, without wrong ones."""
         opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
         opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
-        if self.members.layers(self.layers) > self.staying:
-            opened |= {(who, LAYERS + self.staying): {} for who in self.senders}
+        layers = self.members.layers(self.layers)
+        opened |= {(who, LAYERS + n): {} for who, n in self.keeping.items() if n < layers}
         agreed = self.members.agreed
         for helper, answer in self.answers.items():
             for who, which, value in answer.shares:
@@ -167,11 +164,11 @@ class Unmasking:
                 key = pair_key(self.members.agreed, shared, gone, other)
                 self.masks.apply(total, key, subtract=gone < other)
 
-    def _remove_layers(self, total: Words, seed: bytes) -> None:
-        """Subtract the layers of one client's noise that fewer survivors would have needed."""
+    def _remove_layers(self, total: Words, first: int, seed: bytes) -> None:
+        """Subtract the layers of one client's noise from number `first` on, which has this seed."""
         if self.layers is None:
             return
-        for number in range(self.staying + 1, self.members.layers(self.layers) + 1):
+        for number in range(first, self.members.layers(self.layers) + 1):
             subtract_layer(total, self.layers, self.members.expected, number, seed)
             seed = next_layer(seed)
 

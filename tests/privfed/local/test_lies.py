@@ -17,6 +17,7 @@ from privfed.errors import Refused
 from privfed.local.exchange import Exchange
 from privfed.local.lies import Lies
 from privfed.local.objectives.adaalter import AdaAlter
+from privfed.local.objectives.afl import Afl
 from privfed.local.objectives.fedcurv import FedCurv
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.feddyn import FedDyn
@@ -25,6 +26,7 @@ from privfed.local.objectives.fedlin import FedLin
 from privfed.local.objectives.fednova import FedNova
 from privfed.local.objectives.fedprox import AdaptiveFedProx, FedProx
 from privfed.local.objectives.mime import Mime, MimeLite
+from privfed.local.objectives.qfedavg import QFedAvg
 from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
 from privfed.plan.plan import plan
@@ -46,6 +48,8 @@ EXTRA = {
     "scaffold": (Scaffold(), "control"),
     "mimelite": (MimeLite(), "gradient"),
     "adaalter": (AdaAlter(), "squares"),
+    "qfedavg": (QFedAvg(loss_cap=2.0), "divisor"),
+    "afl": (Afl(groups=3, loss_cap=100.0), "losses"),
     "fednova": (FedNova(), "steps"),
     "fedcurv": (FedCurv(), "fisher"),
     "fedprox_adaptive": (AdaptiveFedProx(), "loss"),
@@ -61,6 +65,8 @@ PROVEN = {
     "feddane": FedDane(),
     "mime": Mime(),
     "feddyn": FedDyn(),
+    "qfedavg": QFedAvg(),
+    "afl": Afl(groups=3),
 }
 
 

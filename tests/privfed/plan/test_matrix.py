@@ -32,6 +32,7 @@ ORDINARY = {
     "mechanism": "gaussian",
     "sampler": "full",
     "objective": "sgd",
+    "compression": "none",
     "attack": "none",
 }
 HELPS = re.compile(r"\b(use|set|raise|lower|remove|expected|choose|add|declare)\b", re.IGNORECASE)
@@ -54,7 +55,9 @@ def sound(one: Combination) -> None:
 
 def trains(one: Combination, folder) -> None:
     """Two rounds, charged with the event that the matrix states."""
-    config = overridden(one.config, ["secure.simulate=arithmetic"]) if _masked(one) else one.config
+    keys = ["secure.simulate=arithmetic"] if _masked(one) else []
+    keys += ["client.groups=3"] if one.choice.get("objective") == "afl" else []
+    config = overridden(one.config, keys) if keys else one.config
     outcome = train(config, folder)
     charges = Ledger.load(folder / "ledger.jsonl").charges
     assert len(charges) == 2, one.choice
@@ -102,9 +105,24 @@ def test_every_pair_is_proved_or_refused_and_some_of_what_is_allowed_trains(tmp_
         trains(one, tmp_path / str(number))
 
 
+def test_every_compression_with_every_other_part(tmp_path):
+    pairs_with = [
+        combination(base(), {**ORDINARY, "compression": name, kind: other})
+        for kind in KINDS
+        for name in built_in("compression")["compression"]
+        for other in built_in(kind)[kind]
+    ]
+    for each in pairs_with:
+        sound(each)
+    allowed = [each for each in pairs_with if each.event is not None]
+    assert len(allowed) > 300
+    for number, each in enumerate(allowed[::40]):
+        trains(each, tmp_path / str(number))
+
+
 @pytest.mark.slow
 def test_every_pair_that_is_allowed_trains(tmp_path):
-    every = (combination(base(), choice) for choice in pairs(*KINDS))
+    every = (combination(base(), choice) for choice in pairs(*KINDS, "compression"))
     for number, one in enumerate(one for one in every if one.event is not None):
         trains(one, tmp_path / str(number))
 

@@ -44,7 +44,7 @@ GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
 
 
 @pytest.mark.parametrize("arithmetic", [False, True])
-@pytest.mark.parametrize("gone", [0, 2])
+@pytest.mark.parametrize("gone", [0, 1, 2])
 def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
     setting = replace(SETTING, size=8, capacity=8, minimum=1, honest=1.0)
     mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
@@ -125,7 +125,7 @@ def test_a_wrong_share_of_a_layer_is_left_out_and_who_told_it_is_named():
         def carry(self, client, data, upward):
             message = wire.decode(data)
             if client == 2 and isinstance(message, wire.Unmask):
-                layers = tuple((who, value ^ 1) for who, value in message.layers)
+                layers = tuple((who, number, value ^ 1) for who, number, value in message.layers)
                 changed = replace(message, layers=layers)
                 own = client_identity(2).sign(changed.text)
                 return wire.encode(replace(changed, signature=own))
@@ -148,26 +148,35 @@ def test_a_wrong_share_of_a_layer_is_left_out_and_who_told_it_is_named():
 @pytest.mark.parametrize("colluders", [0, 3])
 @pytest.mark.parametrize("waste", [0.0, WASTE, 0.3])
 def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
-    """Whoever is gone: v at least of those who count, 1 + waste times that at most."""
+    """Whoever is gone or colludes: v at least of those who count, little more of all."""
     layers = Layers(100.0, 0.4, colluders, waste)
     for clients in (5, 7, 22, 50, 400):
         shares = [layers.layer(clients, k + 1) for k in range(layers.count(clients))]
-        variances = [share.variance for share in (layers.base(clients), *shares)]
+        sums = np.cumsum([share.variance for share in (layers.base(clients), *shares)])
+        alike = [layers.remaining(clients, kept).variance for kept in range(len(sums))]
+        assert alike == pytest.approx(sums.tolist())
+        before = np.zeros(clients)
         for gone in range(layers.most_gone(clients) + 1):
-            kept = layers.staying(clients, gone)
-            each = sum(variances[: kept + 1])
-            assert layers.remaining(clients, gone).variance == pytest.approx(each)
+            kept = layers.keeping(clients, gone, range(gone, clients))
+            left = np.sort([sums[kept[who]] for who in range(gone, clients)])
             counted = clients - gone - colluders
-            assert 100 * (1 - 1e-9) <= counted * each <= 100 * (1 + waste + 1e-9)
-            fewer = sum(variances[:kept])
-            assert counted * fewer < 100 * (1 - 1e-9), "a layer too many was kept"
+            assert left[:counted].sum() >= 100 * (1 - 1e-9), "those who lost most"
+            assert left.sum() <= 100 * (clients - gone) / counted * (1 + waste + 1e-9)
+            spare = left[:counted].sum() - 100
+            assert spare < layers.layer(clients, 1).variance, "another could have lost a layer"
+            now = np.array([kept.get(who, len(sums)) for who in range(clients)])
+            assert (now >= before).all(), "whose layer goes with more gone goes with fewer"
+            before = now
         assert layers.boundaries(clients)[-1] == max(layers.most_gone(clients), 0)
 
 
-def test_coarse_layers_are_few_and_exact_ones_are_for_amplified_readers_alone():
-    assert Layers(1.0, 0.2, 0, WASTE).boundaries(100) == (0, 5, 10, 15, 20)
-    assert Layers(1.0, 0.2).count(100) == 20
-    assert Layers(1.0, 0.2, 0, WASTE).count(10_000) == 5
+def test_layers_are_few_and_exact_ones_are_for_amplified_readers_alone():
+    assert Layers(1.0, 0.2, 0, WASTE).boundaries(100) == (0, 20)
+    assert [Layers(1.0, 0.2, 0, waste).boundaries(23) for waste in (WASTE, 0)] == [
+        (0, 4),
+        (0, 1, 3, 4),
+    ]
+    assert Layers(1.0, 0.3, 2, WASTE).boundaries(7) == (0, 1, 2), "a step of two wastes 16 %"
     for against, added, waste in (
         ("server", 1.0, WASTE),
         ("readers", 1.0, 0),

@@ -58,8 +58,9 @@ def guaranteed(mechanism):
     setting, share = mechanism._planned_setting(), mechanism.share()
     if isinstance(share, Layers):
         clients = range(setting.fewest, setting.capacity + 1)
-        every = ((n, gone) for n in clients for gone in range(share.count(n) + 1))
-        return min((n - gone) * share.remaining(n, gone).variance for n, gone in every)
+        every = ((n, gone) for n in clients for gone in range(share.most_gone(n) + 1))
+        kept = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
+        return min(sum(share.remaining(n, one).variance for one in each) for n, each in kept)
     one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
     return setting.minimum * one
 
@@ -160,10 +161,12 @@ def test_exchanges_over_one_cohort_cost_as_much_as_each_by_itself(kind, keys):
 
 
 def accepted(part, limits):
-    """Of all sums that are not aborted: how many survive, and how many of these may collude."""
+    """Of all sums that are not aborted: how many survive, how many of these may collude, and among
+    how many the whole of the noise is at least, where it comes in layers."""
     if isinstance(part, Bfv):
         corrupt = max(1, math.floor(part.colluders * limits.size))
-        return [(survivors, corrupt) for survivors in range(limits.minimum, limits.capacity + 1)]
+        every = range(limits.minimum, limits.capacity + 1)
+        return [(survivors, corrupt, 0) for survivors in every]
     policy, found = part.policy(limits.size), []
     committee = isinstance(part, CommitteeSums)
     for clients in range(1, limits.capacity + 1):
@@ -173,7 +176,8 @@ def accepted(part, limits):
             continue
         least = max(shape.survivors, limits.least(clients))
         corrupt = policy.corrupt(clients)
-        found += [(survivors, corrupt) for survivors in range(least, clients + 1)]
+        whole = clients - limits.missing(clients)
+        found += [(survivors, corrupt, whole) for survivors in range(least, clients + 1)]
     return found
 
 
@@ -186,15 +190,19 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
     size, colluders, layered = 40, 0.08, protocol == "masks in layers"
     minimum = 0 if layered else math.ceil((1 - tolerance) * size)
     limits = Limits(
-        80, minimum, tolerance=tolerance if layered else 1.0, size=size, hostile=byzantine
+        80,
+        minimum,
+        tolerance=tolerance if layered else 1.0,
+        size=size,
+        hostile=byzantine,
+        layered=layered,
     )
     masks = MaskedSums(threshold=threshold, colluders=colluders)
     some = CommitteeSums(threshold=max(threshold, 0.55), colluders=colluders)
     part = {"bfv": Bfv(colluders=colluders), "committee": some}.get(protocol, masks)
     sums = accepted(part, limits)
-    assert part.fewest(limits) == min(survivors for survivors, _ in sums)
-    counted = [survivors if layered else minimum for survivors, _ in sums]
-    pairs = list(zip(sums, counted, strict=True))
+    assert part.fewest(limits) == min(survivors for survivors, *_ in sums)
+    pairs = [((whole, k), whole) if layered else ((m, k), minimum) for m, k, whole in sums]
     honest = min(1.0, *((left - corrupt - byzantine) / of for (left, corrupt), of in pairs))
     added = min(1.0, *((left - byzantine) / of for (left, _), of in pairs))
     assert honest - 0.25 <= part.honest(limits) <= honest + 1e-9

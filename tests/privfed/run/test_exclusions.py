@@ -5,6 +5,7 @@ import stat
 from dataclasses import replace
 from functools import partial
 
+import committee_sums
 import numpy as np
 import pytest
 from helpers import Rounds
@@ -29,6 +30,10 @@ from privfed.round.world import NoExclusions
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
 from privfed.sampling.cohort import Cohort
+from privfed.secure.committee import evidence as committee_evidence
+from privfed.secure.committee import protocol as committee_protocol
+from privfed.secure.committee.channel import CommitteeChannel
+from privfed.secure.committee.messages import Disclosure
 from privfed.secure.culprit import Culprit
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory
@@ -83,6 +88,29 @@ def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path
             trained(tmp_path / "parts", *KEYS)
     assert resume(tmp_path / "parts", lambda stored: stored).excluded == 1
     same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
+    ended = []
+
+    class Listening(CommitteeChannel):
+        def total(self):
+            summed = super().total()
+            ended.append(self.server)
+            return summed
+
+    wire = committee_sums.Changing(Disclosure, committee_sums.spoiled, {LIAR})
+    monkeypatch.setattr(committee_protocol, "CommitteeChannel", partial(Listening, wire=wire))
+    outcome = trained(tmp_path, *KEYS, "secure.protocol=committee", "secure.threshold=0.75")
+    everybody = tuple(range(12))
+    without = tuple(who for who in everybody if who != LIAR)
+    assert [server._survivors for server in ended] == [everybody, without, without]
+    assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
+    exclusions = RunDirectory(tmp_path).exclusions
+    (culprit,), (file,) = exclusions.culprits(), exclusions.proofs.iterdir()
+    assert (culprit.client, culprit.round, culprit.reason) == (LIAR, 1, "wrong share")
+    culprit = replace(culprit, proof=file.read_bytes())
+    assert committee_evidence.proves_a_lie(culprit, ended[-1]._terms)
 
 
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
@@ -166,8 +194,21 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
         ((*SHARED, "aggregation.byzantine=2"), 2, "; with more than 2 the run stops: ε holds"),
         (("cohort.sampler=poisson", "cohort.size=11"), None, "stops the run: ε rests on a secret"),
         (("secure.simulate=arithmetic",), None, ""),
+        (
+            ("secure.protocol=committee", "secure.threshold=0.6"),
+            None,
+            "left out of all later rounds, and the run goes on",
+        ),
     ],
-    ids=["central", "shared", "layers", "declared", "secret_draw", "arithmetic"],
+    ids=[
+        "central",
+        "shared",
+        "layers",
+        "declared",
+        "secret_draw",
+        "arithmetic",
+        "committee",
+    ],
 )
 def test_before_a_run_it_is_said_what_a_liar_would_do(keys, limit, words):
     planned = plan(small(*KEYS, "privacy.delta=0.05", *keys), length=21)

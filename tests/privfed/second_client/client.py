@@ -34,7 +34,6 @@ from second_client.encoding import (
     sha256,
     sized,
     texts,
-    u32,
     u64,
 )
 from second_client.graphs import Shape
@@ -293,15 +292,15 @@ class SecondClient:
         return gone
 
     def _unmask(self, roster, held, survivors, gone):
-        total, staying = len(roster.clients), 0
-        if self.task.layers:
-            gone = max(gone, total - len(self._counted(roster, held, survivors)))
-            staying = self.task.layers.staying(total, gone)
         stayed = [who for who in sorted(held.shares) if who in survivors]
         left = [who for who in sorted(held.shares) if who not in survivors]
         seeds = records([u64(who) + held.shares[who][0] for who in stayed])
         keys = records([u64(who) + held.shares[who][1] for who in left])
-        layers = u32(0)
-        if staying < roster.layers:
-            layers = records([u64(who) + held.shares[who][2 + staying] for who in stayed])
-        return held.acknowledged + u64(staying) + seeds + keys + layers
+        layers = []
+        if self.task.layers:
+            total = len(roster.clients)
+            gone = max(gone, total - len(self._counted(roster, held, survivors)))
+            keeping = self.task.layers.keeping(total, gone, survivors)
+            off = [(who, keeping[who]) for who in stayed if keeping[who] < roster.layers]
+            layers = [u64(who) + u64(n + 1) + held.shares[who][2 + n] for who, n in off]
+        return held.acknowledged + seeds + keys + records(layers)

@@ -2,7 +2,7 @@
 
 import hashlib
 
-FORMAT = b"PS3"
+FORMAT = b"PS4"
 INVITATION, KEYS, ROSTER, SHARES, INBOX, MASKED, SURVIVORS, VOTE, VOTES, UNMASK = range(1, 11)
 _HASHED = (
     *("invitation", "keys", "roster", "message", "commitment", "share", "acknowledged"),

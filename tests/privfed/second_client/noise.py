@@ -35,17 +35,36 @@ class Layers:
 
     def boundaries(self, n):
         """d_0 to d_L."""
-        counted, most, ends = n - self.colluders, self.most_gone(n), [0]
+        most, ends = self.most_gone(n), [0]
         while ends[-1] < most:
-            fewest = ceil((counted - ends[-1] - 1) / (1 + self.waste))
-            ends.append(min(most, counted - fewest))
+            tried = range(most, ends[-1], -1)
+            ends.append(next(end for end in tried if self._spares(n, ends[-1], end)))
         return ends
+
+    def _spares(self, n, start, end):
+        """Whether a layer between two boundaries wastes no more than it may, whoever is gone."""
+        counted, within = n - self.colluders, []
+        for gone in range(start + 1, end + 1):
+            here = n - gone
+            left = here * (counted - start) - self._fewer(n, start, end, gone) * (end - start)
+            asked = here * (counted - start) * (counted - end) * (1 + self.waste)
+            within.append(left * (counted - gone) <= asked)
+        return all(within)
+
+    def _fewer(self, n, start, end, gone):
+        """How many survivors keep a layer less."""
+        return (end - gone) * (n - self.colluders - start) // (end - start)
 
     def count(self, n):
         return len(self.boundaries(n)) - 1
 
-    def staying(self, n, gone):
-        return min(bisect.bisect_left(self.boundaries(n), gone), self.count(n))
+    def keeping(self, n, gone, survivors):
+        """How many layers each of `survivors` keeps."""
+        ends, fewer = self.boundaries(n), 0
+        stay = min(bisect.bisect_left(ends, gone), len(ends) - 1)
+        if 0 < gone <= ends[-1]:
+            fewer = self._fewer(n, ends[stay - 1], ends[stay], gone)
+        return {who: stay - (place < fewer) for place, who in enumerate(sorted(survivors))}
 
     def variances(self, n):
         """Of the base, and of layers 1 to L."""

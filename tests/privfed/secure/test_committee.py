@@ -6,16 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from committee_sums import POLICY, channel, client, terms
+from committee_sums import (
+    POLICY,
+    Changing,
+    channel,
+    client,
+    garbled,
+    members,
+    named,
+    spoiled,
+    terms,
+)
 from masked_sums import codec, rows, sent
 
 from privfed.errors import Refused
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.committee.channel import client_pair, key_book
-from privfed.secure.committee.client import Turns
 from privfed.secure.committee.commitments import DIGEST, proof, proved_root, tree
 from privfed.secure.committee.dealing import deal_secrets, member_numbers, member_share
-from privfed.secure.committee.keys import Keyring
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
@@ -28,42 +35,17 @@ from privfed.secure.committee.messages import (
 )
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.protocol import CommitteeSums
+from privfed.secure.committee.simulated_run import run_of
 from privfed.secure.delivery import Wire
+from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.shamir import reconstruct
-from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted
 
 NAMES = (3, 8, 13, 18, 23, 28, 33, 38, 43)
 """The clients of a session of nine."""
-
-
-def members(of):
-    return of.server._members
-
-
-class Changing(Wire):
-    """Changes messages of a `kind` to or from `victims`; counts all."""
-
-    def __init__(self, kind=None, change=None, victims=(), upward=True):
-        self.kind, self.change, self.victims, self.upward = kind, change, victims, upward
-        self.count, self.sizes = Counter(), Counter()
-
-    def carry(self, client, data, upward):
-        if upward:
-            self.count[client] += 1
-            self.sizes[type(read_message(data)).__name__] = len(data)
-        message = read_message(data)
-        if client not in self.victims or upward is not self.upward:
-            return data
-        if not isinstance(message, self.kind):
-            return data
-        changed = self.change(message)
-        if isinstance(changed, bytes):
-            return changed
-        return message_bytes(changed.signed(client_identity(client)) if upward else changed)
 
 
 def summed(wire=None, leaves=(), **keys):
@@ -138,32 +120,11 @@ def test_keys_are_agreed_once_and_masks_are_new_in_each_round():
     texts = []
     for ready in (first, second):
         ready.send(3, np.zeros(5, dtype=np.int64))
-        texts.append(ready.server._letters[3])
-    assert texts[0].dealt.secrets != texts[1].dealt.secrets
-
-
-def test_a_ring_agrees_with_others_in_each_round_and_forgets_what_was_before():
-    book = key_book(NAMES)
-    one, other = (Keyring(client_pair(who), book) for who in (3, 8))
-    secrets = []
-    for round in (0, 1, 5):
-        one.go_on(round)
-        other.go_on(round)
-        assert one.secret(8) == other.secret(3)
-        secrets.append(one.secret(8))
-    assert len(set(secrets)) == 3
-    assert not {*secrets[:2]} & {*vars(one)["_secrets"].values()}
-    assert not any(isinstance(value, KeyPair) for value in vars(one).values())
-    with pytest.raises(BadMessage, match="forgotten"):
-        one.go_on(4)
+        texts.append(ready.server._dealings[3].dealt)
+    assert texts[0].secrets != texts[1].secrets
 
 
 # --- who spoils a sum ---
-
-
-def spoiled(opening):
-    (who, text), *rest = opening.shares
-    return replace(opening, shares=((who, bytes([text[0] ^ 1]) + text[1:]), *rest))
 
 
 def test_a_wrong_share_is_left_out_and_its_member_named():
@@ -171,7 +132,8 @@ def test_a_wrong_share_is_left_out_and_its_member_named():
     liar = members(ready)[0]
     ready, expected = summed(Changing(Disclosure, spoiled, {liar}))
     assert np.array_equal(ready.total()[0], expected)
-    assert ready.server.faults == {liar: "opened what its dealer did not commit to"}
+    assert ready.faults == [f"wrong shares: client {liar} opened what its dealer did not commit to"]
+    assert named(ready) == {liar: "wrong share"}
 
 
 def test_more_wrong_shares_than_may_be_missing_abort_and_all_are_named():
@@ -180,25 +142,33 @@ def test_more_wrong_shares_than_may_be_missing_abort_and_all_are_named():
     ready, _ = summed(Changing(Disclosure, spoiled, liars))
     with pytest.raises(Aborted, match=r"too few members.*did not commit to"):
         ready.total()
-    assert ready.server.faults.keys() == liars
+    assert named(ready) == dict.fromkeys(liars, "wrong share")
 
 
-def garbled(count):
-    def change(message):
-        texts = (bytes(48),) * count + message.sealed[count:]
-        return replace(message, sealed=texts)
+@pytest.mark.parametrize("count", range(7))
+def test_a_client_that_deals_nothing_to_more_than_may_lie_is_named(count):
+    """And stops the sum only where fewer than the threshold can open its shares."""
+    ready, expected = summed(Changing(Contribution, garbled(count), {8}))
+    if count > 2:
+        with pytest.raises(Aborted, match="wrong dealing: client 8 dealt garbled shares"):
+            ready.total()
+    else:
+        assert np.array_equal(ready.total()[0], expected)
+    assert named(ready) == ({8: "garbled shares"} if count > 1 else {})
 
-    return change
 
-
-def test_a_client_that_deals_nothing_to_more_than_may_lie_is_named():
-    ready, expected = summed(Changing(Contribution, garbled(1), {8}))
-    assert np.array_equal(ready.total()[0], expected)
-    assert not ready.server.faults
-    ready, _ = summed(Changing(Contribution, garbled(2), {8}))
-    with pytest.raises(Aborted, match="wrong dealing: client 8 dealt sealed shares"):
-        ready.total()
-    assert ready.server.faults.keys() == {8}
+@pytest.mark.parametrize("gone", [1, 2])
+def test_threshold_and_liars_who_stay_finish_or_name_who_garbles(gone):
+    """Of 6 members 4 open, 1 may lie: with 5 who stay one garbled key stops nobody."""
+    ready, of = channel()
+    leaves = np.isin(of.clients, members(ready)[-gone:]) * int(Leaves.BEFORE_UNMASKING)
+    ready, expected = summed(Changing(Contribution, garbled(1), {8}), leaves=leaves)
+    if gone == 1:
+        assert np.array_equal(ready.total()[0], expected)
+    else:
+        with pytest.raises(Aborted, match="too few members could open the shares of client 8"):
+            ready.total()
+    assert not ready.server.culprits
 
 
 def test_a_client_whose_shares_give_another_secret_is_named():
@@ -207,8 +177,9 @@ def test_a_client_whose_shares_give_another_secret_is_named():
         return replace(message, dealt=replace(message.dealt, corrections=corrections))
 
     ready, _ = summed(Changing(Contribution, change, {8}))
-    with pytest.raises(Aborted, match="client 8 dealt shares that are not of the seeds"):
+    with pytest.raises(Aborted, match="wrong dealing: client 8 did not deal"):
         ready.total()
+    assert named(ready) == {8: "wrong dealing"}
 
 
 def test_members_who_say_that_honest_shares_are_bad_stop_nobody():
@@ -220,7 +191,7 @@ def test_members_who_say_that_honest_shares_are_bad_stop_nobody():
 
     ready, expected = summed(Changing(Ballot, change, {liar}))
     assert np.array_equal(ready.total()[0], expected)
-    assert not ready.server.faults
+    assert not ready.server.culprits
 
 
 # --- aborts by chance ---
@@ -278,24 +249,6 @@ def test_a_roster_that_keeps_no_promise_is_refused(clients, reason):
     of = terms(NAMES, replace(POLICY, size=9))
     with pytest.raises(Aborted, match=reason):
         client(3, of, list).handle(of.call(clients))
-
-
-def test_a_client_sends_once_in_an_exchange_and_makes_that_durable_first():
-    events = []
-    turns = Turns(store=lambda turn: events.append(turn))
-
-    def row():
-        events.append("row")
-        return np.zeros(5, dtype=np.int64)
-
-    of = terms(NAMES)
-    client(3, of, row, turns).handle(of.call(NAMES))
-    assert events == [(1, 0), "row"]
-    for again in (of.call(NAMES), of.call(NAMES[:8])):
-        with pytest.raises(BadMessage, match="answered already"):
-            client(3, of, row, Turns(turns.last)).handle(again)
-    later = terms(NAMES, round=2)
-    client(3, later, row, Turns(turns.last)).handle(later.call(NAMES))
 
 
 def below(message, name, change):
@@ -382,13 +335,15 @@ def test_every_message_is_what_its_bytes_are_and_no_more_or_less():
                 assert message_bytes(read_message(changed)) == changed
 
 
-@pytest.mark.parametrize("spoil", ["run", "public", "signature", "alike"])
+@pytest.mark.parametrize("spoil", ["run", "public", "nonce", "short", "signature", "alike"])
 def test_a_book_with_a_card_that_is_no_clients_is_refused(spoil):
-    book = key_book(NAMES)
+    book = run_of(NAMES, 1, 0).book
     card = book.cards[8]
     changed = {
         "run": lambda: replace(card, run=bytes(32)).signed(client_identity(8)),
         "public": lambda: replace(card, public=bytes(32)),
+        "nonce": lambda: replace(card, nonce=bytes(32)),
+        "short": lambda: replace(card, nonce=b"").signed(client_identity(8)),
         "signature": lambda: replace(card, signature=bytes(64)),
         "alike": lambda: replace(card, public=book.cards[3].public).signed(client_identity(8)),
     }[spoil]()

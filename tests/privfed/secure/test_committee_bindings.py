@@ -7,22 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from committee_sums import client, terms
+from committee_sums import client, ring_of, terms
 from masked_sums import codec
 
 from privfed.secure.committee import client as committee_client
-from privfed.secure.committee.channel import client_pair, key_book
-from privfed.secure.committee.client import Turns
 from privfed.secure.committee.dealing import deal_secrets, member_numbers
+from privfed.secure.committee.key_book import KeyCard
 from privfed.secure.committee.keys import (
-    KeyCard,
-    Keyring,
     mask_key,
     pair_seed,
+    run_secret,
     sealing_key,
     shares_context,
 )
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
+from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -52,9 +51,9 @@ def row():
     return np.zeros(codec().length, dtype=np.int64)
 
 
-def called(me, of, turns=None):
+def called(me, of, ring=None):
     """A client that has answered the call to `of`, and its message."""
-    who = client(me, of, row, turns)
+    who = client(me, of, row, ring)
     return who, who.handle(of.call(NAMES))
 
 
@@ -63,9 +62,10 @@ def called(me, of, turns=None):
 
 def test_every_secret_and_key_is_drawn_for_one_exchange(dealings):
     """With a mask or a pair's seed used twice, what one sum opens is under the other."""
-    first, turns = terms(NAMES), Turns()
+    first = terms(NAMES)
+    ring = ring_of(3, first)
     for of in (first, replace(first, exchange=1)):
-        called(3, of, turns)
+        called(3, of, ring)
     (one, mine, keys), (other, theirs, more) = dealings
     assert one != other
     assert len({*mine, *theirs}) == 2 * len(NAMES)
@@ -85,13 +85,14 @@ def test_a_member_draws_another_number_for_each_secret():
 @pytest.mark.parametrize(
     "derived",
     [
+        lambda agreed: run_secret(agreed, b"s" * 32, 3, 8),
         lambda agreed: pair_seed(agreed, b"s" * 32, 3, 8),
         lambda agreed: mask_key(agreed, b"s" * 32),
         lambda agreed: sealing_key(agreed, b"s" * 32, 3, 8),
         lambda agreed: shares_context(agreed, 3, 8),
         lambda agreed: vote_text(agreed, (3, 8)),
     ],
-    ids=["pair seed", "mask key", "sealing key", "sealed text", "vote"],
+    ids=["secret of a run", "pair seed", "mask key", "sealing key", "sealed text", "vote"],
 )
 def test_what_is_derived_or_signed_is_of_one_roster(derived):
     assert derived(A) != derived(B)
@@ -99,7 +100,10 @@ def test_what_is_derived_or_signed_is_of_one_roster(derived):
 
 def test_what_is_derived_is_of_one_pair_use_and_way():
     assert pair_seed(A, B, 3, 8) == pair_seed(A, B, 8, 3)
+    assert run_secret(A, B, 3, 8) == run_secret(A, B, 8, 3)
     uses = [
+        run_secret(A, B, 3, 8),
+        run_secret(A, B, 3, 13),
         pair_seed(A, B, 3, 8),
         pair_seed(A, B, 3, 13),
         mask_key(A, B),
@@ -202,16 +206,15 @@ def test_a_cohort_beyond_the_capacity_is_refused():
 
 def test_keys_of_another_book_are_refused():
     of = terms(NAMES)
-    who = client(3, of, row)
-    who._ring = Keyring(client_pair(3), key_book(NAMES[:-1]))
+    who = client(3, of, row, simulated_keys(NAMES, of.book.run).rings[3])
     with pytest.raises(BadMessage) as refused:
         who.handle(of.call(NAMES))
     assert refused.value.fault == "wrong key book"
 
 
 def test_a_card_of_a_client_that_nobody_knows_is_refused():
-    book = key_book(NAMES)
-    card = KeyCard(book.run, 99, KeyPair(A).public).signed(client_identity(99))
+    book = simulated_keys(NAMES).book
+    card = KeyCard(book.run, 99, KeyPair(A).public, B).signed(client_identity(99))
     with pytest.raises(BadMessage) as refused:
         replace(book, cards={**book.cards, 99: card}).check()
     assert refused.value.fault == "unknown client"
@@ -219,7 +222,7 @@ def test_a_card_of_a_client_that_nobody_knows_is_refused():
 
 def test_a_card_with_which_nobody_could_agree_names_its_client():
     """Else one client would stop every ring of the run, unnamed."""
-    book = key_book(NAMES)
-    card = KeyCard(book.run, 8, bytes(32)).signed(client_identity(8))
+    book = simulated_keys(NAMES).book
+    card = KeyCard(book.run, 8, bytes(32), B).signed(client_identity(8))
     with pytest.raises(BadMessage, match="card of client 8"):
         replace(book, cards={**book.cards, 8: card}).check()

@@ -380,12 +380,23 @@ def without_a_roster(monkeypatch):
 
 
 def a_layer_too_many(monkeypatch):
-    """Of layers that several numbers of missing clients share, the one above is taken off, too."""
+    """Of a layer that several numbers of missing clients share, all of it is taken off."""
 
     def staying(layers, clients, gone):
         return bisect.bisect_right(layers.boundaries(clients), gone) - 1
 
     monkeypatch.setattr(Layers, "staying", staying)
+    monkeypatch.setattr(Layers, "fewer", lambda layers, clients, gone: 0)
+
+
+def a_client_too_many(monkeypatch):
+    """A layer is taken off one survivor more than are too many."""
+    fewer = Layers.fewer
+
+    def more(layers, clients, gone):
+        return fewer(layers, clients, gone) + (gone not in layers.boundaries(clients))
+
+    monkeypatch.setattr(Layers, "fewer", more)
 
 
 def halved(monkeypatch):
@@ -473,6 +484,7 @@ def test_it_finds_them_among_all_others(ideal, check):
         (MaskingClient, without_a_roster, ()),
         (MaskingClient, halved, ()),
         (MaskingClient, a_layer_too_many, ()),
+        (MaskingClient, a_client_too_many, ()),
     ],
 )
 def test_the_judge_finds_what_a_weaker_client_gives_away(

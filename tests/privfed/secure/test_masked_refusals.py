@@ -61,7 +61,7 @@ UP = {
     "too long": (wire.Advertise, lambda m: wire.encode(m) + b"x", SHORT),
     "nothing": (wire.Advertise, lambda m: b"", SHORT),
     "other format": (wire.Advertise, lambda m: b"PS9" + wire.encode(m)[3:], "wrong format"),
-    "unknown type": (wire.Advertise, lambda m: b"PS3\x63" + wire.encode(m)[4:], "wrong type"),
+    "unknown type": (wire.Advertise, lambda m: b"PS4\x63" + wire.encode(m)[4:], "wrong type"),
     "other session": (wire.Advertise, lambda m: replace(m, context=b"c" * 32), "wrong session"),
     "out of turn": (
         wire.Advertise,

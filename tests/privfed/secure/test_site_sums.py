@@ -89,11 +89,11 @@ def test_arithmetic_is_what_messages_do_whoever_drops_out(noise, threshold):
 
 
 def kept_layers(of, layers, missing):
-    """The noise that all who sent keep: base and as many layers as sites are missing."""
-    sites, total = len(of.clients), 0
-    for site in of.senders.tolist():
+    """The noise that all who sent keep: base and the layers that stay."""
+    sites, total, senders = len(of.clients), 0, of.senders.tolist()
+    for site, kept in layers.keeping(sites, missing, senders).items():
         noise = ClientNoise(layers, of.layer_keys(site))
-        total = total + noise.draw(sites, noise.seeds(sites)[:missing], LENGTH)
+        total = total + noise.draw(sites, noise.seeds(sites)[:kept], LENGTH)
     return total
 
 

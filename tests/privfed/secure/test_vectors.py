@@ -46,7 +46,7 @@ def messages():
     shares = Shares(CONTEXT, 5, b"a" * 32, b"b" * 32, HASHES, SEALED, signature=SIGNATURE)
     masked = Masked(CONTEXT, 5, b"w" * 10, (3,), signature=SIGNATURE)
     vote, attested = Vote(CONTEXT, 5, SIGNATURE), Attestation(5, (7, 2**40), SIGNATURE)
-    opened = ((1, 2),), ((3, 2**256),), 1, ((1, 7),)
+    opened = ((1, 2),), ((3, 2**256),), ((1, 2, 7),)
     return {
         "invitation": Invitation(b"s" * 32, 7, 1, b"m" * 32, 32, 650, b"a" * 32),
         "keys": keys,
@@ -105,10 +105,17 @@ def _case(result, **given):
     return {**given, "result": result}
 
 
+def kept(layers, count, gone):
+    """How many layers survivors keep at most, and how many of them keep one less."""
+    every = list(layers.keeping(count, gone, range(count - gone)).values())
+    assert sorted(every) == every
+    return [max(every), every.count(max(every) - 1)]
+
+
 def layers_of_noise():
-    """Layers of 100 clients: bounds, variances and seeds, and what one draws of the first."""
-    terms = {"variance": 100000.5, "tolerance": 0.3, "colluders": 1, "waste": 0.05}
-    layers, count = Layers(**terms), 100
+    """Layers of 37 clients: bounds, variances and seeds, and what one draws of the first."""
+    terms = {"variance": 100000.5, "tolerance": 0.3, "colluders": 1, "waste": 0.01}
+    layers, count = Layers(**terms), 37
     shares = [layers.layer(count, number + 1) for number in range(layers.count(count))]
     variances = [layers.base(count).variance, *(share.variance for share in shares)]
     draws = {at.start: noise.tolist() for at, noise in shares[0].blocks(CipherUniforms(SEED), 11)}
@@ -119,7 +126,7 @@ def layers_of_noise():
         **terms,
         "clients": count,
         "boundaries": layers.boundaries(count),
-        "staying": [layers.staying(count, gone) for gone in range(32)],
+        "keeping": [kept(layers, count, gone) for gone in range(13)],
         "variances": variances,
         "seed": SEED,
         "next seed": next_layer(SEED),
@@ -237,7 +244,7 @@ def test_the_second_client_draws_layers_alike():
     layers = noise.Layers(*(case[name] for name in ("variance", "tolerance", "colluders", "waste")))
     count, seed = case["clients"], bytes.fromhex(case["seed"])
     assert layers.boundaries(count) == case["boundaries"]
-    assert [layers.staying(count, gone) for gone in range(32)] == case["staying"]
+    assert [kept(layers, count, gone) for gone in range(13)] == case["keeping"]
     variances = layers.variances(count)
     assert variances == case["variances"]
     assert noise.next_layer(seed).hex() == case["next seed"]

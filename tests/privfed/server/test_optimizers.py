@@ -328,6 +328,7 @@ def choosing(objective):
         f"client.objective={objective}",
         *(["privacy.mechanism=none"] if objective in UNPROVEN else []),
         *(["data.setting=cross_silo"] if objective in STATEFUL else []),
+        *(["client.groups=3"] if objective == "afl" else []),
     ]
 
 

@@ -16,9 +16,12 @@ from privfed.secure.primitives import KEY, SIGNATURE, verified
 
 _VOTE = struct.Struct(f"<Q{SIGNATURE}s")
 _SHARE = struct.Struct(f"<Q{LENGTH}s")
+_LAYER = struct.Struct(f"<QQ{LENGTH}s")
 
 OpenShares = tuple[tuple[int, int], ...]
 """The values of shares, each with the client whose secret it is of."""
+OpenLayers = tuple[tuple[int, int, int], ...]
+"""The values of shares of layers' seeds, each with the client and its layer's number."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +99,14 @@ class Votes(WireMessage):
 class Unmask(ClientMessage):
     """Client to server: per neighbour one share, of its seed if it survived, else of its key.
 
-    And of the seed of each survivor's first layer of noise that is too much, if there is any: of
-    layer `staying` + 1, where by this client's own count no more have to stay.
-    `acknowledged` says which hashes of shares it was handed: what it tells has these.
+    And of the seed of each survivor's first layer of noise that is too much by this client's own
+    count, if there is any, with the layer's number from 1. `acknowledged` says which hashes of
+    shares it was handed: what it tells has these.
     """
 
     seeds: OpenShares
     keys: OpenShares
-    staying: int = 0
-    layers: OpenShares = ()
+    layers: OpenLayers = ()
     acknowledged: bytes = bytes(KEY)
     kind: ClassVar[int] = 10
 
@@ -113,23 +115,32 @@ class Unmask(ClientMessage):
         """All shares: whose, of which secret, and the value."""
         for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
             yield from ((who, which, value) for who, value in shares)
-        yield from ((who, LAYERS + self.staying, value) for who, value in self.layers)
+        yield from ((who, LAYERS + layer - 1, value) for who, layer, value in self.layers)
 
     def content(self) -> bytes:
-        lists = (self.seeds, self.keys, self.layers)
-        return self.acknowledged + NUMBER.pack(self.staying) + b"".join(map(_packed, lists))
+        layers = [_LAYER.pack(who, layer, _bytes_of(value)) for who, layer, value in self.layers]
+        return self.acknowledged + _packed(self.seeds) + _packed(self.keys) + records(layers)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
-        (signature, sender), hashes, staying = read_sender(data), data.take(KEY), data.number()
-        seeds, keys, layers = (_unpacked(data) for _ in range(3))
-        return cls(context, sender, seeds, keys, staying, layers, hashes, signature=signature)
+        (signature, sender), hashes = read_sender(data), data.take(KEY)
+        seeds, keys = _unpacked(data), _unpacked(data)
+        opened = data.records(_LAYER)
+        layers = tuple((who, layer, _value_of(value)) for who, layer, value in opened)
+        return cls(context, sender, seeds, keys, layers, hashes, signature=signature)
 
 
 def _packed(shares: OpenShares) -> bytes:
-    return records([NUMBER.pack(who) + value.to_bytes(LENGTH, "little") for who, value in shares])
+    return records([_SHARE.pack(who, _bytes_of(value)) for who, value in shares])
 
 
 def _unpacked(data: Reader) -> OpenShares:
-    shares = data.records(_SHARE)
-    return tuple((who, int.from_bytes(value, "little")) for who, value in shares)
+    return tuple((who, _value_of(value)) for who, value in data.records(_SHARE))
+
+
+def _bytes_of(value: int) -> bytes:
+    return value.to_bytes(LENGTH, "little")
+
+
+def _value_of(text: bytes) -> int:
+    return int.from_bytes(text, "little")

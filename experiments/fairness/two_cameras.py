@@ -1,0 +1,84 @@
+"""Digits through two cameras: some of the clients hold theirs turned by a quarter.
+
+A study's own source: which camera a client has is a declared column of two words, which the model
+is given beside the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from privfed.data.federation import Examples
+from privfed.data.preprocessing import Category, Numbers, Preprocessing
+from privfed.data.sources.digits import Digits
+from privfed.parts import Part
+from privfed.streams import Streams
+from privfed.vector import Indices
+
+_PUBLIC = 359
+"""How many images are public."""
+
+
+class TwoCameras(Part):
+    """scikit-learn's digits, dealt evenly to clients, the first of which have the second camera.
+
+    x `[N, 66]`: 64 intensities in [-0.5, 0.5], and a 1 for the camera "upright" or "turned". The
+    test set holds every public image through both, so that it scores both groups alike.
+    """
+
+    natural_partition: ClassVar[bool] = True
+    real_people: ClassVar[bool] = False
+    minority: float = Field(0.1, ge=0, le=1)
+    """The part of clients whose images are turned."""
+
+    @property
+    def squared_norm(self) -> float:
+        """The bound for 64 numbers of at most 0.5 in magnitude, and a 1."""
+        return 17.0
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        return ("digits",)
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        images, order = self._images(streams)
+        order = order[_PUBLIC:]
+        owners = np.arange(len(order)) % clients
+        turned = owners < round(self.minority * clients)
+        return replace(
+            _through(images.take(order), turned),
+            owners=owners,
+            clients=tuple(map(str, range(clients))),
+        )
+
+    def load_test(self, clients: int, streams: Streams) -> Examples:
+        images, order = self._images(streams)
+        public = images.take(np.tile(order[:_PUBLIC], 2))
+        return _through(public, np.arange(2 * _PUBLIC) < _PUBLIC)
+
+    def _images(self, streams: Streams) -> tuple[Examples, Indices]:
+        """All images, and the order in which they are public and dealt."""
+        order = streams.at("outside/cameras").generator().permutation(1797)
+        return Digits().load(0, streams), order
+
+
+def _through(images: Examples, turned: np.ndarray) -> Examples:
+    """The images, those `turned` `[N]` by a quarter, each with its camera."""
+    second = torch.from_numpy(turned)
+    squares = images.x[torch.arange(len(images))].view(-1, 8, 8)
+    squares = torch.where(second[:, None, None], squares.rot90(1, (1, 2)), squares)
+    camera = torch.stack([~second, second], dim=1).float()
+    return replace(
+        images,
+        x=torch.cat([squares.reshape(-1, 64), camera], dim=1),
+        preprocessing=Preprocessing(
+            numbers=(Numbers(column="intensity", count=64, bounds=(0.0, 16.0)),),
+            categories=(Category(column="camera", values=("upright", "turned")),),
+            onto=(-0.5, 0.5),
+            shape=(66,),
+        ),
+    )

@@ -1,0 +1,95 @@
+"""The part of a network that stays with each client: its names, and the network with it.
+
+To the server those parameters are constants, as frozen ones are: they lie outside the vector that
+is sent, at a public start. A client trains a network whose vector is longer by them, `[d + p]`:
+what is shared first, then what stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor, nn
+
+from privfed.models.network import Leaves, Network
+from privfed.vector import Shapes
+
+
+@dataclass(frozen=True)
+class FullNetwork(Network):
+    """A network as a client trains it: what is shared, and what stays with the client.
+
+    Batch normalisations that stay (`norms`, by name) normalise a batch by itself, as FedBN has them
+    (Li, Jiang, Zhang, Kamp & Dou 2021); one of a single example they normalise by their running
+    `statistics`. These are numbers of the vector that no gradient reaches: each call with a batch
+    moves them where they lie, in the memory of the leaves.
+    """
+
+    norms: tuple[str, ...] = ()
+    statistics: frozenset[str] = frozenset()
+
+    @property
+    def unstackable(self) -> str:
+        if self.norms:
+            return "this model normalises a batch by itself, and a stack fills batches up"
+        return super().unstackable
+
+    def leaves(self, flat: Tensor) -> Leaves:
+        leaves = super().leaves(flat)
+        for name in self.statistics:
+            leaves[name].requires_grad_(False)
+        return leaves
+
+    def gradient_parts(self, leaves: Leaves, x: Tensor, y: Tensor) -> list[Tensor]:
+        with _by_batch(self.module, self.norms if len(x) > 1 else ()):
+            return super().gradient_parts(leaves, x, y)
+
+
+def full_network(network: Network) -> FullNetwork:
+    """`network` with what of it stays with each client."""
+    local = network.local
+    shapes = Shapes((*network.shapes.names, *local.names), (*network.shapes.shapes, *local.shapes))
+    params = torch.cat([network.initial_params, local_start(network)])
+    norms, statistics = _norms(network.module, frozenset(local.names))
+    same = {field.name: getattr(network, field.name) for field in fields(Network)}
+    made = FullNetwork(**same, norms=norms, statistics=statistics)
+    return replace(made, shapes=shapes, initial_params=params)
+
+
+def local_start(network: Network) -> Tensor:
+    """The public numbers `[p]` at which a newcomer's own part of `network` begins."""
+    if not network.local.names:
+        return network.initial_params[:0]
+    return network.local.flatten(network.constants).to(network.initial_params)
+
+
+def local_shapes(module: nn.Module, parameters: Mapping[str, Tensor], norms: list[str]) -> Shapes:
+    """The places of these `parameters`, and of the running statistics of `norms`."""
+    held = dict(parameters)
+    for name in norms:
+        part = module.get_submodule(name)
+        prefix = f"{name}." if name else ""
+        held |= {f"{prefix}{key}": tensor for key, tensor in part.named_buffers(recurse=False)}
+    return Shapes(tuple(held), tuple(tuple(tensor.shape) for tensor in held.values()))
+
+
+def _norms(module: nn.Module, local: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The batch normalisations whose statistics are `local`, and these statistics, by name."""
+    statistics = local & {name for name, _ in module.named_buffers()}
+    return tuple(sorted({name.rpartition(".")[0] for name in statistics})), statistics
+
+
+@contextmanager
+def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
+    """Have the batch normalisations `norms` of `module` go by the batch they are given."""
+    parts = [module.get_submodule(name) for name in norms]
+    for part in parts:
+        part.train()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.eval()

@@ -1,0 +1,186 @@
+"""Proofs that a client lied in a committee's sum: by what it signed itself, whoever shows them.
+
+An honest client is never proved to lie, whatever server and other clients say, unless somebody
+forges its signature or finds another text with a hash of its own of 128 bits:
+
+- *Wrong share.* A member signs, with its vote, the root of what it drew for each survivor, and then
+  what it opens. An honest one opens, of each, numbers that are of this root.
+- *Wrong dealing.* A client signs the roots of what members draw, the corrections and commitments to
+  its secrets. Of an honest one, numbers that are of its roots give the secrets that it committed to
+  from any `threshold` members.
+
+All is signed under the hash of one call, for which an honest client signs each message once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.dealing import commitment_at
+from privfed.secure.committee.messages import (
+    Ballot,
+    Call,
+    Disclosure,
+    MemberVote,
+    SignedDealing,
+    vote_text,
+)
+from privfed.secure.committee.opening import Openings
+from privfed.secure.committee.terms import RoundTerms, require_survivors
+from privfed.secure.culprit import Culprit, Reason
+from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
+from privfed.secure.identities import Directory
+from privfed.secure.primitives import KEY
+from privfed.secure.summation import Aborted
+
+_Kind = TypeVar("_Kind", Call, Ballot, Disclosure, SignedDealing)
+
+
+@dataclass(frozen=True)
+class Seats:
+    """A committee that was called: `members` in order, by the keys of `identities`."""
+
+    openings: Openings
+    members: tuple[int, ...]
+    identities: Directory
+
+
+@dataclass(frozen=True)
+class WrongOpening:
+    """Who signed both opened what is not of the roots that it had voted with."""
+
+    ballot: Ballot
+    disclosure: Disclosure
+    reason: ClassVar[Reason] = "wrong share"
+
+    @property
+    def client(self) -> int:
+        """Who lied."""
+        return self.disclosure.sender
+
+    def holds(self, seats: Seats) -> bool:
+        """Whether that is so, with these survivors."""
+        survivors, agreed = seats.openings.survivors, seats.openings.agreed
+        public = seats.identities.get(self.client, b"")
+        vote = MemberVote(self.client, self.ballot.vote)
+        if self.client not in seats.members or self.ballot.sender != self.client:
+            return False
+        if not vote.cast_by(public, vote_text(agreed, survivors)):
+            return False
+        if not all(each.signed_by(public) for each in (self.ballot, self.disclosure)):
+            return False
+        drawn = dict(zip(survivors, self.ballot.roots, strict=False))
+        place = 1 + seats.members.index(self.client)
+        return any(
+            not seats.openings.right(who, place, text, drawn[who])
+            for who, text in self.disclosure.shares
+            if drawn.get(who, bytes(DIGEST)) != bytes(DIGEST)
+        )
+
+    def encoded(self) -> bytes:
+        """What follows call and survivors in a proof."""
+        return sized(self.ballot.body()) + sized(self.disclosure.body())
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> WrongOpening:
+        """The proof with these bytes. Raises `BadMessage`."""
+        return cls(_read(Ballot, context, data), _read(Disclosure, context, data))
+
+
+@dataclass(frozen=True)
+class UnusableDealing:
+    """What members by their places drew, `texts`, does not give the secrets that were committed to.
+
+    It is all of the roots that who signed `dealing` committed to.
+    """
+
+    dealing: SignedDealing
+    texts: tuple[tuple[int, bytes], ...]
+    reason: ClassVar[Reason] = "wrong dealing"
+
+    @property
+    def client(self) -> int:
+        """Who lied."""
+        return self.dealing.sender
+
+    def holds(self, seats: Seats) -> bool:
+        """Whether that is so, with these survivors."""
+        opens, dealt, texts = seats.openings, self.dealing.dealt, dict(self.texts)
+        if self.client not in opens.survivors or len(texts) != opens.committee.threshold:
+            return False
+        if not dealt.fits(len(opens.clients), opens.committee) or not texts.keys() <= {
+            *range(1, len(seats.members) + 1)
+        }:
+            return False
+        if not self.dealing.signed_by(seats.identities.get(self.client, b"")):
+            return False
+        roots = {place: commitment_at(dealt.roots, place - 1) for place in texts}
+        if not all(opens.right(self.client, at, texts[at], roots[at]) for at in texts):
+            return False
+        return opens.seeds(self.client, texts, dealt) is None
+
+    def encoded(self) -> bytes:
+        """What follows call and survivors in a proof."""
+        texts = (COUNT.pack(place) + sized(text) for place, text in self.texts)
+        return sized(self.dealing.body()) + COUNT.pack(len(self.texts)) + b"".join(texts)
+
+    @classmethod
+    def read(cls, context: bytes, data: Reader) -> UnusableDealing:
+        """The proof with these bytes. Raises `BadMessage`."""
+        dealing, count = _read(SignedDealing, context, data), data.count()
+        return cls(dealing, tuple((data.count(), data.sized()) for _ in range(count)))
+
+
+Evidence = WrongOpening | UnusableDealing
+_KINDS: Mapping[str, type[Evidence]] = {
+    kind.reason: kind for kind in (WrongOpening, UnusableDealing)
+}
+
+
+def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
+    """Who lied in the sum of `call` with these survivors, with the proof."""
+    names = records([NUMBER.pack(who) for who in survivors])
+    proof = call.context + sized(call.body()) + names + evidence.encoded()
+    return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)
+
+
+def proves_a_lie(culprit: Culprit, terms: RoundTerms) -> bool:
+    """Whether the culprit's own signed messages prove what it is accused of.
+
+    `terms` are those of any sum of the run. False for a count of complaints, which is none, and for
+    bytes that are no proof.
+    """
+    kind = _KINDS.get(culprit.reason)
+    if kind is None:
+        return False
+    try:
+        data = Reader(culprit.proof)
+        call = _read(Call, data.take(KEY), data)
+        survivors = tuple(who for (who,) in data.records(NUMBER))
+        evidence = kind.read(call.context, data)
+        data.end()
+        seats = _seats(call, survivors, terms)
+    except Aborted:
+        return False
+    about = (evidence.client, call.round, call.exchange)
+    return about == (culprit.client, culprit.round, culprit.exchange) and evidence.holds(seats)
+
+
+def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
+    """The committee of a call of the run. Raises `Aborted` for a call of another one."""
+    of = replace(terms, round=call.round, exchange=call.exchange, model_hash=call.model_hash)
+    of.require(call)
+    require_survivors(survivors, call.clients)
+    committee, members = of.committee(call.clients)
+    openings = Openings(call.context, call.clients, survivors, committee)
+    return Seats(openings, members, terms.book.identities)
+
+
+def _read(kind: type[_Kind], context: bytes, data: Reader) -> _Kind:
+    inner = Reader(data.sized())
+    message = kind.read(context, inner)
+    inner.end()
+    return message

@@ -1,0 +1,164 @@
+"""What a client agreed on with everybody in a run: new for each exchange, and forgotten before it.
+
+**What holds.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
+fsync, rename, fsync of the folder), and let a client that was cut off go on only from what was
+stored last, in one process at a time. Then, whenever it is killed, it sends for one call of an
+exchange at most, and no secret of an exchange serves two sums: what is stored before an exchange's
+secrets are used, is that from which these do not follow. A client that is killed between that and
+its answer has dropped out of this exchange, and takes part in the next; so has a member that is
+killed before it opened. Who never stored a ring has lost its keys, as the private key is not kept:
+it sits out the run.
+
+**What does not hold.** An old state is as good as the last to whoever holds nothing else: from it a
+client sends again. Such a client is to the others one of those who collude with the server, and of
+its own rows nothing is promised. So its owner writes down each exchange before the answer leaves
+(`after`), and a state from before is refused as stale. That sees no folder in which both were
+rolled back, and no copy that runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from privfed.secure.committee.key_book import KeyBook, KeyCard
+from privfed.secure.committee.keys import agree, run_secret
+from privfed.secure.frames import NUMBER, BadMessage, Reader, records
+from privfed.secure.masked.client_state import BadState
+from privfed.secure.primitives import KEY, KeyPair
+
+_FORMAT = b"PFC1"
+_ENTRY = struct.Struct(f"<Q{KEY}s{KEY}s")
+_NEVER = (-1, -1)
+
+
+def _unstored(data: bytes) -> None:
+    """Keeps nothing: a client that crashes has left the run."""
+
+
+@dataclass(frozen=True, repr=False)
+class _Chain:
+    """What two clients have in common: `rounds` after this one, and `exchanges` of it, to come."""
+
+    rounds: bytes
+    exchanges: bytes
+
+    @classmethod
+    def of_round(cls, secret: bytes) -> Self:
+        """At the beginning of the round with this `secret`."""
+        return cls(_hashed(b"round", secret), _hashed(b"exchanges", secret))
+
+    def after(self, rounds: int, exchanges: int) -> _Chain:
+        """So many rounds later, and then so many exchanges."""
+        chain = self
+        for _ in range(rounds):
+            chain = self.of_round(chain.rounds)
+        for _ in range(exchanges):
+            chain = _Chain(chain.rounds, _hashed(b"next", chain.exchanges))
+        return chain
+
+    @property
+    def secret(self) -> bytes:
+        """That of the exchange that comes next, which does not follow from what is `after`."""
+        return _hashed(b"exchange", self.exchanges)
+
+
+class Keyring:
+    """What the holder of `card` and of its key `pair` has agreed on with everybody in a `book`.
+
+    The book has to be checked. The ring does not keep the private key. `book` is the book's hash,
+    `next` the first exchange (round, number) that it has secrets for. `store` takes `to_bytes`.
+    Raises `BadMessage` for a book in which another card than this one is the client's.
+    """
+
+    def __init__(
+        self,
+        pair: KeyPair,
+        card: KeyCard,
+        book: KeyBook,
+        store: Callable[[bytes], None] = _unstored,
+    ) -> None:
+        if book.cards.get(card.client) != card or card.public != pair.public:
+            raise BadMessage("wrong card", "a book without the card that this client drew for it")
+        self.me, self.book, self.next, self._store = card.client, book.digest, (0, 0), store
+        self._chains = {
+            other: _Chain.of_round(
+                run_secret(book.digest, agree(pair, theirs.public), card.client, other)
+            )
+            for other, theirs in book.cards.items()
+        }
+        store(self.to_bytes())
+
+    def take(self, round: int, exchange: int) -> Mapping[int, bytes]:
+        """Of each client the secret of this exchange; what is stored first has it no longer.
+
+        Raises `BadMessage` for an exchange that is not after the last.
+        """
+        if (round, exchange) < self.next:
+            raise BadMessage("answered already", "a call for an exchange that this client has left")
+        rounds = round - self.next[0]
+        steps = rounds, exchange - (0 if rounds else self.next[1])
+        chains = {other: chain.after(*steps) for other, chain in self._chains.items()}
+        self._chains = {other: chain.after(0, 1) for other, chain in chains.items()}
+        self.next = (round, exchange + 1)
+        self._store(self.to_bytes())
+        return {other: chain.secret for other, chain in chains.items()}
+
+    def to_bytes(self) -> bytes:
+        """All it needs to go on from here, its secrets: for a file of its owner's alone."""
+        entries = (
+            _ENTRY.pack(other, chain.rounds, chain.exchanges)
+            for other, chain in sorted(self._chains.items())
+        )
+        numbers = b"".join(map(NUMBER.pack, (self.me, *self.next)))
+        data = _FORMAT + self.book + numbers + records(list(entries))
+        return data + hashlib.sha256(data).digest()
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes,
+        me: int,
+        book: KeyBook,
+        store: Callable[[bytes], None],
+        after: tuple[int, int] = _NEVER,
+    ) -> Self:
+        """The ring of client `me` in `book` whose `to_bytes` these are.
+
+        Raises `BadState` for bytes that are damaged, of another format or of another client or
+        book; and for a ring from before the exchange `after`, for which its owner knows that it
+        answered.
+        """
+        content, check = data[:-KEY], data[-KEY:]
+        if hashlib.sha256(content).digest() != check or content[:3] != _FORMAT[:3]:
+            raise BadState("damaged", "the bytes are not what a client stored")
+        if not content.startswith(_FORMAT):
+            raise BadState("other format", "a ring that another version of privfed wrote")
+        reader = Reader(content[len(_FORMAT) :])
+        try:
+            digest, owner, last = reader.take(KEY), reader.number(), _pair(reader)
+            entries = tuple(reader.records(_ENTRY))
+            reader.end()
+        except BadMessage as error:
+            raise BadState("damaged", str(error)) from error
+        if (digest, owner) != (book.digest, me):
+            raise BadState("foreign", "the ring of another client, or of another run's key book")
+        if [other for other, *_ in entries] != sorted(book.cards):
+            raise BadState("damaged", "secrets of others than the clients of the book")
+        if last <= after:
+            raise BadState("stale", f"a ring from before exchange {after[1]} of round {after[0]}")
+        ring = cls.__new__(cls)
+        ring.me, ring.book, ring.next, ring._store = me, digest, last, store
+        ring._chains = {other: _Chain(*secrets) for other, *secrets in entries}
+        return ring
+
+
+def _pair(data: Reader) -> tuple[int, int]:
+    return data.number(), data.number()
+
+
+def _hashed(purpose: bytes, secret: bytes) -> bytes:
+    return hashlib.sha256(b"privfed committee " + purpose + b" " + secret).digest()

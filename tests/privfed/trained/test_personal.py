@@ -1,0 +1,196 @@
+"""Runs whose clients keep models of their own: planned, trained, cut off, resumed and scored."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from small import same_run, small, stop_after, trained
+
+from privfed.cli.main import main
+from privfed.errors import Refused
+from privfed.plan.plan import plan
+from privfed.report.plan import plan_table
+from privfed.run.check import check
+from privfed.run.resume import resume
+from privfed.trained.kept_models import score_kept_models
+from privfed.trained.personal_scores import comparison_of
+
+SILO = ("data.setting=cross_silo", "model.name=mlp", "model.hidden=[5]")
+HEADS = (*SILO, 'model.local=["3*"]', "client.local_epochs=1")
+SEEDED = ("run.randomness=seeded",)
+OPEN = ("privacy.mechanism=none",)
+
+
+def test_what_stays_is_neither_sent_nor_noised():
+    """d is what is shared: shorter messages, less noise, and the event of a smaller model."""
+    whole, partial = check(small(*SILO)), check(small(*HEADS))
+    d, p = 6 * 5 + 5, 5 * 3 + 3
+    assert (whole.forecast.parameters, partial.forecast.parameters) == (d + p, d)
+    assert partial.forecast.remembered == 4 * p
+    assert (whole.forecast.remembered, whole.plan.event) == (0, partial.plan.event)
+    assert partial.forecast.noise / whole.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
+    assert whole.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
+    said = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
+    assert f"{d} parameters sent, {p} that stay with clients" in said
+    assert "1 of what stays, then what is sent" in said
+    assert f"each keeps {4 * p} bytes between rounds" in said
+
+
+@pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
+def test_a_round_is_charged_as_fedavgs_is(name):
+    plain = plan(small("data.setting=cross_silo"))
+    assert plan(small(f"client.objective={name}", *SILO)).event == plain.event
+
+
+REFUSED = {
+    "clients that do not return": (
+        ("data.setting=cross_device", 'model.local=["3*"]', "model.name=mlp"),
+        "do not; use data.setting",
+    ),
+    "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack it"),
+    "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "which lack"),
+    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model stays"),
+    "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
+    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects steps"),
+    "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
+    "attackers who steer": (
+        (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
+        "adds parameters that are not",
+    ),
+    "attackers who steer one of several": (
+        ("client.objective=ifca", *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
+        "sends several",
+    ),
+    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "have no file"),
+    "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no amplification"),
+    "nobody to score": (("evaluation.personal=true",), "nobody but clients"),
+    "no models": (
+        ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7"),
+        "have no models of their own",
+    ),
+    "many models": (
+        ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7",
+         "client.objective=ifca"),
+        "more than the model that is sent",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_what_has_no_proof_or_no_meaning_is_refused(case):
+    keys, says = REFUSED[case]
+    with pytest.raises(Refused) as refused:
+        plan(small(*keys))
+    assert says in " ".join(str(refused.value).split())
+
+
+def test_a_row_rule_and_masks_take_what_is_shared():
+    """All that takes a row of updates does: it has no number more than these."""
+    for keys in (
+        ("aggregation.rule=krum", *OPEN),
+        ("secure.protocol=masks", "privacy.mechanism=skellam"),
+        ("privacy.mechanism=local_gaussian", "aggregation.rule=median"),
+    ):
+        full = ("cohort.sampler=full", "cohort.size=0")
+        for whose in (HEADS, (*SILO, "client.objective=ditto")):
+            assert plan(small(*whose, *keys, *full), length=35).event
+
+
+KEPT = {
+    "heads": HEADS,
+    "ditto": (*SILO, "client.objective=ditto"),
+    "ifca": (*SILO, "client.objective=ifca", "client.spread=1.0", "server.optimizer=fedavg"),
+}
+
+
+@pytest.mark.parametrize("name", ["heads", "ditto"])
+def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkeypatch):
+    trained(tmp_path / "whole", *KEPT[name], *SEEDED)
+    with monkeypatch.context() as patch:
+        stop_after(5, patch)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "part", *KEPT[name], *SEEDED)
+    with pytest.raises(Refused, match="was interrupted in round 5"):
+        score_kept_models(tmp_path / "part")
+    resume(tmp_path / "part", lambda stored: stored)
+    same_run(tmp_path / "whole", tmp_path / "part")
+    scores = [score_kept_models(tmp_path / run).to_json() for run in ("whole", "part")]
+    for each in scores:
+        del each["run"]
+    assert scores[0] == scores[1]
+    assert (tmp_path / "whole/private").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
+    trained(
+        tmp_path / "run", *KEPT[name], *OPEN, *SEEDED, "data.size_min=30", "run.rounds=8",
+        "client.lr=0.3", "evaluation.by=clients", "evaluation.every=4", "client.epochs=4",
+    )  # fmt: skip
+    shown = CliRunner().invoke(
+        main, ["evaluate", str(tmp_path / "run"), "--personalise", "0", "--json"]
+    )
+    assert shown.exit_code == 0, shown.output
+    printed = json.loads(shown.stdout)
+    assert (printed["simulation"], printed["clients"], printed["epochs"]) == (True, 12, 0)
+    assert "examples that they hold back" in printed["note"]
+    for side in ("before", "after"):
+        low, high = printed["intervals"][side]
+        assert 0 <= low < printed[side]["mean"] < high <= 1
+    assert printed["after"]["mean"] > printed["before"]["mean"] + 0.02
+    table = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run"), "--personalise", "0"])
+    assert "no ε covers" in " ".join(table.output.split())
+
+
+def test_a_run_without_models_of_their_own_has_none_to_score(tmp_path):
+    trained(tmp_path, *SEEDED)
+    with pytest.raises(Refused, match="keep no model of their own"):
+        score_kept_models(tmp_path)
+
+
+def test_fine_tuning_has_what_stays_trained_too(tmp_path):
+    trained(tmp_path, *HEADS, *OPEN, *SEEDED, "data.size_min=30", "client.lr=0.1")
+    shown = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--personalise", "20", "--json"])
+    assert shown.exit_code == 0, shown.output
+    printed = json.loads(shown.stdout)
+    assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
+
+
+@pytest.mark.parametrize("name", ["heads", "ditto"])
+def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
+    """The same rows, but of other models: what is charged stays."""
+    keys = (*KEPT[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",
+            "privacy.noise_multiplier=0.01", "data.size_min=30", "client.epochs=6")  # fmt: skip
+    measured = {}
+    for personal in ("false", "true"):
+        config = small(*keys, f"evaluation.personal={personal}")
+        trained(tmp_path / personal, *keys, f"evaluation.personal={personal}")
+        lines = (tmp_path / personal / "metrics.jsonl").read_text().splitlines()
+        measured[personal] = [json.loads(line) for line in lines]
+        assert plan(config).event == plan(small(*keys)).event
+    shared, own = (
+        [line["clients_accuracy"] for line in measured[kind] if "clients_accuracy" in line]
+        for kind in ("false", "true")
+    )
+    assert len(own) == 2
+    assert own != shared
+    assert measured["true"][-1]["epsilon"] == measured["false"][-1]["epsilon"]
+
+
+def test_intervals_over_clients_by_hand():
+    before, after = np.full(40, 0.5), np.full(40, 0.5)
+    after[:30] = 0.7
+    facts = comparison_of(before, after, lower_is_better=False)
+    assert facts["improved"] == 0.75
+    z, n, share = 1.959964, 40, 0.75
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    assert facts["intervals"]["improved"] == pytest.approx((middle - half, middle + half), rel=1e-4)
+    low, high = facts["intervals"]["change"]
+    normal = 1.96 * np.std(after - before) / math.sqrt(40)
+    assert (0.15 - low, high - 0.15) == pytest.approx((normal, normal), rel=0.2)
+    assert facts["intervals"]["before"] == (0.5, 0.5)
+    assert comparison_of(before, after, lower_is_better=True)["improved"] == 0.0
+    assert comparison_of(before[:1], after[:1], lower_is_better=False)["intervals"] == {}
