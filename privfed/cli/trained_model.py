@@ -141,14 +141,15 @@ def predict_command(
 @click.command("export")
 @RUN_DIRECTORY
 @click.option("--to", type=FILE, required=True, help=".safetensors, .pt2 or .onnx.")
+@click.option("--adapters", is_flag=True, help="What [model.lora] trained alone, .safetensors.")
 @JSON
 @quotes_on_request
-def export_command(directory: Path, to: Path, as_json: bool) -> int:
+def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:
     """Write a trained model, with its preprocessing, for programs that have no privfed."""
     from privfed.report.trained_model import export_table
     from privfed.trained.export import export
 
-    exported = export(directory, to)
+    exported = export(directory, to, adapters)
     return print_answer(exported, lambda: export_table(exported), as_json)
 
 

@@ -124,8 +124,8 @@ def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str
     match outer:
         case [table, int(place)]:
             return f"unknown key {written!r} in [[{table}]] number {place + 1}; {instead}"
-        case [table]:
-            return f"unknown key {written!r} in [{table}]; {instead}"
+        case [_]:
+            return f"unknown key {written!r} in [{key.rpartition('.')[0]}]; {instead}"
     return f"{key} is not a known key; {instead if known else 'remove it'}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from accounting.documents import from_toml
 from privfed.config.assembly import known_keys
@@ -12,7 +12,7 @@ from privfed.config.sections import (
     SECTIONS,
 )
 from privfed.errors import Refused
-from privfed.parts import expected
+from privfed.parts import Part, expected
 
 
 def override(raw: Raw, assignment: str) -> None:
@@ -29,11 +29,18 @@ def override(raw: Raw, assignment: str) -> None:
 def assign(raw: Raw, target: str, value: Any) -> None:
     """Set the key `target`, "section.key". Raises `Refused` where there is no such section.
 
-    Naming another part drops the keys that only the former part knew.
+    Naming another part drops the keys that only the former part knew. A key of a table within a
+    section is "section.table.key".
     """
     name, dot, key = target.rpartition(".")
     if not dot:
         raise Refused(f"{target!r} is no section.key, as server.lr")
+    if _is_table(name):
+        outer, _, table = name.rpartition(".")
+        section = raw.setdefault(outer, {})
+        written = section.get(table)
+        section[table] = {**(written if isinstance(written, dict) else {}), key: value}
+        return
     if name not in SECTIONS:
         raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
     section = raw.setdefault(name, {})
@@ -46,6 +53,28 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     section[key] = value
     if name == "privacy" and key in ("epsilon", "noise_multiplier"):
         section.pop({"epsilon": "noise_multiplier"}.get(key, "epsilon"), None)
+
+
+def is_key(target: str) -> bool:
+    """Whether `target` is a key of some section, or of a table within one."""
+    name, dot, _ = target.rpartition(".")
+    return bool(dot) and (name in SECTIONS or _is_table(name))
+
+
+def value_at(raw: Raw, target: str) -> Any:
+    """What the key `target` is set to; None where it is not."""
+    name, _, key = target.rpartition(".")
+    if name in SECTIONS:
+        return raw[name].get(key)
+    return (value_at(raw, name) or {}).get(key)
+
+
+def _is_table(target: str) -> bool:
+    """Whether "section.key" is a table of keys by itself."""
+    name, _, key = target.rpartition(".")
+    field = SECTIONS[name].keys.model_fields.get(key) if name in SECTIONS else None
+    kinds = get_args(field.annotation) if field else ()
+    return any(isinstance(kind, type) and issubclass(kind, Part) for kind in kinds)
 
 
 def _value(text: str) -> Any:

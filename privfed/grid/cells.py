@@ -16,7 +16,7 @@ from typing import Any
 
 from privfed.config.assembly import assembled, loss_of
 from privfed.config.config import Config, Raw
-from privfed.config.overrides import assign
+from privfed.config.overrides import assign, value_at
 from privfed.config.reading import read_raw
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
@@ -147,8 +147,7 @@ def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
         raw = _raw(base, grid, values)
         assign(raw, "run.seed", seed)
         for key, value in grid.settings(values).items():
-            section, _, name = key.rpartition(".")
-            if raw[section].get(name) != value:
+            if value_at(raw, key) != value:
                 raise Refused(f"another key of this grid replaces {key}; vary one of them")
         return Cell(values, seed, assembled(raw), None)
     except Refused as refused:
@@ -167,4 +166,4 @@ def _raw(base: Raw, grid: Grid, values: Values) -> Raw:
 
 def _names_a_part(key: str) -> bool:
     section, _, name = key.rpartition(".")
-    return name in SECTIONS[section].parts
+    return section in SECTIONS and name in SECTIONS[section].parts

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from privfed.config.overrides import is_key
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.grid.grid import METHOD, Grid, Method, Tuning, Values, matches
@@ -95,8 +96,8 @@ def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) ->
 
 def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> None:
     for key, values in lists.items():
-        section, dot, _ = key.rpartition(".")
-        if not dot or section not in SECTIONS:
+        if not is_key(key):
+            section = key.rpartition(".")[0]
             raise Refused(
                 f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
             )

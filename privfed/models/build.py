@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,9 @@ from privfed.errors import Broken, Refused
 from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
 from privfed.models.local_part import local_shapes
+from privfed.models.lora.targets import adapt_model
 from privfed.models.loss import Loss
+from privfed.models.matching import is_named
 from privfed.models.network import Network
 from privfed.models.origin import origins_of
 from privfed.models.outputs import select_output
@@ -60,6 +61,8 @@ def build_network(
     _refuse_hidden_start(model, module)
     if start.init and constants is None:
         load_start(module, start.init, start.fresh)
+    if start.lora is not None:
+        adapt_model(module, start.lora, keys.derived(b"lora"))
     _freeze(module, start.frozen)
     local = _keep_local(module, start.local)
     _freeze_statistics(module, start.frozen, start.local)
@@ -146,8 +149,8 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
     """The parameters that `pattern` names. Raises `Refused` where nothing is called so."""
     parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
-    matching = {name: p for name, p in parameters if _matches(name, pattern)}
-    inside = any(_matches(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
+    matching = {name: p for name, p in parameters if is_named(name, pattern)}
+    inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
     if not (matching or inside):
         names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
         raise Refused(f"{key}: nothing is called {pattern!r}; expected one of {names}")
@@ -177,7 +180,7 @@ def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
 def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
     """Whether `patterns` name all parameters of `part`; where it has none, `part` itself."""
     keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
-    return all(any(_matches(key, p) for p in patterns) for key in keys or [f"{name}."])
+    return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
 
 
 def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence[str]) -> None:
@@ -197,10 +200,6 @@ def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence
                 "with the statistics it came with (model.frozen), or let it stay with clients who "
                 "return (model.local)",
             )
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:

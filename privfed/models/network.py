@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from privfed.data.federation import Examples
 from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
+from privfed.models.lora.names import is_factor
 from privfed.models.loss import Loss
 from privfed.models.stacking import Layers, stackable_layers, stacked_forward
 from privfed.vector import Shapes
@@ -49,6 +50,12 @@ class Network:
     """The places of those constants that each client trains for itself: see `local_part`."""
     mixed: bool = False
     """Whether gradients are computed in mixed precision (`privfed.models.precision`)."""
+
+    @property
+    def without_adapters(self) -> int:
+        """How many parameters the model has, trained or not, once its adapters are merged."""
+        named = self.module.named_parameters()
+        return sum(parameter.numel() for name, parameter in named if not is_factor(name))
 
     @property
     def unstackable(self) -> str:

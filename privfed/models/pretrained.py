@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ from safetensors import SafetensorError
 
 from privfed.deferred import torch
 from privfed.errors import Refused
+from privfed.models.lora.names import with_changes
+from privfed.models.matching import is_named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -70,11 +71,14 @@ def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -
 
 
 def _is_fresh(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
+    return any(is_named(name, pattern) for pattern in patterns)
 
 
 def _read(init: str) -> dict[str, Tensor]:
-    """The tensors by name in the files that `init` names. Raises `Refused`."""
+    """The tensors by name in the files that `init` names, adapted weights with their change.
+
+    Raises `Refused`.
+    """
     from safetensors.torch import load_file  # which imports torch
 
     stored: dict[str, Tensor] = {}
@@ -93,4 +97,10 @@ def _read(init: str) -> dict[str, Tensor]:
         # A run's own files hold the model under this prefix, beside other state.
         of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
         stored |= of_run or tensors
-    return stored
+    try:
+        return with_changes(stored)
+    except KeyError as missing:
+        raise Refused(
+            f"model.init: {init} holds factors of a weight without {missing}; start from the run "
+            "or from an export of the whole model"
+        ) from missing

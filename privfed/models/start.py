@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from privfed.models.lora.keys import Lora
 from privfed.parts import Part
 
 
@@ -25,3 +26,5 @@ class Start(Part):
     """Names or patterns of parameters that start anew."""
     output: str | Annotated[int, Field(ge=0)] = ""
     """The key or the place of the outputs, where a model returns a mapping or a tuple."""
+    lora: Lora | None = None
+    """Low-rank adaptation of what it starts from: the keys of [model.lora]."""

@@ -26,6 +26,7 @@ from privfed.models.calling import (
     refuse_part,
     scoring,
 )
+from privfed.models.lora.targets import refuse_unused
 from privfed.models.outputs import refuse_structured
 from privfed.vector import Shapes
 
@@ -92,8 +93,10 @@ def try_module(
     candidate = _Candidate(module, shapes, _ordinary(shapes))
     before = _state(module)
     _refuse_outputs(candidate.outputs(x, seed, start), x, expected)
-    if not any(_learns(candidate, x, seed, flat) for flat in (start, candidate.ordinary)):
+    gradients = [_gradient(candidate, x, seed, flat) for flat in (start, candidate.ordinary)]
+    if not any(bool(gradient.any()) for gradient in gradients):
         refuse_model("has a gradient of zero wherever it was tried: nothing would be learned")
+    refuse_unused(shapes.views(gradients[1]))
     outputs = candidate.outputs(x, seed).detach()
     _refuse_memory(candidate, before, x, seed, outputs)
     _refuse_parameters_held_twice(candidate, start, x, seed, outputs)
@@ -133,13 +136,13 @@ def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
 
 
 @torch.enable_grad()
-def _learns(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> bool:
-    """Whether the gradient at the parameters `flat` is anything but zero."""
+def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tensor:
+    """The gradient `[d]` of the squared outputs at the parameters `flat`."""
     leaf = flat.clone().requires_grad_()
     outputs = candidate.outputs(x, seed, leaf)
     with errors_as_refusals(x):
         (gradient,) = torch.autograd.grad(outputs.square().sum(), leaf)
-    return bool(gradient.any())
+    return gradient
 
 
 def _refuse_memory(

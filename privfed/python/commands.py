@@ -110,9 +110,9 @@ def predict(path: str | PathLike[str], rows: Any, out: str | Path | None = None)
     return load(path).predict(rows, out)
 
 
-def export(path: str | PathLike[str], to: str | Path) -> Answer:
+def export(path: str | PathLike[str], to: str | Path, adapters: bool = False) -> Answer:
     """Write the model of the run at `path` for other programs: see `Run.export`."""
-    return load(path).export(to)
+    return load(path).export(to, adapters)
 
 
 def experiment(

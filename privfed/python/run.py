@@ -97,6 +97,7 @@ class Run:
         """
         import torch
 
+        from privfed.models.lora.targets import merge_model
         from privfed.trained.stored_model import stored_model
 
         form = self._directory.checkpoint.form()
@@ -107,10 +108,11 @@ class Run:
             tensors = dict(network.module.named_parameters())
             for name, view in network.shapes.views(params).items():
                 tensors[name].copy_(view)
-        for name in network.shapes.names:
-            tensors[name].requires_grad_(True)
+        trained = merge_model(network.module, network.shapes.names)
+        for name in trained:
+            network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
-        mark(network.module, network.shapes.names, lineage)
+        mark(network.module, trained, lineage)
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
@@ -157,12 +159,15 @@ class Run:
         to = None if out is None else Path(out)
         return in_kind_of(rows, predict(self._directory, other_rows(rows), to).table)
 
-    def export(self, to: str | Path) -> Answer:
-        """Write the model, with its preprocessing, to a .safetensors, .pt2 or .onnx file."""
+    def export(self, to: str | Path, adapters: bool = False) -> Answer:
+        """Write the model, with its preprocessing, to a .safetensors, .pt2 or .onnx file.
+
+        `adapters`: what `[model.lora]` trained alone, without the weights that it is added to.
+        """
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
 
-        exported = export(self._near, Path(to))
+        exported = export(self._near, Path(to), adapters)
         return Answer(exported.to_json(), export_table(exported), exported)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:

@@ -15,6 +15,7 @@ from privfed.plan.rule import numbers_per_history, rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
+from privfed.report.plan_rows.adapters import adapter_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
 from privfed.report.plan_rows.compression import compression_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
@@ -48,6 +49,7 @@ def plan_table(
     return rows(
         {
             **_training_rows(plan, forecast),
+            **adapter_rows(plan, forecast),
             **privacy_rows(plan, forecast),
             **evaluation_rows(plan, forecast),
             **secure_rows(plan, forecast),

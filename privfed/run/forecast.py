@@ -63,6 +63,8 @@ class Forecast:
     """How many numbers of each client's model stay with it, beside its `parameters`."""
     canaries: CanaryUpdates | None = None
     """What canaries that train send at the start; None where none does."""
+    without_adapters: int | None = None
+    """How many parameters the model has, where adapters of them are trained; None without any."""
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -172,4 +174,5 @@ def forecast(setup: Setup) -> Forecast:
         unstacked=setup.speed.unstacked,
         half_widths=expected_widths(setup),
         canaries=canaries,
+        without_adapters=setup.network.without_adapters if config.start.lora else None,
     )

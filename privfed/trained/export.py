@@ -17,12 +17,21 @@ from privfed.config.config import Config
 from privfed.errors import Broken, Refused
 from privfed.json_text import dump
 from privfed.models.form import Form
+from privfed.models.lora.targets import merge_model
 from privfed.models.network import Network
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import FORMAT
 from privfed.streams import Streams
-from privfed.trained.export_formats import FORMATS, Exportable, Format, Predict, quiet
+from privfed.trained.export_adapters import Adapters
+from privfed.trained.export_formats import (
+    FORMATS,
+    Exportable,
+    Format,
+    Predict,
+    Safetensors,
+    quiet,
+)
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
 from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocessed
@@ -62,8 +71,10 @@ class Exported:
         }
 
 
-def export(run: Path | RunDirectory, to: Path) -> Exported:
+def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Exported:
     """Write the model of the run at (or opened as) `run` to `to`: .safetensors, .pt2 or .onnx.
+
+    Of a model that was adapted by a low rank, merged weights; with `adapters`, these alone.
 
     The file takes raw columns, as the run's source declares them, and gives probabilities of
     classes, or numbers in the label's units; it says which run made it, over whom, at which ε.
@@ -71,6 +82,8 @@ def export(run: Path | RunDirectory, to: Path) -> Exported:
     on, and `Broken` for a run that proves nothing; nothing is written then.
     """
     file_format = _format_of(to)
+    if adapters and not isinstance(file_format, Safetensors):
+        raise Refused(f"--to {to}: adapters are weights by name; expected .safetensors")
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
         raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
@@ -81,6 +94,8 @@ def export(run: Path | RunDirectory, to: Path) -> Exported:
         form = directory.checkpoint.form() or _form_of_data(config)
         network, params, round = stored_model(directory, form.empty())
     made_up = made_up_rows(form, config.source, network, params)
+    if adapters:
+        file_format = Adapters.of(network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
     recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
@@ -130,11 +145,16 @@ def _form_of_data(config: Config) -> Form:
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
-    """The module of `network`, with `params` in it, from raw columns to what is expected."""
+    """The module of `network`, with `params` in it, from raw columns to what is expected.
+
+    Changes of adapted weights are merged into them.
+    """
     module = network.module
+    tensors = dict(module.named_parameters())
     with torch.no_grad():
         for name, view in network.shapes.views(params).items():
-            module.get_parameter(name).copy_(view)
+            tensors[name].copy_(view)
+    merge_model(module, ())
     return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
 
 

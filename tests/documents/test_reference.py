@@ -36,6 +36,7 @@ from privfed.config.sections import SECTIONS
 from privfed.data.tables.dates import Dates
 from privfed.grid.grid import Grid, Method, Tuning
 from privfed.grid.pictures.figures import Figure
+from privfed.models.lora.keys import Lora
 from privfed.parts import find
 from privfed.plan.matrix import combinations
 from privfed.registry import BUILT_IN
@@ -65,6 +66,7 @@ def expected_of_a_run():
                 if fields := find(kind, part, key).model_fields:
                     yield f"{name}.{key} = {json.dumps(part)}", {*fields}
     yield "A column of data.dates", {*Dates.model_fields}
+    yield "[model.lora]", {*Lora.model_fields}
 
 
 def test_every_key_of_a_run_file_is_listed():

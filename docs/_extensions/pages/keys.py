@@ -86,13 +86,14 @@ def _definitions(definitions: Mapping[str, Schema]) -> Iterator[str]:
     """What a key's table holds, where it is one of a form of its own."""
     from privfed.config.meanings import meanings
     from privfed.data.tables.dates import Dates
+    from privfed.models.lora.keys import Lora
 
-    forms = {"Dates": ("data.dates", Dates)}
+    forms = {"Dates": ("A column of data.dates", Dates), "Lora": ("[model.lora]", Lora)}
     assert definitions.keys() == forms.keys()
-    for name, (key, model) in forms.items():
+    for name, (title, model) in forms.items():
         texts, keys = meanings(model), definitions[name]["properties"]
         rows = {each: {**how, "description": texts[each]} for each, how in keys.items()}
-        yield f"### A column of {key}"
+        yield f"### {title}"
         yield _keys(rows, definitions[name]["required"])
 
 

@@ -26,6 +26,7 @@ from accounting.durable import make_folder
 from accounting.guarantee import Guarantee, spent
 from accounting.ledger import Ledger
 from privfed.config.chosen import Chosen
+from privfed.config.overrides import value_at
 from privfed.errors import Refused
 from privfed.grid.cell_job import Job
 from privfed.grid.cell_results import STOPPED, WAITING, Result
@@ -155,10 +156,7 @@ def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
     outcome = from_json(directory.summary.read_text(encoding="utf-8"))
     stored = directory.config.read().values()
-    places_of = {key: key.rpartition(".") for key in proposal.cells[0].values}
-    outcome["combination"] = {
-        key: stored[section].get(name) for key, (section, _, name) in places_of.items()
-    }
+    outcome["combination"] = {key: value_at(stored, key) for key in proposal.cells[0].values}
     bound = replace(
         spent(ledger, privacy.delta, privacy.accountant), uncovered=proposal.guarantee.uncovered
     )

@@ -299,6 +299,15 @@ def test_a_model_whose_examples_hooks_cannot_tell_apart_is_refused(kind):
         PerExample(net).verify(*made_up)
 
 
+def test_a_trained_layer_with_a_buffer_is_refused():
+    """As those with a change of low rank are: Opacus has no gradients for it."""
+    module = torch.nn.Sequential(torch.nn.Linear(5, 3))
+    module[0].register_buffer("scale", torch.ones(()))
+    net, _ = of_module(module)
+    with pytest.raises(Refused, match=r"not to be had for this model.*buffers"):
+        PerExample(net)
+
+
 def test_an_unused_parameter_has_a_gradient_of_zero():
     features = trainer(population((4,))).federation.examples.x.shape[1]
     net, made_up = of_module(Unused(features))

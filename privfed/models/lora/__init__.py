@@ -1,0 +1,1 @@
+"""Low-rank adaptation: what of a weight's change is trained, drawn, and merged again."""

@@ -1,0 +1,167 @@
+"""Which of a model's layers are adapted, what of it is then trained, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from privfed.errors import Refused
+from privfed.models.lora.keys import Lora
+from privfed.models.lora.layers import adapt, adaptable, adapted_weights, merge
+from privfed.models.lora.names import factors, is_factor
+from privfed.models.matching import is_named
+from privfed.streams import Keys
+
+Place = tuple[str, nn.Module, str, int]
+"""A module's name, the module, the name of its weight, and how many blocks that has."""
+
+
+def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
+    """Put factors into `module`, and freeze all of it but these and what is `trained` beside them.
+
+    Each A is drawn by `keys` under its weight's name, with variance 1 / k, so that A x is about as
+    large as x; each B is zero. Raises `Refused` for targets that cannot be adapted.
+    """
+    _refuse_factors(module)
+    places = _places(module, lora.targets)
+    _refuse_shared(module, places)
+    trained = _trained(module, lora.trained)
+    _freeze(module, trained)
+    for name, layer, weight, blocks in places:
+        full = _joined(name, weight)
+        if full in trained:
+            raise Refused(
+                f"model.lora.trained: {full!r} is adapted; a weight is adapted or trained as it "
+                "is: leave it out of model.lora.trained or of model.lora.targets"
+            )
+        shape = layer.get_parameter(weight).shape
+        _refuse_rank(full, lora.rank, shape[0] // blocks, math.prod(shape[1:]))
+        a, b = _drawn(shape, blocks, lora.rank, keys.derived(full.encode()))
+        adapt(layer, weight, a, b, lora.scale)
+        layer.get_parameter(factors(weight).a).requires_grad_(not lora.freeze_a)
+
+
+def merge_model(module: nn.Module, trained: Iterable[str]) -> tuple[str, ...]:
+    """Merge each change into its weight; of the parameters `trained`, what they are called then."""
+    weights: list[str] = []
+    for name, layer in list(module.named_modules()):
+        weights += [_joined(name, weight) for weight in adapted_weights(layer)]
+        merge(layer)
+    return (*(name for name in trained if not is_factor(name)), *weights)
+
+
+def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
+    """Raise `Refused` for a factor without any gradient where B is not zero, by name.
+
+    Nothing that the model gives depends on that weight: its noise and bytes would buy nothing.
+    """
+    for name, gradient in gradients.items():
+        if is_factor(name) and not bool(gradient.any()):
+            raise Refused(
+                f"model.lora.targets: what the model gives does not depend on {name!r}; it is "
+                "unused, or its module's code holds its weight elsewhere. Leave this module out"
+            )
+
+
+def _places(module: nn.Module, targets: Iterable[str]) -> list[Place]:
+    """The weights that `targets` name, each once. Raises `Refused`."""
+    places = list(_all_places(module))
+    chosen: dict[tuple[int, str], Place] = {}
+    for target in targets:
+        named = [place for place in places if is_named(place[0], target)]
+        if not named:
+            _refuse_target(module, target, places)
+        chosen |= {(id(layer), weight): (n, layer, weight, g) for n, layer, weight, g in named}
+    return list(chosen.values())
+
+
+def _all_places(module: nn.Module) -> Iterator[Place]:
+    for name, layer in module.named_modules():
+        for weight, blocks in adaptable(layer).items():
+            if layer._parameters.get(weight) is not None:  # one that is computed is no parameter
+                yield name, layer, weight, blocks
+
+
+def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
+    named = [(name, part) for name, part in module.named_modules() if is_named(name, target)]
+    kind = type(named[0][1]).__name__ if named else ""
+    what = f"{named[0][0]!r} is a {kind}" if named else f"no module is called {target!r}"
+    names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
+    raise Refused(
+        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
+        f"an attention, or what holds one: here {names or 'the model has none'}"
+    )
+
+
+def _refuse_factors(module: nn.Module) -> None:
+    """Raise `Refused` for a model that has factors already."""
+    for name, _ in module.named_parameters():
+        if is_factor(name):
+            raise Refused(f"model.lora: the model's {name!r} is named as factors are; rename it")
+
+
+def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
+    """Raise `Refused` for a weight that another layer holds too: a file could not hold both."""
+    parts = list(module.modules())
+    holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
+    for name, layer, weight, _ in places:
+        if holders[id(layer._parameters[weight])] > 1:
+            raise Refused(
+                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, "
+                "which a change of this one alone would part from it; leave this module out"
+            )
+
+
+def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
+    if rank > min(rows, columns):
+        raise Refused(
+            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}"
+            f"; expected at most {min(rows, columns)}, above which every change is of lower rank"
+        )
+
+
+def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tensor, Tensor]:
+    """A `[g, r, k]` of random numbers, and B `[g, n / g, r]` of zeros."""
+    columns = math.prod(shape[1:])
+    normal = keys.normal(blocks * rank * columns).reshape(blocks, rank, columns)
+    a = torch.from_numpy(normal / math.sqrt(columns)).float()
+    return a, torch.zeros(blocks, shape[0] // blocks, rank)
+
+
+def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
+    """The parameters that `patterns` name. Raises `Refused` for one that names none."""
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    trained: set[str] = set()
+    for pattern in patterns:
+        named = {name for name in names if is_named(name, pattern)}
+        if not named:
+            raise Refused(
+                f"model.lora.trained: nothing is called {pattern!r}; expected one of "
+                f"{', '.join(names[:20])}"
+            )
+        trained |= named
+    return trained
+
+
+def _freeze(module: nn.Module, trained: Collection[str]) -> None:
+    """Freeze all parameters but those `trained`, by one of their names.
+
+    Batch normalisations without any of these use the statistics that they came with.
+    """
+    named = dict(module.named_parameters(remove_duplicate=False))
+    left = {id(named[name]) for name in trained}
+    for parameter in named.values():
+        parameter.requires_grad_(parameter.requires_grad and id(parameter) in left)
+    for part in module.modules():
+        if isinstance(part, _BatchNorm) and not any(id(p) in left for p in part.parameters()):
+            part.eval()
+
+
+def _joined(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name

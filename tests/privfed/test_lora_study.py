@@ -1,0 +1,50 @@
+"""The study of low-rank adaptation: its network, what methods train, and whose words are public."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import DATA, built
+
+from experiments.lora import start
+from experiments.lora.network import Transformer
+from privfed.data.sources.characters import PRINTABLE, Characters
+from privfed.data.sources.text import speeches
+from privfed.grid.load import load_grid
+from privfed.models.recipes import Foreign
+
+SHAKESPEARE = DATA / "shakespeare" / "tinyshakespeare.txt"
+GRID = Path(start.__file__).with_name("grid.toml")
+NUMBERS = {"full": 630_498, "head": 12_642, "LoRA": 13_824, "start": 12_642}
+
+
+def test_the_transformer_looks_at_no_later_character():
+    net = Transformer((12,), 20, size=8, layers=2, heads=2).eval()
+    x = torch.randint(0, 20, (3, 12), generator=torch.Generator().manual_seed(0))
+    later = x.clone()
+    later[:, 7:] = (x[:, 7:] + 1) % 20
+    before, after = net(x), net(later)
+    assert before.shape == (3, 12, 20)
+    torch.testing.assert_close(before[:, :7], after[:, :7])
+    assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="Shakespeare's plays are not at hand")
+def test_whoever_speaks_in_public_is_no_client(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start.split(SHAKESPEARE)
+    public, clients = (speeches(tmp_path / name) for name in ("public.txt", "speakers.txt"))
+    assert not public.keys() & clients.keys()
+    everybody = speeches(SHAKESPEARE)
+    assert all(everybody[name] == spoken for name, spoken in clients.items())
+
+
+@pytest.mark.parametrize("method", load_grid(GRID).method, ids=lambda method: method.name)
+def test_each_method_trains_the_numbers_that_the_page_states(method):
+    window = torch.zeros(2, start.WINDOW, dtype=torch.int64)
+    keys = {
+        key.removeprefix("model."): value for key, value in method.set.items() if "model." in key
+    }
+    recipe, characters = Foreign.of(Transformer)(), Characters(PRINTABLE).count
+    net = built(recipe, (start.WINDOW,), characters, x=window, y=window, **keys)
+    assert net.shapes.length == NUMBERS[method.name]
