@@ -229,7 +229,7 @@ def test_commands_on_a_run_directory(tmp_path):
                 *("--set", "client.objective=worker_momentum"),
                 *("--set", "data.setting=cross_silo"),
             ],
-            "plain local SGD",
+            "keep something between rounds",
         ),
         (["--set", "model.loss=squared_error"], "squared_error"),
         (["--set", "privacy.mechanism=none", "--epsilon", "4"], "no noise to calibrate"),

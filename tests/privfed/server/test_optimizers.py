@@ -319,7 +319,7 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
 
 OBJECTIVES = list(BUILT_IN["objective"])
 UNPROVEN = ["fednova", "fedprox_adaptive", "fedcurv"]
-STATEFUL = ["scaffold", "feddyn", "fedcurv", "fedsplit", "worker_momentum"]
+STATEFUL = ["scaffold", "feddyn", "fedcurv", "fedsplit", "worker_momentum", "ditto", "apfl"]
 
 
 def choosing(objective):
