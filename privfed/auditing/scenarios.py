@@ -119,7 +119,8 @@ def plan_of_mechanism(config: Config) -> Plan:
     """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic.
 
     Messages are not compressed, as whatever is sent is bounded and noised alike; but where that
-    takes several exchanges, these are what is charged and what is tested. It has no canaries: these test runs, and nobody but those of a scenario is in its populations.
+    takes several exchanges, these are what is charged, and what is tested. It has no canaries:
+    these test runs, and nobody but those of a scenario is in its populations.
     """
     config = overridden(config, ["audit.canaries=0"])
     if config.secured:
