@@ -13,6 +13,7 @@ from privfed.run.constant_baseline import best_constant
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
+from privfed.trained.missing_part import missing_part
 from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import predictions, refuse_unwritable, write_predictions
 from privfed.trained.stored_model import stored_model_for
@@ -36,13 +37,16 @@ class Evaluation:
     own_test_set: bool
     of_trained: bool = False
     """Whether the clients whose examples these are trained the model."""
+    missing: str = ""
+    """What the model lacks, as clients keep it."""
 
     @property
     def note(self) -> str | None:
         """What readers of the measures have to know."""
-        if self.own_test_set:
-            return ON_TRAINED if self.of_trained else None
-        return UNCOVERED
+        own = ON_TRAINED if self.of_trained else ""
+        return (
+            "; ".join(filter(None, (own if self.own_test_set else UNCOVERED, self.missing))) or None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --json` prints."""
@@ -90,5 +94,13 @@ def evaluate(run: Path | RunDirectory, other: OtherData = (), to: Path | None = 
         write_predictions(to, predictions(net, params, examples, client))
     constant = best_constant(net.loss, examples)
     return Evaluation(
-        directory.path, round, measures, constant, len(examples), data, not other, of_trained
+        directory.path,
+        round,
+        measures,
+        constant,
+        len(examples),
+        data,
+        not other,
+        of_trained,
+        missing_part(net),
     )

@@ -1,19 +1,24 @@
 """Runs whose clients keep models of their own: planned, trained, cut off, resumed and scored."""
 
+import io
 import json
 import math
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from small import same_run, small, stop_after, trained
 
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
+from privfed.report.trained_model import export_table
 from privfed.run.check import check
 from privfed.run.resume import resume
+from privfed.trained.evaluate import evaluate
+from privfed.trained.export import export
 from privfed.trained.kept_models import score_kept_models
 from privfed.trained.personal_scores import comparison_of
 
@@ -156,6 +161,13 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path):
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
+    lacks = "18 numbers of this model (3.weight, 3.bias) stay with each client"
+    assert lacks in evaluate(tmp_path).note
+    exported = export(tmp_path, tmp_path / "model.safetensors")
+    assert lacks in exported.facts["lacks"]
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(export_table(exported))
+    assert lacks in console.export_text()
 
 
 @pytest.mark.parametrize("name", ["heads", "ditto"])
