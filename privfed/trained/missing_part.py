@@ -6,7 +6,7 @@ from privfed.models.network import Network
 
 
 def missing_part(network: Network) -> str:
-    """What of `network` clients keep, so that nobody else has it trained; empty where nothing is."""
+    """What of `network` clients keep, so that nobody else has it trained; empty for nothing."""
     local = network.local
     if not local.names:
         return ""
