@@ -91,6 +91,19 @@ def test_what_has_no_proof_or_no_meaning_is_refused(case):
     assert says in " ".join(str(refused.value).split())
 
 
+def test_examples_are_protected_in_what_stays_too(tmp_path, monkeypatch):
+    """All that DP-SGD trains is held against gradients of single examples, before a run begins."""
+    (tmp_path / "norm_net_of_silos.py").write_text(
+        "from torch import nn\n\ndef net(features, width):\n    return nn.Sequential("
+        "nn.Linear(*features, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, width))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = ("data.setting=cross_silo", "model.name=norm_net_of_silos:net", 'model.local=["1*"]')
+    assert check(small(*keys, *OPEN, "run.trainer=loop"))
+    with pytest.raises(Refused, match="BatchNorm cannot support"):
+        check(small(*keys, *OPEN, "client.privacy.mechanism=dp_sgd", "run.trainer=loop"))
+
+
 def test_a_row_rule_and_masks_take_what_is_shared():
     """All that takes a row of updates does: it has no number more than these."""
     for keys in (
