@@ -43,10 +43,9 @@ class Evaluation:
     @property
     def note(self) -> str | None:
         """What readers of the measures have to know."""
-        own = ON_TRAINED if self.of_trained else ""
-        return (
-            "; ".join(filter(None, (own if self.own_test_set else UNCOVERED, self.missing))) or None
-        )
+        trained = ON_TRAINED if self.of_trained else ""
+        notes = (trained if self.own_test_set else UNCOVERED, self.missing)
+        return "; ".join(filter(None, notes)) or None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --json` prints."""
