@@ -118,13 +118,15 @@ _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement 
 def plan_of_mechanism(config: Config) -> Plan:
     """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic.
 
-    Messages are not compressed, as whatever is sent is bounded and noised alike. It has no
-    canaries: these test runs, and nobody but those of a scenario is in its populations.
+    Messages are not compressed, as whatever is sent is bounded and noised alike; but where that
+    takes several exchanges, these are what is charged, and what is tested. It has no canaries:
+    these test runs, and nobody but those of a scenario is in its populations.
     """
     config = overridden(config, ["audit.canaries=0"])
     if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
-    config = replace(config, compression=NoCompression())
+    if config.compression.exchanges == 1:
+        config = replace(config, compression=NoCompression())
     return plan(config, length=message_length(config, LENGTH), measures=LENGTH)
 
 

@@ -96,13 +96,15 @@ class ClientStates:
 
     def begin(self, round: int) -> None:
         """What was scattered in a round that did not end is forgotten."""
-        self._path = self._journal(round)
+        self._path, self._earlier = self._journal(round), self._where
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """What was scattered in an aborted round is forgotten."""
+        """What was scattered in an aborted round is forgotten, and what its exchanges kept."""
         self._temporary.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._where = self._earlier
 
     def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
         """States `[c, k]` of clients `ids` `[c]`, and which of them `[c]` have one.
@@ -179,7 +181,7 @@ class ClientStates:
 
     def _show(self, path: Path) -> None:
         clients = self._read(path)["client"].tolist()
-        self._where |= {client: (path, place) for place, client in enumerate(clients)}
+        self._where = self._where | {client: (path, place) for place, client in enumerate(clients)}
 
     def _read(self, path: Path) -> NDArray[Any]:
         """A round's records, mapped. Raises `Broken` where they are not whole."""

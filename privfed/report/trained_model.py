@@ -23,7 +23,7 @@ def prediction_table(predicted: Predicted) -> Table:
     pairs["columns"] = ", ".join(predicted.table)
     pairs["model"] = f"{predicted.path}, after round {predicted.round}"
     for number, note in enumerate(predicted.notes):
-        pairs["note" if not number else "order"] = note
+        pairs[("note", "order" if predicted.patterns else "lacks", "lacks")[number]] = note
     if predicted.out:
         pairs["predictions"] = str(predicted.out)
     return rows(pairs)
@@ -44,6 +44,8 @@ def export_table(exported: Exported) -> Table:
         "guarantee": _guarantee(facts),
         "carries": f"run {facts['run']}, its population, ledger head {facts['ledger_head'][:16]}…",
     }
+    if facts["lacks"]:
+        pairs["lacks"] = facts["lacks"]
     if facts["note"]:
         pairs["note"] = facts["note"]
     return rows(pairs)

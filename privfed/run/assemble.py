@@ -51,13 +51,13 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         personal = config.evaluation.personal
         evaluation, measures = evaluation_of(plan.evaluation, scored, network, personal)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    if config.client_mechanism.private:
-        PerExample(network).verify(*federation.examples.made_up(3))  # refuses what mixes examples
     if config.evaluation.by == "test":  # refuses what makes no groups
         ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0
     scoring_seconds = _seconds_to_score(network, federation)
     trainer = _trainer(config, federation, network)
+    if config.client_mechanism.private:  # refuses what mixes examples, be it sent or not
+        PerExample(trainer.network).verify(*federation.examples.made_up(3))
     speed = fastest(trainer, config.sampler.size, config.run.trainer, config.run.chunk)
     attackers = _attackers(config, federation, streams)
     return Setup(

@@ -14,6 +14,7 @@ from privfed.run.evaluation.over_groups import over_groups
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
+from privfed.trained.missing_part import missing_part
 from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import predictions, refuse_unwritable, write_predictions
 from privfed.trained.stored_model import stored_model_for
@@ -37,13 +38,15 @@ class Evaluation:
     own_test_set: bool
     of_trained: bool = False
     """Whether the clients whose examples these are trained the model."""
+    missing: str = ""
+    """What the model lacks, as clients keep it."""
 
     @property
     def note(self) -> str | None:
         """What readers of the measures have to know."""
-        if self.own_test_set:
-            return ON_TRAINED if self.of_trained else None
-        return UNCOVERED
+        trained = ON_TRAINED if self.of_trained else ""
+        notes = (trained if self.own_test_set else UNCOVERED, self.missing)
+        return "; ".join(filter(None, notes)) or None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --json` prints."""
@@ -95,5 +98,13 @@ def evaluate(
         write_predictions(to, predictions(net, params, examples, client))
     constant = best_constant(net.loss, examples)
     return Evaluation(
-        directory.path, round, measures, constant, len(examples), data, not other, of_trained
+        directory.path,
+        round,
+        measures,
+        constant,
+        len(examples),
+        data,
+        not other,
+        of_trained,
+        missing_part(net),
     )

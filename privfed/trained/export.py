@@ -33,6 +33,7 @@ from privfed.trained.export_formats import (
     quiet,
 )
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
+from privfed.trained.missing_part import missing_part
 from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocessed
 from privfed.version import __version__
@@ -104,6 +105,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         "privfed": __version__,
         "round": round,
         **provenance,
+        "lacks": missing_part(network) or None,
         "model": recipe,
         "inputs": [_described(name, value) for name, value in inputs.items()],
         "output": _described(output, made_up.expected),

@@ -15,6 +15,7 @@ from privfed.errors import Refused
 from privfed.models.network import Network
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.evaluate import UNCOVERED
+from privfed.trained.missing_part import missing_part
 from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import (
     Predictions,
@@ -41,6 +42,7 @@ class Predicted:
     unscored: str
     patterns: tuple[str, ...]
     out: Path | None
+    missing: str = ""
 
     @property
     def rows(self) -> int:
@@ -51,7 +53,8 @@ class Predicted:
     def notes(self) -> tuple[str, ...]:
         """What readers have to know."""
         order = f"columns that {', '.join(map(repr, self.patterns))} means: in the file's order"
-        return (UNCOVERED, *([order] if self.patterns else []))
+        lacks = [self.missing] if self.missing else []
+        return (UNCOVERED, *([order] if self.patterns else []), *lacks)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed predict --json` prints."""
@@ -95,6 +98,7 @@ def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) 
         unscored,
         _patterns(examples),
         out,
+        missing_part(net),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accounting.documents import from_json
 from privfed.errors import Refused, public_text
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 def _saved(folder: Path) -> list[Path]:
     """The files of a saved data set, as its state lists them; none lies outside its folder."""
-    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    state = from_json((folder / "state.json").read_text(encoding="utf-8"))
     names = [str(entry["filename"]) for entry in state["_data_files"]]
     if not names or any(Path(name).name != name for name in names):
         raise Refused(

@@ -63,6 +63,12 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
             f"all numbers, whatever they are: it would save no byte, and cost accuracy; {instead}, "
             'or secure.protocol = "none"'
         )
+    elif config.apart:
+        yield (
+            f"{_named(config)} writes each row down by itself, and sites elsewhere "
+            "(data.site_partition) send the sums of their clients' rows, which have all numbers: "
+            f"it would save no byte; {instead}"
+        )
     elif config.mechanism.private and config.mechanism.trust != "server":
         yield (
             f"{_named(config)} writes each row down by itself, and under privacy.mechanism = "

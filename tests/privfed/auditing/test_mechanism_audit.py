@@ -18,6 +18,7 @@ from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
 from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.reading import load
 from privfed.errors import Refused
+from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
@@ -44,6 +45,7 @@ SHIPPED = {
     "truncated": ("cohort.sampler=truncated_poisson",),
     "passes": ("aggregation.rule=geometric_median", "aggregation.passes=3"),
     "several exchanges": ("client.objective=feddane",),
+    "exchanges of a compression": ("compression.name=power_sgd",),
     "local": ("privacy.mechanism=local_gaussian",),
     "matrix": ("privacy.mechanism=banded", "privacy.bands=3", *CYCLIC),
     "buffers": ("privacy.mechanism=blt", *CYCLIC),
@@ -307,6 +309,13 @@ def test_the_p_value_of_honest_noise_is_one():
     for level in (0.5, 0.1, 0.01):
         expected = 4000 * level
         assert abs((found[:, 1] < level).sum() - expected) < 5 * expected**0.5
+
+
+@pytest.mark.parametrize("name", ["several exchanges", "exchanges of a compression"])
+def test_what_is_tested_is_charged_as_the_run_is(name):
+    config = load(None, [*BASE, *SHIPPED[name]])
+    assert plan_of_mechanism(config).event == plan(config).event
+    assert scenarios_of(plan_of_mechanism(config))[0].exchanges == 2
 
 
 def test_what_claims_nothing_is_not_tested():

@@ -363,7 +363,10 @@ def test_states_survive_what_a_round_needs(tmp_path):
     assert seen.tolist() == [True, False, True]
     states.begin(2)
     states.scatter(np.array([3]), torch.tensor([[9.0, 9.0]]))
-    states.begin(3)  # round 2 was aborted
+    states.keep()
+    states.discard()  # a later exchange of round 2 was aborted
+    assert states.gather(np.array([3]), unseen)[0].tolist() == [[1.0, 2.0]]
+    states.begin(3)
     states.keep()
     assert states.gather(np.array([3]), unseen)[0].tolist() == [[1.0, 2.0]]
     states.begin(4)

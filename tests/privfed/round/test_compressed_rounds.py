@@ -238,6 +238,10 @@ REFUSED = {
         ("compression.name=qsgd", "secure.protocol=masks"),
         "it would save no byte",
     ),
+    "rows by themselves in sums of sites": (
+        ("compression.name=qsgd", "data.sites=3", "data.site_partition=elsewhere"),
+        "send the sums of their clients' rows",
+    ),
     "rows by themselves under noise of clients": (
         ("compression.name=sign", "privacy.mechanism=local_gaussian"),
         "a client adds noise to all of its numbers",

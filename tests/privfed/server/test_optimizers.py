@@ -329,6 +329,7 @@ def choosing(objective):
         *(["privacy.mechanism=none"] if objective in UNPROVEN else []),
         *(["data.setting=cross_silo"] if objective in STATEFUL else []),
         *(["client.groups=3"] if objective == "afl" else []),
+        *(["client.spread=0"] if objective == "ifca" else []),
     ]
 
 

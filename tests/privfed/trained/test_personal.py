@@ -1,19 +1,24 @@
 """Runs whose clients keep models of their own: planned, trained, cut off, resumed and scored."""
 
+import io
 import json
 import math
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from small import same_run, small, stop_after, trained
 
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
+from privfed.report.trained_model import export_table
 from privfed.run.check import check
 from privfed.run.resume import resume
+from privfed.trained.evaluate import evaluate
+from privfed.trained.export import export
 from privfed.trained.kept_models import score_kept_models
 from privfed.trained.personal_scores import comparison_of
 
@@ -86,6 +91,19 @@ def test_what_has_no_proof_or_no_meaning_is_refused(case):
     assert says in " ".join(str(refused.value).split())
 
 
+def test_examples_are_protected_in_what_stays_too(tmp_path, monkeypatch):
+    """All that DP-SGD trains is held against gradients of single examples, before a run begins."""
+    (tmp_path / "norm_net_of_silos.py").write_text(
+        "from torch import nn\n\ndef net(features, width):\n    return nn.Sequential("
+        "nn.Linear(*features, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, width))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = ("data.setting=cross_silo", "model.name=norm_net_of_silos:net", 'model.local=["1*"]')
+    assert check(small(*keys, *OPEN, "run.trainer=loop"))
+    with pytest.raises(Refused, match="BatchNorm cannot support"):
+        check(small(*keys, *OPEN, "client.privacy.mechanism=dp_sgd", "run.trainer=loop"))
+
+
 def test_a_row_rule_and_masks_take_what_is_shared():
     """All that takes a row of updates does: it has no number more than these."""
     for keys in (
@@ -156,6 +174,13 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path):
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
+    lacks = "18 numbers of this model (3.weight, 3.bias) stay with each client"
+    assert lacks in evaluate(tmp_path).note
+    exported = export(tmp_path, tmp_path / "model.safetensors")
+    assert lacks in exported.facts["lacks"]
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(export_table(exported))
+    assert lacks in console.export_text()
 
 
 @pytest.mark.parametrize("name", ["heads", "ditto"])
