@@ -22,8 +22,7 @@ def prediction_table(predicted: Predicted) -> Table:
     pairs["rows"] = f"{predicted.rows}, {labels}"
     pairs["columns"] = ", ".join(predicted.table)
     pairs["model"] = f"{predicted.path}, after round {predicted.round}"
-    for number, note in enumerate(predicted.notes):
-        pairs[("note", "order" if predicted.patterns else "lacks", "lacks")[number]] = note
+    pairs |= predicted.notes
     if predicted.out:
         pairs["predictions"] = str(predicted.out)
     return rows(pairs)

@@ -32,6 +32,7 @@ class Predicted:
 
     `measures` are empty where rows have no labels, or `unscored` says why they tell nothing. `out`
     is where `table` was written, if anywhere. `patterns` each declare several columns at once.
+    `missing` says what of the model clients keep.
     """
 
     path: Path
@@ -42,7 +43,7 @@ class Predicted:
     unscored: str
     patterns: tuple[str, ...]
     out: Path | None
-    missing: str = ""
+    missing: str
 
     @property
     def rows(self) -> int:
@@ -50,11 +51,15 @@ class Predicted:
         return len(self.table["row"])
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What readers have to know."""
-        order = f"columns that {', '.join(map(repr, self.patterns))} means: in the file's order"
-        lacks = [self.missing] if self.missing else []
-        return (UNCOVERED, *([order] if self.patterns else []), *lacks)
+    def notes(self) -> dict[str, str]:
+        """What readers have to know, by what it is about."""
+        notes = {"note": UNCOVERED}
+        if self.patterns:
+            named = ", ".join(map(repr, self.patterns))
+            notes["order"] = f"columns that {named} means: in the file's order"
+        if self.missing:
+            notes["lacks"] = self.missing
+        return notes
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed predict --json` prints."""
@@ -65,7 +70,7 @@ class Predicted:
             "unscored": self.unscored or None,
             "columns": list(self.table),
             "predictions": str(self.out),
-            "note": "; ".join(self.notes),
+            "note": "; ".join(self.notes.values()),
             "round": self.round,
             "run": str(self.path),
         }

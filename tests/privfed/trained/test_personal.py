@@ -174,7 +174,7 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path):
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
-    lacks = "18 numbers of this model (3.weight, 3.bias) stay with each client"
+    lacks = "18 of the numbers of this model (3.weight, 3.bias) stay with each client"
     assert lacks in evaluate(tmp_path).note
     exported = export(tmp_path, tmp_path / "model.safetensors")
     assert lacks in exported.facts["lacks"]

@@ -38,6 +38,8 @@ def run(tmp_path_factory):
         *("model.loss=binary_cross_entropy", "data.holdout=clients"),
     ]
     train(load(None, keys), folder / "run")
+    local = ('model.local=["1.bias"]', "data.setting=cross_silo")
+    train(load(None, [*keys, *local, "run.rounds=1"]), folder / "local")
     return folder / "run"
 
 
@@ -97,6 +99,12 @@ def test_one_class_alone_is_predicted_though_nothing_can_be_scored(run, tmp_path
     predictions = predict(run, [f"data.path={new}"])
     assert (predictions.rows, predictions.labelled, predictions.measures) == (2, True, {})
     assert "both classes" in asked("predict", run, "--data", new).stderr
+
+
+def test_what_of_a_model_stays_with_clients_is_said_to_be_missing(run):
+    shown = asked("predict", run.parent / "local", "--data", run.parent / "t.csv")
+    assert "lacks 1 of the numbers of this model (1.bias) stay with" in " ".join(shown.stderr.split())
+    assert "lacks" not in asked("predict", run, "--data", run.parent / "t.csv").stderr
 
 
 def test_parquet_and_npz_hold_the_table_with_its_types(run, tmp_path):
