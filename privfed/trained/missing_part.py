@@ -13,5 +13,6 @@ def missing_part(network: Network) -> str:
     named = ", ".join(local.names[:4]) + (", …" if len(local.names) > 4 else "")
     return (
         f"{local.length} of the numbers of this model ({named}) stay with each client "
-        "(model.local), and stand here untrained, as newcomers begin: it is worth what it is with a client's own"
+        "(model.local), and stand here untrained, as newcomers begin: it is worth what "
+        "it is with a client's own"
     )
