@@ -96,9 +96,10 @@ def round_exchange(
     cohort = float(algorithm.sampler.size)
     parties = float(algorithm.sites or cohort)
     encoded = algorithm.encoding_factor(parameters)
-    parts = config.compression.exchanges - 1  # each of which is sent as much as it sends
-    broadcasts = algorithm.exchanges - 1 - parts + algorithm.objective.broadcasts
+    broadcasts = algorithm.exchanges - config.compression.exchanges
+    broadcasts += algorithm.objective.broadcasts
     broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
+    received = parameters * broadcasts + config.compression.received(_shapes(parameters, shapes))
     noise_share = algorithm.noise_share
     keys = algorithm.summation.download(round(cohort), noise_share)
     signal = noise = None
@@ -109,10 +110,7 @@ def round_exchange(
         noise = deviation * math.sqrt(layout.length) / cohort
     return RoundForecast(
         cohort=cohort,
-        down=parties
-        * (
-            _NUMBER * (parameters * broadcasts + layout.length * parts) + algorithm.exchanges * keys
-        ),
+        down=parties * (_NUMBER * received + algorithm.exchanges * keys),
         up=parties * _upload(plan, algorithm, parameters, shapes) * algorithm.exchanges,
         signal=signal,
         noise=noise,
@@ -127,10 +125,15 @@ def _upload(
     """Bytes that a party sends in an exchange: of its numbers, or as they are written down."""
     layout, cohort = algorithm.objective.layout(parameters), round(algorithm.sampler.size)
     width = algorithm.mechanism.width(algorithm.wire(layout))
-    bits = plan.config.compression.bits(Shapes.named(shapes or {"all": (parameters,)}))
+    bits = plan.config.compression.bits(_shapes(parameters, shapes))
     if bits is None:
         return algorithm.summation.upload(width, cohort, algorithm.noise_share)
     return bits / 8 + (width - layout.length) * _NUMBER
+
+
+def _shapes(parameters: int, shapes: ShapesByName | None) -> Shapes:
+    """Those of the model; where they are not known it is one vector."""
+    return Shapes.named(shapes or {"all": (parameters,)})
 
 
 def forecast(setup: Setup) -> Forecast:

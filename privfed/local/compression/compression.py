@@ -88,6 +88,10 @@ class Compression(Protocol):
         """Bits that a row takes; None: its numbers are as wide as those of any row."""
         ...
 
+    def received(self, shapes: Shapes) -> int:
+        """How many numbers a client is sent for it in a round, beside the model."""
+        ...
+
     def factor(self, shapes: Shapes) -> float:
         """The norm of what is sent over that of the update, about: the clip is for what is sent."""
         ...
@@ -128,6 +132,9 @@ class CompressionPart(Part):
 
     def bits(self, shapes: Shapes) -> float | None:
         return None
+
+    def received(self, shapes: Shapes) -> int:
+        return 0
 
     def factor(self, shapes: Shapes) -> float:
         return 1.0

@@ -64,6 +64,11 @@ class PowerSgd(CompressionPart):
         widths = self.rank * sum(each.width for each in split.matrices)
         return max(heights, widths + split.rest)
 
+    def received(self, shapes: Shapes) -> int:
+        """The bases Q and P^ of each layer."""
+        matrices = _split(shapes, self.rank).matrices
+        return self.rank * sum(each.height + each.width for each in matrices)
+
     def init(self, space: Space) -> Memory:
         keys, split = space.coins(0), _split(space.shapes, self.rank)
         bases = [

@@ -219,6 +219,16 @@ def test_bytes_are_those_that_are_sent(words, up):
     assert check(config).forecast.up / 4 == pytest.approx(up)
 
 
+def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
+    """Of a layer `[64, 6]`, at rank 2, to each of four clients; the next is too small for it."""
+    names = ("none", "power_sgd")
+    down = {
+        name: check(small("model.name=mlp", f"compression.name={name}")).forecast.down
+        for name in names
+    }
+    assert down["power_sgd"] - down["none"] == pytest.approx(4 * 4 * 2 * (64 + 6))
+
+
 def test_a_plan_says_what_is_sent_and_what_the_clip_is_for():
     words = [f"--set={key}" for key in (*SMALL, "compression.name=random_mask")]
     shown = " ".join(run("check", *words).output.split())
