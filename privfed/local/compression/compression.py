@@ -147,6 +147,17 @@ class CompressionPart(Part):
         return {}
 
 
+class ErrorFeedback(CompressionPart):
+    """A compression whose clients may remember what it leaves off."""
+
+    error_feedback: bool = False
+    """Whether clients remember what was left off, and send it later: for clients that return."""
+
+    @property
+    def keeps(self) -> int:
+        return int(self.error_feedback)
+
+
 def compressed_row(length: int) -> Layout:
     """The layout of a row that stands for an update."""
     return Layout((("delta", length),))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
-from privfed.local.compression.compression import CompressionPart, Sending, Space
+from privfed.local.compression.compression import ErrorFeedback, Sending, Space
 from privfed.local.objective import Memory
 from privfed.vector import Shapes
 
@@ -39,15 +39,8 @@ class Projection(Protocol):
         ...
 
 
-class Linear(CompressionPart):
+class Linear(ErrorFeedback):
     """A public random projection, drawn anew each round."""
-
-    error_feedback: bool = False
-    """Whether clients remember what was left off, and send it later: for clients that return."""
-
-    @property
-    def keeps(self) -> int:
-        return int(self.error_feedback)
 
     def factor(self, shapes: Shapes) -> float:
         return float((self.length(shapes) / shapes.length) ** 0.5)

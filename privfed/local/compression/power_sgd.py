@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.compression.compression import CompressionPart, Sending, Space, compressed_row
+from privfed.local.compression.compression import ErrorFeedback, Sending, Space, compressed_row
 from privfed.local.compression.low_rank import orthonormal
 from privfed.local.compression.matrices import Matrices
 from privfed.local.exchange import Broadcast, Exchange
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PowerSgd(CompressionPart):
+class PowerSgd(ErrorFeedback):
     """PowerSGD: rank r approximations of each layer by two sums a round.
 
     A matrix `[h, w]` takes rank h numbers in the first exchange and rank w in the second, in which
@@ -51,12 +51,6 @@ class PowerSgd(CompressionPart):
 
     rank: int = Field(2, ge=1)
     """Columns of each layer's bases."""
-    error_feedback: bool = False
-    """Whether clients remember what was left off, and send it later: for clients that return."""
-
-    @property
-    def keeps(self) -> int:
-        return int(self.error_feedback)
 
     def length(self, shapes: Shapes) -> int:
         split = _split(shapes, self.rank)

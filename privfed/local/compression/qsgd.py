@@ -9,13 +9,13 @@ of these is taken so that it is right on average. Its variance is at most min(B 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.compression.compression import CompressionPart, Sending
-from privfed.local.objective import Memory
+from privfed.local.compression.compression import Sending
+from privfed.local.compression.row_by_row import RowByRow
 from privfed.streams import Keys, uniforms
 from privfed.vector import Shapes
 
@@ -26,7 +26,7 @@ _SALT = 2**62 + 2
 """Of a client's coins: no epoch's, and none of `privfed.local.trainer`."""
 
 
-class Qsgd(CompressionPart):
+class Qsgd(RowByRow):
     """Numbers rounded by chance to a few levels of their bucket's norm, unbiased.
 
     A client sends log2(2 levels + 1) bits for each number, and 32 for each bucket. Not linear: the
@@ -34,16 +34,10 @@ class Qsgd(CompressionPart):
     may lengthen a row, so the clip comes after it.
     """
 
-    linear: ClassVar[bool] = False
-    fresh: ClassVar[bool] = False
-
     levels: int = Field(4, ge=1, le=32767)
     """Levels above zero, s."""
     bucket: int = Field(512, ge=1)
     """How many numbers share a norm."""
-
-    def length(self, shapes: Shapes) -> int:
-        return shapes.length
 
     def bits(self, shapes: Shapes) -> float:
         d = shapes.length
@@ -66,9 +60,6 @@ class Qsgd(CompressionPart):
         levels = (part.abs() / norms.clamp(min=1e-30) * self.levels + chance).floor()
         rounded: Tensor = part.sign() * norms * levels / self.levels
         return rounded
-
-    def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        return released, memory
 
 
 def _uniforms(keys: Keys, rows: Tensor) -> Tensor:

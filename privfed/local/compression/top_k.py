@@ -5,20 +5,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.compression.compression import CompressionPart, Sending
-from privfed.local.objective import Memory
+from privfed.local.compression.row_by_row import Biased
 from privfed.vector import Shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TopK(CompressionPart):
+class TopK(Biased):
     """Each client's largest coordinates, and where they are.
 
     A client sends 32 bits and a place for each of fraction d numbers (or all, where that is less),
@@ -27,20 +26,10 @@ class TopK(CompressionPart):
     before it is summed.
     """
 
-    linear: ClassVar[bool] = False
-    fresh: ClassVar[bool] = False
-
     fraction: float = Field(0.1, gt=0, le=1)
     """Which part of the coordinates is sent."""
     error_feedback: bool = True
     """Whether clients remember what was left off, and send it later: for clients that return."""
-
-    @property
-    def keeps(self) -> int:
-        return int(self.error_feedback)
-
-    def length(self, shapes: Shapes) -> int:
-        return shapes.length
 
     def bits(self, shapes: Shapes) -> float:
         place = math.ceil(math.log2(shapes.length + 1))
@@ -49,13 +38,6 @@ class TopK(CompressionPart):
     def _count(self, d: int) -> int:
         return max(1, round(self.fraction * d))
 
-    def encode(
-        self, updates: Tensor, error: Tensor | None, sending: Sending
-    ) -> tuple[Tensor, Tensor | None]:
-        corrected = updates if error is None else updates + error
-        largest = corrected.abs().topk(self._count(corrected.shape[1]), dim=1).indices
-        sent = torch.zeros_like(corrected).scatter_(1, largest, corrected.gather(1, largest))
-        return sent, None if error is None else corrected - sent
-
-    def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        return released, memory
+    def shortened(self, rows: Tensor) -> Tensor:
+        largest = rows.abs().topk(self._count(rows.shape[1]), dim=1).indices
+        return torch.zeros_like(rows).scatter_(1, largest, rows.gather(1, largest))
