@@ -63,8 +63,8 @@ def test_a_decoded_release_is_right_on_average_over_the_coins(part):
     row, rounds = normal(1), 3000
     decoded = []
     for number in range(rounds):
-        told = sending(number)
-        decoded.append(part.decode(part.encode(row, None, told)[0][0], told, {})[0])
+        asked = sending(number)
+        decoded.append(part.decode(part.encode(row, None, asked)[0][0], asked, {})[0])
     mean, error = torch.stack(decoded).mean(0), torch.stack(decoded).std(0) / math.sqrt(rounds)
     assert ((mean - row[0]).abs() <= 5 * error + 1e-6).all()
     unscaled = mean * part.length(SHAPES) / D
@@ -152,11 +152,11 @@ def played(part, updates, memory):
     first, _ = part.encode(updates, None, sending(broadcast=exchange.broadcast))
     with pytest.raises(StopIteration) as end:
         asking.send(first.mean(0))
-    told = sending(broadcast={**sending().broadcast, **end.value.value})
-    second, _ = part.encode(updates, None, told)
+    asked = sending(broadcast={**sending().broadcast, **end.value.value})
+    second, _ = part.encode(updates, None, asked)
     assert first.shape == second.shape == (len(updates), part.length(SHAPES))
     assert (first.norm(dim=1) <= updates.norm(dim=1) + 1e-6).all()
-    return part.decode(second.mean(0), told, memory)
+    return part.decode(second.mean(0), asked, memory)
 
 
 def test_power_sgd_is_its_papers_algorithm():

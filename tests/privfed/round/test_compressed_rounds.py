@@ -118,8 +118,8 @@ def test_the_exchanges_are_about_one_training(tmp_path):
     first = part.encode(updates, None, Sending(space, 1, next(asking).broadcast))[0].mean(0)
     with pytest.raises(StopIteration) as end:
         asking.send(first)
-    told = Sending(space, 1, end.value.value)
-    update, _ = part.decode(part.encode(updates, None, told)[0].mean(0), told, {})
+    asked = Sending(space, 1, end.value.value)
+    update, _ = part.decode(part.encode(updates, None, asked)[0].mean(0), asked, {})
     objective = compressed(Sgd(), part, 3, shapes.by_name)
     after = full_batches(tmp_path / "sent", objective).run()
     torch.testing.assert_close(after.params - params, update, rtol=1e-4, atol=1e-6)
