@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from privfed.config.config import Config, Raw, Resolved
+from privfed.config.config import Config, Raw
 from privfed.config.mistakes import Mistake, mistakes
+from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
 from privfed.models.loss import Loss

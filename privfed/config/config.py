@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +21,7 @@ from attacks.types import Attack, Knowledge
 from defenses.types import Rule
 from privfed.config.attack_keys import AttackKeys, expected_hostile
 from privfed.config.chosen import Chosen
+from privfed.config.resolved import Resolved
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,
@@ -63,25 +63,6 @@ from privfed.server.optimizer import ServerOptimizer
 
 Raw = dict[str, dict[str, Any]]
 WITH_WEIGHTS = "the module that was passed"
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What a plan solved for, as its run's file keeps it: see `Config`."""
-
-    noise_multiplier: float | None = None
-    admitted: int = 0
-    chosen: Chosen | None = None
-    evaluation_admitted: int = 0
-
-    @classmethod
-    def read(cls, stated: Any) -> Resolved:
-        """What a file states under "resolved"; nothing, where that is none of ours."""
-        kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
-        stated = stated if isinstance(stated, dict) else {}
-        usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}
-        usable = {k: value for k, value in usable.items() if 0 <= value < math.inf}
-        return cls(**usable, chosen=Chosen.from_json(stated.get("chosen")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,14 +282,7 @@ class Config:
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
         if self.noise_multiplier is not None:
-            admitted = {
-                key: value
-                for key in ("admitted", "evaluation_admitted")
-                if (value := getattr(self, key))
-            }
-            chosen = {"chosen": self.chosen.to_json()} if self.chosen else {}
-            solved = {"noise_multiplier": self.noise_multiplier, **admitted, **chosen}
-            nested["resolved"] = solved
+            nested["resolved"] = self.resolved.to_json()
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:

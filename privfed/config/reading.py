@@ -8,8 +8,9 @@ from typing import Any
 
 from accounting.documents import from_toml
 from privfed.config.assembly import assembled
-from privfed.config.config import Config, Raw, Resolved, with_given
+from privfed.config.config import Config, Raw, with_given
 from privfed.config.overrides import assign, override
+from privfed.config.resolved import Resolved
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,

@@ -87,9 +87,7 @@ class Compressed:
         """The objective's exchanges, then the compression's."""
         extra = yield from self.objective.prelude(params, memory)
         broadcast = {"params": params, **extra, _NUMBER: memory[_NUMBER] + 1}
-        besides = yield from self.compression.asked(
-            self._sending(broadcast), _of_compression(memory)
-        )
+        besides = yield from self.compression.asked(self._sending(broadcast), _part_of(memory))
         return {**broadcast, **besides}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
@@ -138,7 +136,7 @@ class Compressed:
     ) -> tuple[Tensor, Memory]:
         """The update of what was released, as the objective concludes from it."""
         sending = self._sending(broadcast)
-        update, state = self.compression.decode(released, sending, _of_compression(memory))
+        update, state = self.compression.decode(released, sending, _part_of(memory))
         delta, after = self.objective.conclude(broadcast, update, memory, cohorts)
         here = {_PREFIX + name: value for name, value in state.items()}
         return delta, {**after, **here, _NUMBER: memory[_NUMBER] + 1}
@@ -175,7 +173,7 @@ class CompressedPersonal(Compressed):
         return self.objective.personal(broadcast, self._parted(state, broadcast)[0], measured)
 
 
-def _of_compression(memory: Memory) -> Memory:
+def _part_of(memory: Memory) -> Memory:
     """The compression's part of a memory, by its own names."""
     names = (name for name in memory if name.startswith(_PREFIX) and name != _NUMBER)
     return {name.removeprefix(_PREFIX): memory[name] for name in names}
