@@ -107,18 +107,19 @@ def _two_exchanges(config: Config) -> Iterator[str]:
     if config.compression.exchanges == 1:
         return
     try:
-        plain = not rule_of(config).robust
+        rule = rule_of(config)
     except Refused:
         return
-    if not plain:
+    if config.mechanism.joint:
+        yield (
+            f"{_named(config)} puts two sums of one cohort together, and under privacy.mechanism = "
+            f"{config.names['mechanism']!r} the server is sent rows; use "
+            'privacy.mechanism = "gaussian", or compression.name = "low_rank"'
+        )
+    elif rule.robust:
         yield (
             f"{_named(config)} puts two sums of one cohort together, and aggregation.rule = "
             f'{config.names["rule"]!r} is for rows of which each is an update; use "mean"'
-        )
-    if config.mechanism.joint:
-        yield (
-            f"{_named(config)} has two exchanges a round, and privacy.mechanism = "
-            f"{config.names['mechanism']!r} has a proof for plain rows; use another of the two"
         )
     if config.client_mechanism.private:
         yield (

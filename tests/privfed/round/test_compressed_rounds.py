@@ -269,6 +269,11 @@ REFUSED = {
         ("compression.name=power_sgd", "aggregation.rule=norm_bound"),
         "puts two sums of one cohort together",
     ),
+    "noise that clients share of rows": (
+        ("compression.name=power_sgd", "privacy.mechanism=pairwise_gaussian", SILOS,
+         "cohort.sampler=full", "cohort.size=0"),
+        '^compression.name = \'power_sgd\' puts two sums .* the server is sent rows; use [^\\n]*$',
+    ),
     "attackers of two messages": (
         ("compression.name=power_sgd", "attack.name=sign_flip", "attack.fraction=0.2"),
         "simulated for one",
