@@ -18,5 +18,5 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
         sent += f", {compression.exchanges} times"
     if not plan.mechanism.private:
         return {"compression": sent}
-    about = f"about {forecast.shortening:.2g} times as long as an update"
-    return {"compression": f"{sent}; clipped as it is sent, {about}"}
+    shorter = f"{forecast.shortening:.2g} times " if forecast.shortening < 1.0 else ""
+    return {"compression": f"{sent}; clipped as it is sent, about {shorter}as long as an update"}

@@ -229,10 +229,17 @@ def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
     assert down["power_sgd"] - down["none"] == pytest.approx(4 * 4 * 2 * (64 + 6))
 
 
-def test_a_plan_says_what_is_sent_and_what_the_clip_is_for():
-    words = [f"--set={key}" for key in (*SMALL, "compression.name=random_mask")]
-    shown = " ".join(run("check", *words).output.split())
-    assert "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times" in shown
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("random_mask", "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times as"),
+        ("sign", "sign: each row is written down by itself; clipped as it is sent, about as long"),
+    ],
+    ids=["mask", "sign"],
+)
+def test_a_plan_says_what_is_sent_and_what_the_clip_is_for(name, row):
+    words = [f"--set={key}" for key in (*SMALL, f"compression.name={name}")]
+    assert row in " ".join(run("check", *words).output.split())
 
 
 REFUSED = {
