@@ -6,7 +6,10 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
+from accounting.choosing.repetitions import Repetitions
+from privfed.config.chosen import Chosen
 from privfed.config.reading import load, overridden, read_resolved
+from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.local.objectives.sgd import Sgd
@@ -115,6 +118,12 @@ def test_the_interfaces_own_example_is_a_run(run_file):
 def test_what_is_written_reads_back_equal(overrides):
     config = plan(load(None, overrides)).config
     assert read_resolved(config.toml()) == config
+
+
+def test_what_a_plan_solved_for_reads_back_equal():
+    chosen = Chosen(Repetitions(1.0, 0.1), "a" * 64)
+    for solved in (Resolved(2.5), Resolved(2.5, 3, None, 4), Resolved(0.0, 0, chosen)):
+        assert Resolved.read(solved.to_json()) == solved
 
 
 def test_a_resolved_file_used_as_a_run_file_is_calibrated_afresh(run_file):

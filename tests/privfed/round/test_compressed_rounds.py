@@ -22,12 +22,14 @@ from privfed.local.compression.random_mask import RandomMask
 from privfed.local.compression.sign import Sign
 from privfed.local.compression.top_k import TopK
 from privfed.local.exchange import Exchange
+from privfed.local.objective import LocalStep
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.objectives.worker_momentum import WorkerMomentum
 from privfed.plan.plan import plan
 from privfed.plan.rule import message_length
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.report.page.run_facts import run_facts
 from privfed.run.check import check
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
@@ -159,6 +161,44 @@ def test_an_objectives_state_and_what_was_left_off_lie_beside_each_other(tmp_pat
     assert not states[:, d:].any()
 
 
+class Remembering(Sgd):
+    """An objective that does everything by its state `[c, d]`."""
+
+    keeps = 1
+
+    def origin(self, broadcast, state, measured):
+        return state
+
+    def carry(self, broadcast, state):
+        return state
+
+    def anchor(self, w, broadcast, state, carried):
+        return state
+
+    def direction(self, grad, w, broadcast, state):
+        return state
+
+    def personal(self, broadcast, state, measured):
+        return state
+
+
+def test_an_objective_is_given_its_state_without_what_was_left_off():
+    objective = compressed(Remembering(), TopK(), 0)
+    zeros, counts = torch.zeros(2, 3), torch.ones(2)
+    both = torch.tensor([1.0, 1, 1, 2, 2, 2]).expand(2, -1)
+    step = LocalStep(zeros, zeros, None, both, None, 0, counts, counts, 0.1)
+    broadcast = {"params": torch.zeros(3)}
+    given = (
+        objective.origin(broadcast, both, None),
+        objective.carry(broadcast, both),
+        objective.anchor(zeros, broadcast, both, None),
+        objective.along(step, broadcast)[0],
+        objective.personal(broadcast, both, None),
+    )
+    for state in given:
+        assert state.tolist() == [[1.0] * 3] * 2
+
+
 def test_a_model_of_ones_own_and_what_stays_lie_before_what_was_left_off(tmp_path):
     """Ditto's personal model, and a head that stays, go as they do where nothing is left off."""
     kinds = {"ditto": "client.objective=ditto", "head": 'model.local=["1.bias"]'}
@@ -210,8 +250,9 @@ def test_secure_sums_carry_what_is_sent_and_noise_is_for_its_length(tmp_path):
         (("compression.name=power_sgd",), 2 * 4 * 21),
         (("compression.name=random_mask", "compression.fraction=0.5", "privacy.mechanism=none"),
          4 * 11),
+        (("compression.name=sign", "privacy.mechanism=none"), (21 + 32) / 8 + 4),
     ],
-    ids=["mask", "sign", "power_sgd of a small model", "mask with a weight"],
+    ids=["mask", "sign", "power_sgd of a small model", "mask with a weight", "sign with a weight"],
 )  # fmt: skip
 def test_bytes_are_those_that_are_sent(words, up):
     drop = ["privacy.noise_multiplier=2.0"] if "privacy.mechanism=none" in words else []
@@ -311,6 +352,25 @@ def test_what_has_no_proof_or_no_use_is_refused_by_name(case):
     words, reason = REFUSED[case]
     with pytest.raises(Refused, match=reason):
         plan(small(*words))
+
+
+@pytest.mark.parametrize("name", ["count_sketch", "sign"])
+def test_noise_that_cancels_over_rounds_goes_where_places_stay_what_they_are(name):
+    words = ("privacy.mechanism=blt", "cohort.sampler=cyclic", "cohort.separation=3")
+    sized = (*words, "cohort.size=0")
+    assert plan(small(*sized, f"compression.name={name}")).event == plan(small(*sized)).event
+
+
+def test_what_clients_measure_is_sent_at_once():
+    words = ("evaluation.by=clients", "evaluation.every=7", "compression.name=power_sgd")
+    assert plan(small(*words), measures=2).evaluation.cost.exchanges == 1
+
+
+def test_a_report_says_the_bytes_that_the_run_was_forecast(tmp_path):
+    words = ("model.name=mlp", "compression.name=power_sgd", "run.rounds=1")
+    trained(tmp_path, *words)
+    expected, exchange = check(small(*words)).forecast, run_facts(tmp_path).exchange
+    assert (exchange.up, exchange.down) == (expected.up, expected.down)
 
 
 class Anchored(Sgd):
