@@ -144,6 +144,7 @@ KEYS = {
     "discrete": ("privacy.mechanism=discrete_gaussian",),
     "passes": ("aggregation.rule=geometric_median",),
     "two exchanges": ("client.objective=feddane",),
+    "fewer bytes": ("compression.name=power_sgd", "compression.rank=1", "model.name=mlp"),
     "everybody": ("cohort.sampler=full", "cohort.size=0"),
     "central": ("privacy.mechanism=gaussian",),
     "evaluation": ("evaluation.by=clients", "evaluation.every=2", "run.rounds=4"),
