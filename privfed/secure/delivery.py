@@ -74,9 +74,7 @@ class Delivery:
             yield
         except Aborted as aborted:
             first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            named = Aborted(f"{aborted}{first}")
-            named.culprits = aborted.culprits
-            raise named from aborted
+            raise Aborted(f"{aborted}{first}") from aborted
         finally:
             for culprit in self.server.culprits:
                 self.session.accuse(culprit)

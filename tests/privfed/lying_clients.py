@@ -185,7 +185,7 @@ def played(trial):
             ask(host.proceed(), step)
         words, _ = host.total()
     except Aborted as aborted:
-        return Outcome(None, None, aborted.culprits, host, str(aborted))
+        return Outcome(None, None, host.culprits, host, str(aborted))
     total = sum(rows[who] + _noise(who, noises[who], host) for who in host._senders)
     opened = CODEC.unwrap(words.astype(np.uint64)).tolist()
     return Outcome(opened, total.tolist(), host.culprits, host)

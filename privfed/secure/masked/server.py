@@ -116,17 +116,16 @@ class MaskingServer:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Who was proved to lie so far. An abort names them too."""
+        """Who was proved to lie so far, in order."""
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except Aborted as aborted:
+        except Aborted:
             if self._complaints:  # of a sum that came out nothing was lost: they name nobody then
                 self._blame.count(self._complaints.values())
-            aborted.culprits = self.culprits
             raise
 
     def _require_alive(self) -> None:
