@@ -66,8 +66,8 @@ def test_every_secret_and_key_is_drawn_for_one_exchange(dealings):
     ring = ring_of(3, first)
     for of in (first, replace(first, exchange=1)):
         called(3, of, ring)
-    (one, mine, keys), (other, theirs, more) = dealings
-    assert one != other
+    (agreed, mine, keys), (later, theirs, more) = dealings
+    assert agreed != later
     assert len({*mine, *theirs}) == 2 * len(NAMES)
     assert len({*keys, *more}) == len(keys) + len(more) > 2
 

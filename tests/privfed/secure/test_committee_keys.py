@@ -40,20 +40,20 @@ def secrets_of(ring):
 
 def test_two_rings_agree_in_each_exchange_and_keep_nothing_of_those_they_took(run):
     """Also where one of them was not called for a while, or for some exchanges of a round."""
-    one, other = run.ring(3), run.ring(8)
+    third, eighth = run.ring(3), run.ring(8)
     for skipped in ((0, 1), (1, 0), (2, 3)):
-        one.take(*skipped)
-    used = [one.take(*exchange) for exchange in ((2, 4), (5, 0), (5, 1))]
+        third.take(*skipped)
+    used = [third.take(*exchange) for exchange in ((2, 4), (5, 0), (5, 1))]
     for exchange, theirs in zip(((2, 4), (5, 0), (5, 1)), used, strict=True):
-        assert other.take(*exchange)[3] == theirs[8]
-        for ring in (one, other):
+        assert eighth.take(*exchange)[3] == theirs[8]
+        for ring in (third, eighth):
             assert not {*theirs.values()} & secrets_of(ring)
     assert len({secret for each in used for secret in each.values()}) == 3 * len(NAMES)
-    assert not any(isinstance(value, KeyPair) for value in vars(one).values())
+    assert not any(isinstance(value, KeyPair) for value in vars(third).values())
     for past in ((5, 1), (5, 0), (4, 9)):
         with pytest.raises(BadMessage, match="answered already"):
-            one.take(*past)
-    assert one.take(5, 2) != used[-1]
+            third.take(*past)
+    assert third.take(5, 2) != used[-1]
 
 
 def fixed(nonce):

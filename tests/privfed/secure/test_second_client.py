@@ -162,8 +162,8 @@ def few(inbox, most):
 @pytest.mark.parametrize("policy, kind, lie, fault", LIES.values(), ids=LIES)
 def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
     def change(who, message):
-        told = who == 8 and isinstance(message, kind)
-        return replace(message, **lie(message)) if told else message
+        lies = who == 8 and isinstance(message, kind)
+        return replace(message, **lie(message)) if lies else message
 
     table = Table(policy, seconds=(8,)).play({18: 1}, change)
     assert table.faults == [f"8: {fault}"]
