@@ -17,7 +17,7 @@ from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.graph import graph_seed
+from privfed.secure.masked.graphs.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
 from privfed.secure.masked.server import MaskingServer

@@ -10,7 +10,7 @@ from sets_of_clients import closed_parts, cut_off
 from privfed.secure.limits import Limits
 from privfed.secure.masked import graph as graphs
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.graph import Graph, RandomGraph
+from privfed.secure.masked.graphs.graph import Graph, RandomGraph
 from privfed.secure.masked.messages.attestation import Attestation
 
 

@@ -12,10 +12,11 @@ from second_client import LABELS, Refusal
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.graph import Policy, RandomGraph
+from privfed.secure.masked.graphs.graph import RandomGraph
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.wire import encode
+from privfed.secure.masked.policy import Policy
 from privfed.secure.summation import Aborted
 
 GONE = {18: 1, 13: 2, 23: 2, 28: 3, 53: 4}

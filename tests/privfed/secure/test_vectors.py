@@ -13,9 +13,9 @@ from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.table_sampler import skellam_table
 from privfed.privacy.noise.uniforms import REST
 from privfed.secure.agreement import PROTOCOL
-from privfed.secure.masked import random_graph
 from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
-from privfed.secure.masked.graph import neighbours
+from privfed.secure.masked.graphs import random_graph
+from privfed.secure.masked.graphs.circle import neighbours
 from privfed.secure.masked.layered_noise import next_layer
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
