@@ -81,7 +81,7 @@ def _graph(policy: Policy, clients: int) -> Graph:
     corrupt = policy.corrupt(clients)
     lost = policy.lost(clients)
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
-    if sparse and (circular := circle.sparsest_shape(clients, corrupt, lost, policy.neighbours)):
+    if sparse and (circular := circle.sparsest_circle(clients, corrupt, lost, policy.neighbours)):
         return Graph(clients, *circular, clients - lost)
     drawn = policy.threat == "lying" and not policy.layered and clients > COMPLETE
     if drawn and (shape := random_graph.sparsest_shape(clients, corrupt, lost)):

@@ -24,14 +24,14 @@ _CORRECT = 20
 """The eta of Bell et al., in bits."""
 
 
-class Shape(NamedTuple):
+class CircleShape(NamedTuple):
     """How many neighbours each client has, and how many of them have to stay."""
 
     degree: int
     threshold: int
 
 
-def sparsest_shape(clients: int, corrupt: int, lost: int, degree: int = 0) -> Shape | None:
+def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
     """The sparsest graph that keeps the promises; None where the complete one is no larger.
 
     Of `corrupt` that may collude and `lost` that may drop out. With a `degree`, that one. Raises
@@ -48,7 +48,7 @@ def sparsest_shape(clients: int, corrupt: int, lost: int, degree: int = 0) -> Sh
     threshold = _keeps(clients, corrupt, lost, least)
     if threshold is None and degree:
         raise Aborted(f"secure.neighbours = {degree} are too few for these clients and colluders")
-    return Shape(least, threshold) if threshold else None
+    return CircleShape(least, threshold) if threshold else None
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
