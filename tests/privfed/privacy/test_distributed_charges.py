@@ -211,6 +211,12 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
     assert (part.added(limits) == 1.0) == (byzantine == 0)
 
 
+def test_of_layers_colluders_know_as_much_as_if_all_were_missing_that_may():
+    """Also where the threshold lets none be missing: of 60 clients 3 collude, and know 3 / 30."""
+    limits = Limits(80, tolerance=0.5, size=41, layered=True)
+    assert MaskedSums(threshold=1.0, colluders=0.05).colluding(limits) >= 3 / 30
+
+
 def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():
     """Of 80 who share keys 64 stay: 16 hostile ones are a quarter of these, and 8 collude."""
     planned = plan(small(*LAYERED, "aggregation.byzantine=16"), length=50)

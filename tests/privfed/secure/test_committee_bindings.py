@@ -220,6 +220,19 @@ def test_a_card_of_a_client_that_nobody_knows_is_refused():
     assert refused.value.fault == "unknown client"
 
 
+@pytest.mark.parametrize(
+    "public, nonce",
+    [(KeyPair(A).public, B[:-1]), (KeyPair(A).public + b"n", B[1:])],
+    ids=["nonce", "both"],
+)
+def test_a_card_with_a_key_or_a_nonce_of_another_length_is_refused(public, nonce):
+    """Else bytes of one could be taken for the other's under one hash."""
+    book = simulated_keys(NAMES).book
+    card = KeyCard(book.run, 8, public, nonce).signed(client_identity(8))
+    with pytest.raises(BadMessage, match="of another length"):
+        replace(book, cards={**book.cards, 8: card}).check()
+
+
 def test_a_card_with_which_nobody_could_agree_names_its_client():
     """Else one client would stop every ring of the run, unnamed."""
     book = simulated_keys(NAMES).book
