@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from accounting.events import Event
 from privfed.errors import LiarsProved
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
-from privfed.secure.aborts import refuse_uncharged_aborts, tells_who_was_drawn
+from privfed.secure.aborts import tells_who_was_drawn
 from privfed.secure.culprit import Culprit
 
 COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
@@ -49,15 +50,29 @@ def hostile_limit(plan: Plan) -> HostileLimit | None:
 
 def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
     """Raises `LiarsProved` before a `round` whose charge would not hold with these `culprits`."""
-    if not plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
-        events = filter(None, (plan.event_in(round), plan.other_in(round)))
-        refuse_uncharged_aborts(culprits, events)
+    refuse_uncharged_aborts(plan, culprits, (plan.event_in(round), plan.other_in(round)))
     limit = hostile_limit(plan)
     if limit and culprits > limit.most:
         raise LiarsProved(
             f"{_proved(culprits, limit.parties)} (excluded.jsonl), and epsilon holds while "
             f"{limit}: whoever lies may have left out its part of the noise. No further round is "
             f"charged. Begin a new run without who lied, or with {_raised(limit, culprits)}"
+        )
+
+
+def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | None]) -> None:
+    """Raises `LiarsProved` where `culprits` are left out, and an abort would tell who was drawn.
+
+    Aborts are charged for clients that drop out by coins. One that is left out is missing whenever
+    it is drawn: sums abort more often than `events`, of a round of the plan, are charged for.
+    """
+    if culprits and _telling(plan, events):
+        raise LiarsProved(
+            "clients proved to lie in secure sums, and left out since (excluded.jsonl): "
+            f"{culprits}. Without them sums abort more often than was charged, which tells who "
+            "was drawn, and epsilon rests on that being a secret. The model of the last checkpoint "
+            "holds what is claimed of it; begin a new run without these clients, or with a sampler "
+            'whose draw is no secret: cohort.sampler = "full" or "cyclic"'
         )
 
 
@@ -116,8 +131,15 @@ def liars_in_words(plan: Plan) -> str:
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
     """Whether an ε of any of the plan's rounds does, and a client's absence would tell of it."""
-    if plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
-        return False
     plans = filter(None, (plan, plan.evaluation))
-    events = filter(None, (event for each in plans for event in (each.event, each.other)))
-    return any(map(tells_who_was_drawn, events))
+    return _telling(plan, (event for each in plans for event in (each.event, each.other)))
+
+
+def _telling(plan: Plan, events: Iterable[Event | None]) -> bool:
+    """Whether who is missing tells who was drawn, on which one of `events` rests.
+
+    Whether sites stay tells of nobody's coins.
+    """
+    if plan.cost.limits.sites:
+        return False
+    return any(map(tells_who_was_drawn, filter(None, events)))

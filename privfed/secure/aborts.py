@@ -8,7 +8,6 @@ draw is no secret, dropping out follows public coins, and aborts cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from scipy import stats
 from accounting.events import Event
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
-from privfed.errors import LiarsProved, Refused
+from privfed.errors import Refused
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness
 from privfed.secure.summation import Summation
@@ -135,22 +134,6 @@ def refuse_aborts(once: float, slack: float, delta: float) -> None:
             "secure.threshold, secure.minimum or cohort.dropout, or use a sampler whose draw is no "
             "secret: "
             'cohort.sampler = "full" or "cyclic"'
-        )
-
-
-def refuse_uncharged_aborts(excluded: int, events: Iterable[Event]) -> None:
-    """Raises `LiarsProved` where clients are left out, and an abort would tell who was drawn.
-
-    Aborts are charged for clients that drop out by coins. One that is left out is missing whenever
-    it is drawn: sums abort more often than that.
-    """
-    if excluded and any(map(tells_who_was_drawn, events)):
-        raise LiarsProved(
-            "clients proved to lie in secure sums, and left out since (excluded.jsonl): "
-            f"{excluded}. Without them sums abort more often than was charged, which tells who "
-            "was drawn, and epsilon rests on that being a secret. The model of the last checkpoint "
-            "holds what is claimed of it; begin a new run without these clients, or with a sampler "
-            'whose draw is no secret: cohort.sampler = "full" or "cyclic"'
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from privfed.secure.dropout import Leaves
@@ -26,8 +27,8 @@ class Wire:
 class Delivery:
     """Brings the `server`'s messages to its `clients`, and their answers back, each by `handle`.
 
-    `leaves` says when who drops out. Who is refused by name, or refuses, counts as dropped;
-    `faults` lists the names.
+    The `session` says who drops out when, and is told the server's `culprits`. Who is refused by
+    name, or refuses, counts as dropped; `faults` lists the names.
     """
 
     wire: Wire
@@ -35,8 +36,15 @@ class Delivery:
     decode: Callable[[bytes], Any]
     server: Any
     clients: Mapping[int, Any]
-    leaves: Mapping[int, int]
+    session: Session
     faults: list[str] = field(default_factory=list)
+
+    @cached_property
+    def leaves(self) -> dict[int, int]:
+        """When each client leaves."""
+        clients = self.session.clients.tolist()
+        leaves = self.session.leaves.tolist() or [Leaves.NEVER] * len(clients)
+        return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
         """Deliver messages to who has not left by `stage`, and their answers to the server."""
@@ -60,19 +68,13 @@ class Delivery:
         return None if data is None else self.decode(data)
 
     @contextmanager
-    def naming_faults(self) -> Iterator[None]:
-        """An abort says what was refused first."""
+    def accusing(self) -> Iterator[None]:
+        """Accuse whom the server proved to lie by then; an abort says what was refused first."""
         try:
             yield
         except Aborted as aborted:
             first = f" (first refused: {self.faults[0]})" if self.faults else ""
-            named = Aborted(f"{aborted}{first}")
-            named.culprits = aborted.culprits
-            raise named from aborted
-
-
-def leaves_of(session: Session) -> dict[int, int]:
-    """When each client of the session leaves it."""
-    clients = session.clients.tolist()
-    leaves = session.leaves.tolist() or [Leaves.NEVER] * len(clients)
-    return dict(zip(clients, leaves, strict=True))
+            raise Aborted(f"{aborted}{first}") from aborted
+        finally:
+            for culprit in self.server.culprits:
+                self.session.accuse(culprit)

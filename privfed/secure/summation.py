@@ -147,12 +147,7 @@ def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
 
 
 class Aborted(Exception):
-    """A sum that cannot be completed. Its round is charged and consumed, never repeated.
-
-    `culprits` are who was proved to lie in it.
-    """
-
-    culprits: tuple[Culprit, ...] = ()
+    """A sum that cannot be completed. Its round is charged and consumed, never repeated."""
 
 
 class Accumulator(Protocol):

@@ -207,7 +207,7 @@ def left_kernel(matrix):
     Numbers above half the prime are negative. Each vector has a place of its own, where it is 1.
     """
     count = len(matrix)
-    rows = [[*row, *(int(at == own) for at in range(count))] for own, row in enumerate(matrix)]
+    rows = [[*row, *(int(at == place) for at in range(count))] for place, row in enumerate(matrix)]
     width, solved = len(rows[0]) - count if rows else 0, 0
     for column in range(width + count):
         if column == width:

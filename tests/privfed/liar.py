@@ -155,7 +155,7 @@ class Opened:
 
     of: tuple[Honest, ...]
     total: np.ndarray
-    kept: tuple[int, ...]
+    staying: tuple[int, ...]
 
 
 class World:
@@ -400,7 +400,7 @@ def judge(world):
             raise Broken(f"a sum of {honest} of {clients}")
         if setting.layers:
             corrupt, parties = setting.policy.corrupt(clients), setting.policy.counted_of(clients)
-            left = sum(setting.layers.remaining(parties, kept).variance for kept in each.kept)
+            left = sum(setting.layers.remaining(parties, count).variance for count in each.staying)
             due = least_noise(setting.layers, parties, honest, corrupt)
             if left < due * (1 - 1e-9):
                 raise Broken(f"noise of variance {left:g} of {due:g}")

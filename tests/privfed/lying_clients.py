@@ -12,7 +12,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked import evidence, server, unmasking
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected
-from privfed.secure.masked.graph import graph_seed
+from privfed.secure.masked.graphs.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.unmasking import Vote
@@ -185,7 +185,7 @@ def played(trial):
             ask(host.proceed(), step)
         words, _ = host.total()
     except Aborted as aborted:
-        return Outcome(None, None, aborted.culprits, host, str(aborted))
+        return Outcome(None, None, host.culprits, host, str(aborted))
     total = sum(rows[who] + _noise(who, noises[who], host) for who in host._senders)
     opened = CODEC.unwrap(words.astype(np.uint64)).tolist()
     return Outcome(opened, total.tolist(), host.culprits, host)

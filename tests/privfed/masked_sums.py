@@ -9,7 +9,7 @@ from privfed.secure.delivery import Wire
 from privfed.secure.dropout import SENDS
 from privfed.secure.identities import client_identity
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.graph import Graph
+from privfed.secure.masked.graphs.graph import Graph
 from privfed.secure.masked.messages import wire
 from privfed.secure.summation import Session
 from privfed.streams import Streams

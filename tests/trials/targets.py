@@ -339,7 +339,7 @@ def _messages(folder: Path) -> list[Files]:
     advertise = messages.Advertise(context, 3, key, key, key, signature=signature)
     pairs, texts = ((1, 5), (2, 2**100)), ((2, b"sealed"), (3, b"sealet"))
     attestation = Attestation(3, (1, 9), signature)
-    whole = (
+    every = (
         messages.Invitation(key, 1, 0, key, 16, 10, key),
         advertise,
         messages.Roster(context, (1, 3), (key, key), 1, 2, key, (advertise, advertise)),
@@ -351,8 +351,8 @@ def _messages(folder: Path) -> list[Files]:
         messages.Votes(context, (messages.Vote(context, 1, signature),) * 2),
         messages.Unmask(context, 1, pairs, pairs[:1], ((1, 1, 5), (2, 3, 2**100))),
     )
-    assert {type(message).kind for message in whole} == messages._FORMS._kinds.keys()
-    return [{"message": messages.encode(message)} for message in whole]
+    assert {type(message).kind for message in every} == messages._FORMS._kinds.keys()
+    return [{"message": messages.encode(message)} for message in every]
 
 
 def decoded(place: Path) -> None:
@@ -366,7 +366,7 @@ def _to_committees(folder: Path) -> list[Files]:
     call = committees.Call(1, 0, key, 16, 10, key, (1, 3, 8))
     dealt = Dealt(digest * 3, b"corrections" * 9, digest * 3)
     sealed = (bytes(committees.SEALED),) * 3
-    whole = (
+    every = (
         call,
         committees.Contribution(key, 3, sealed, dealt, b"words" * 9, signature=signature),
         committees.MemberInbox(key, ((1, sealed[0]), (8, sealed[1]))),
@@ -374,8 +374,8 @@ def _to_committees(folder: Path) -> list[Files]:
         committees.Ballots(key, (committees.MemberVote(3, signature),) * 2),
         committees.Disclosure(key, 3, ((1, b"numbers" * 9), (8, b"")), signature=signature),
     )
-    assert {type(message).kind for message in whole} == committees._FORMS._kinds.keys()
-    return [{"message": committees.message_bytes(message)} for message in whole]
+    assert {type(message).kind for message in every} == committees._FORMS._kinds.keys()
+    return [{"message": committees.message_bytes(message)} for message in every]
 
 
 def decoded_by_committees(place: Path) -> None:

@@ -24,7 +24,7 @@ from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.graph import Policy
+from privfed.secure.masked.policy import Policy
 from privfed.secure.primitives import verified
 from privfed.secure.summation import Session
 

@@ -26,6 +26,7 @@ from privfed.errors import Refused
 from privfed.measures.estimate import Estimate
 from privfed.models.form import Form
 from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
+from privfed.plan.liars import refuse_uncharged_aborts
 from privfed.plan.plan import refuse, solve_plan
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
@@ -38,7 +39,6 @@ from privfed.run.recorder import Recorder
 from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
 from privfed.run.world import build_world
-from privfed.secure.aborts import refuse_uncharged_aborts
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
@@ -151,8 +151,7 @@ def _evaluated(
     algorithm, round = evaluating.evaluation, last + 1
     assert algorithm is not None
     event, privacy = algorithm.event(round), setup.plan.config.privacy
-    if not setup.plan.cost.limits.sites:  # whether sites stay tells of nobody's coins
-        refuse_uncharged_aborts(len(directory.exclusions.before(round)), [event])
+    refuse_uncharged_aborts(setup.plan, len(directory.exclusions.before(round)), [event])
     _raise_budget(setup, ledger, event, directory)
     Checkpoint(round, begin.updates, begin.state, ledger.head()).save(directory, setup.network)
     world = build_world(evaluating, directory, ledger, begin)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.server import CommitteeServer
 from privfed.secure.committee.simulated_run import run_of
 from privfed.secure.committee.terms import RoundTerms
-from privfed.secure.delivery import Delivery, Wire, leaves_of
+from privfed.secure.delivery import Delivery, Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import UNLIMITED, Limits
@@ -40,7 +38,7 @@ class CommitteeChannel:
         limits: Limits = UNLIMITED,
         wire: Wire | None = None,
     ) -> None:
-        self._codec, self._accuse = codec, session.accuse
+        self._codec = codec
         everybody = tuple(sorted(session.clients.tolist()))
         self._rows: dict[int, Integers] = {}
         run = run_of(everybody, session.round, session.exchange)
@@ -63,8 +61,8 @@ class CommitteeChannel:
             )
             for who in everybody
         }
-        parties, leaves = (self.server, self.clients), leaves_of(session)
-        self._delivery = Delivery(wire or Wire(), message_bytes, read_message, *parties, leaves)
+        parties = (self.server, self.clients)
+        self._delivery = Delivery(wire or Wire(), message_bytes, read_message, *parties, session)
         self.faults = self._delivery.faults
 
     def send(self, client: int, row: Integers) -> None:
@@ -73,17 +71,8 @@ class CommitteeChannel:
         self._rows.pop(client, None)
 
     def total(self) -> tuple[Integers, int]:
-        with self._accusing():
+        with self._delivery.accusing():
             for _ in range(2):
                 self._delivery.ask(self.server.proceed(), Leaves.BEFORE_UNMASKING)
             words, survivors = self.server.total()
         return self._codec.unwrap(words.astype(np.uint64)), survivors
-
-    @contextmanager
-    def _accusing(self) -> Iterator[None]:
-        try:
-            with self._delivery.naming_faults():
-                yield
-        finally:
-            for culprit in self.server.culprits:
-                self._accuse(culprit)

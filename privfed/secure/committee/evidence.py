@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from privfed.secure.committee.commitments import DIGEST
 from privfed.secure.committee.dealing import commitment_at
@@ -33,10 +33,9 @@ from privfed.secure.committee.terms import RoundTerms, require_survivors
 from privfed.secure.culprit import Culprit, Reason
 from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
 from privfed.secure.identities import Directory
+from privfed.secure.masked.messages.message import read_framed
 from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted
-
-_Kind = TypeVar("_Kind", Call, Ballot, Disclosure, SignedDealing)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class WrongOpening:
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongOpening:
         """The proof with these bytes. Raises `BadMessage`."""
-        return cls(_read(Ballot, context, data), _read(Disclosure, context, data))
+        return cls(read_framed(Ballot, context, data), read_framed(Disclosure, context, data))
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class UnusableDealing:
     @classmethod
     def read(cls, context: bytes, data: Reader) -> UnusableDealing:
         """The proof with these bytes. Raises `BadMessage`."""
-        dealing, count = _read(SignedDealing, context, data), data.count()
+        dealing, count = read_framed(SignedDealing, context, data), data.count()
         return cls(dealing, tuple((data.count(), data.sized()) for _ in range(count)))
 
 
@@ -158,7 +157,7 @@ def proves_a_lie(culprit: Culprit, terms: RoundTerms) -> bool:
         return False
     try:
         data = Reader(culprit.proof)
-        call = _read(Call, data.take(KEY), data)
+        call = read_framed(Call, data.take(KEY), data)
         survivors = tuple(who for (who,) in data.records(NUMBER))
         evidence = kind.read(call.context, data)
         data.end()
@@ -177,10 +176,3 @@ def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
     committee, members = of.committee(call.clients)
     openings = Openings(call.context, call.clients, survivors, committee)
     return Seats(openings, members, terms.book.identities)
-
-
-def _read(kind: type[_Kind], context: bytes, data: Reader) -> _Kind:
-    inner = Reader(data.sized())
-    message = kind.read(context, inner)
-    inner.end()
-    return message

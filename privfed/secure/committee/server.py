@@ -154,7 +154,7 @@ class CommitteeServer:
                 self._culprits[client] = culprit
         stopping = (who for who in self._culprits if good[who] < self._committee.threshold)
         for client in stopping:
-            raise self._aborted(f"wrong dealing: client {client} dealt garbled shares")
+            raise Aborted(f"wrong dealing: client {client} dealt garbled shares")
 
     def _good(self, member: int) -> set[int]:
         """Whose shares a member holds, as they were committed to."""
@@ -192,7 +192,7 @@ class CommitteeServer:
         seeds = {client: self._seeds(client) for client in self._survivors}
         for client, opened in seeds.items():
             if opened is None:
-                raise self._aborted(f"wrong dealing: client {client} did not deal what it uses")
+                raise Aborted(f"wrong dealing: client {client} did not deal what it uses")
             self._opens.remove(self._masks, total, client, opened)
         return self._masks.reduce(total), len(self._survivors)
 
@@ -204,7 +204,7 @@ class CommitteeServer:
             if client in shares
         )
         if len(places) < self._committee.threshold:
-            raise self._aborted(f"too few members could open the shares of client {client}")
+            raise Aborted(f"too few members could open the shares of client {client}")
         texts, dealing = tuple(places[: self._committee.threshold]), self._dealings[client]
         seeds = self._opens.seeds(client, dict(texts), dealing.dealt)
         if seeds is None:
@@ -215,12 +215,7 @@ class CommitteeServer:
         culprit = committee_accusation(evidence, self.call, self._survivors)
         self._culprits.setdefault(evidence.client, culprit)
 
-    def _aborted(self, why: str) -> Aborted:
-        aborted = Aborted(why)
-        aborted.culprits = self.culprits
-        return aborted
-
     def _require(self, left: Collection[int], did: str) -> None:
         """Raises `Aborted` unless enough members are `left`."""
         if len(left) < self._committee.threshold:
-            raise self._aborted(f"too few members of the committee {did}")
+            raise Aborted(f"too few members of the committee {did}")

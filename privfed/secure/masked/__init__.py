@@ -47,7 +47,7 @@ these, against who else may carry messages, and nothing here rests on them.)
    (pinned sites, n all of them, whoever is on the roster), s_i is v / (n - k - d_i): of
    h >= n - k - j, that leaves v.
 
-**Theorem.** On a random graph (`privfed.secure.masked.random_graph`), whose colluders were chosen
+**Theorem.** On a random graph (`graphs.random_graph` here), whose colluders were chosen
 before it was drawn, for each roster that honest clients agreed to, either nothing is opened, or one
 sum: of honest survivors who agreed to it, at least max(least, n - lost) - k of them, if `lost` may
 drop out. It fails with a probability of 2^-40 over 2^80 rosters that the server tries. Noise in

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.delivery import Delivery, Wire, leaves_of
+from privfed.secure.delivery import Delivery, Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.graph import graph_seed
+from privfed.secure.masked.graphs.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
 from privfed.secure.masked.server import MaskingServer
@@ -43,7 +42,7 @@ class MaskedChannel:
         layers: Layers | None = None,
         wire: Wire | None = None,
     ) -> None:
-        self._codec, self._accuse = codec, session.accuse
+        self._codec = codec
         everybody = tuple(session.clients.tolist())
         self._rows: dict[int, Integers] = {}
         directory = client_directory(everybody)
@@ -70,8 +69,8 @@ class MaskedChannel:
             )
             for who in everybody
         }
-        parties, leaves = (self.server, self.clients), leaves_of(session)
-        self._delivery = Delivery(wire or Wire(), encode, decode, *parties, leaves)
+        parties = (self.server, self.clients)
+        self._delivery = Delivery(wire or Wire(), encode, decode, *parties, session)
         self.faults = self._delivery.faults
         self._delivery.ask(dict.fromkeys(everybody, self.server.invitation), 0)
         self._delivery.ask(self._proceed(), Leaves.BEFORE_SHARING)
@@ -86,19 +85,10 @@ class MaskedChannel:
     def total(self) -> tuple[Integers, int]:
         self._delivery.ask(self._proceed(), Leaves.BEFORE_UNMASKING)
         self._delivery.ask(self._proceed(), Leaves.BEFORE_UNMASKING)
-        with self._accusing():
+        with self._delivery.accusing():
             words, survivors = self.server.total()
         return self._codec.unwrap(words.astype(np.uint64)), survivors
 
     def _proceed(self) -> Mapping[int, FromServer]:
-        with self._accusing():
+        with self._delivery.accusing():
             return self.server.proceed()
-
-    @contextmanager
-    def _accusing(self) -> Iterator[None]:
-        try:
-            with self._delivery.naming_faults():
-                yield
-        finally:
-            for culprit in self.server.culprits:
-                self._accuse(culprit)

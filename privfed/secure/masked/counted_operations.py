@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privfed.privacy.codec import Codec
-from privfed.secure.masked.graph import Graph
+from privfed.secure.masked.graphs.graph import Graph
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import Expander
 

@@ -15,16 +15,16 @@ session: what it signed in two sessions does not go together.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from privfed.secure.culprit import Culprit, Reason
-from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
+from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, sized
 from privfed.secure.identities import Directory
 from privfed.secure.masked.derived_keys import commit
 from privfed.secure.masked.layered_noise import next_layer
+from privfed.secure.masked.messages.message import read_framed
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Dealing
 from privfed.secure.masked.messages.sealed_shares import (
@@ -36,12 +36,9 @@ from privfed.secure.masked.messages.sealed_shares import (
     hash_of,
     share_hash,
 )
-from privfed.secure.masked.messages.unmasking import Unmask
-from privfed.secure.masked.shamir import LENGTH, PRIME, reconstruct
+from privfed.secure.masked.messages.unmasking import Unmask, read_open_shares, shares_bytes
+from privfed.secure.masked.shamir import PRIME, reconstruct
 from privfed.secure.primitives import KEY, KeyPair
-
-_SHARE = struct.Struct(f"<Q{LENGTH}s")
-_Kind = TypeVar("_Kind", Invitation, Roster, Unmask, Dealing)
 
 
 def gives_its_secret(
@@ -93,7 +90,7 @@ class WrongShare:
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongShare:
         """The proof with these bytes. Raises `BadMessage`."""
-        unmask = _read(Unmask, context, data)
+        unmask = read_framed(Unmask, context, data)
         return cls(unmask, tuple((data.number(), data.sized()) for _ in range(data.count())))
 
 
@@ -141,16 +138,13 @@ class WrongDealing:
 
     def encoded(self) -> bytes:
         """What follows invitation and roster in a proof."""
-        pairs = [NUMBER.pack(who) + value.to_bytes(LENGTH, "little") for who, value in self.shares]
-        return sized(self.dealing.body()) + COUNT.pack(self.which) + records(pairs)
+        return sized(self.dealing.body()) + COUNT.pack(self.which) + shares_bytes(self.shares)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongDealing:
         """The proof with these bytes. Raises `BadMessage`."""
-        dealing, which = _read(Dealing, context, data), data.count()
-        pairs = data.records(_SHARE)
-        shares = tuple((holder, int.from_bytes(value, "little")) for holder, value in pairs)
-        return cls(dealing, which, shares)
+        dealing, which = read_framed(Dealing, context, data), data.count()
+        return cls(dealing, which, read_open_shares(data))
 
 
 Evidence = WrongShare | WrongDealing
@@ -179,8 +173,8 @@ def proves(culprit: Culprit, directory: Directory) -> bool:
     try:
         data = Reader(culprit.proof)
         context = data.take(KEY)
-        invitation = _read(Invitation, context, data)
-        roster = _read(Roster, context, data)
+        invitation = read_framed(Invitation, context, data)
+        roster = read_framed(Roster, context, data)
         evidence = kind.read(context, data)
         data.end()
     except BadMessage:
@@ -198,10 +192,3 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
         if keys.sender == client and keys.nonce == nonces.get(client):
             return keys.mask if keys.signed_by(directory.get(client, b"")) else None
     return None
-
-
-def _read(kind: type[_Kind], context: bytes, data: Reader) -> _Kind:
-    inner = Reader(data.sized())
-    message = kind.read(context, inner)
-    inner.end()
-    return message

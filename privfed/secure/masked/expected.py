@@ -11,8 +11,8 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.agreement import agreement
 from privfed.secure.frames import BadMessage
 from privfed.secure.limits import Limits
-from privfed.secure.masked.graph import Policy
 from privfed.secure.masked.messages.roster import Invitation
+from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.site_policy import SitePolicy
 
 Insists = Policy | SitePolicy

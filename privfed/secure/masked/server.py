@@ -19,7 +19,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked.blame import Blame
 from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graph import recoverable
+from privfed.secure.masked.graphs.graph import recoverable
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
@@ -116,17 +116,16 @@ class MaskingServer:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Who was proved to lie so far. An abort names them too."""
+        """Who was proved to lie so far, in order."""
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except Aborted as aborted:
+        except Aborted:
             if self._complaints:  # of a sum that came out nothing was lost: they name nobody then
                 self._blame.count(self._complaints.values())
-            aborted.culprits = self.culprits
             raise
 
     def _require_alive(self) -> None:

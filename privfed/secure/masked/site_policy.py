@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from privfed.secure.masked.graph import Graph
+from privfed.secure.masked.graphs.graph import Graph
 from privfed.secure.summation import Aborted
 
 
@@ -16,7 +16,7 @@ def least_threshold(sites: int, colluders: int, threat: Literal["curious", "lyin
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """A policy (`privfed.secure.masked.graph.Policy`) of pinned sites, all numbers whole sites.
+    """A policy (`privfed.secure.masked.policy.Policy`) of pinned sites, all numbers whole sites.
 
     Of `sites` at least `minimum` stay, and up to `colluders` work with the server. `threshold`
     shares give a secret back. All three hold of the pinned sites, never of a roster that the server

@@ -120,29 +120,47 @@ def test_arithmetic_draws_no_noise_for_a_sum_that_is_lost():
             summation.open(session, 16, mechanism.encoding(mechanism.init()))
 
 
-def test_a_wrong_share_of_a_layer_is_left_out_and_who_told_it_is_named():
-    class Lying(Wire):
-        def carry(self, client, data, upward):
-            message = wire.decode(data)
-            if client == 2 and isinstance(message, wire.Unmask):
-                layers = tuple((who, number, value ^ 1) for who, number, value in message.layers)
-                changed = replace(message, layers=layers)
-                own = client_identity(2).sign(changed.text)
-                return wire.encode(replace(changed, signature=own))
-            return data
+class Telling(Wire):
+    """Client 2 tells of layers what `change` makes of what it would."""
 
+    def __init__(self, change):
+        self.change = change
+
+    def carry(self, client, data, upward):
+        message = wire.decode(data)
+        if client == 2 and isinstance(message, wire.Unmask):
+            changed = replace(message, layers=self.change(message.layers))
+            signature = client_identity(2).sign(changed.text)
+            return wire.encode(replace(changed, signature=signature))
+        return data
+
+
+def layered(change, leaves=()):
+    """A sum of eight clients with noise in layers, up to the end: its channel."""
     codec = Codec.finest(1.0, 1.0, 4, 32, 8, 2.0**20)
-    session = Session(1, 0, b"h" * 32, np.arange(8), streams=STREAMS)
+    session = Session(1, 0, b"h" * 32, np.arange(8), np.array(leaves), streams=STREAMS)
     policy, limits = MaskedSums(threshold=0.6).policy(0), Limits(8, tolerance=0.3)
-    sums, named = [], []
-    for wire_of in (Wire(), Lying()):
-        channel = MaskedChannel(session, codec, policy, limits, Layers(50.0, 0.3), wire=wire_of)
-        for client in range(8):
-            channel.send(client, np.ones(4, dtype=np.int64))
-        sums.append(channel.total()[0].tolist())
-        named.append([(each.client, each.reason) for each in channel.server.culprits])
-    assert sums[0] == sums[1]
-    assert named == [[], [(2, "wrong share")]]
+    channel = MaskedChannel(session, codec, policy, limits, Layers(50.0, 0.3), wire=Telling(change))
+    for client in range(8):
+        channel.send(client, np.ones(4, dtype=np.int64))
+    return channel, channel.total()[0].tolist()
+
+
+def test_a_wrong_share_of_a_layer_is_left_out_and_who_told_it_is_named():
+    honest, expected = layered(lambda layers: layers)
+    lied, total = layered(lambda layers: [(who, at, value ^ 1) for who, at, value in layers])
+    assert total == expected
+    assert honest.server.culprits == ()
+    assert [(each.client, each.reason) for each in lied.server.culprits] == [(2, "wrong share")]
+
+
+def test_an_answer_with_a_share_of_a_layer_that_stays_is_refused():
+    """With two of eight gone nobody loses a layer."""
+    leaves = [*[Leaves.NEVER] * 6, Leaves.BEFORE_MASKING, Leaves.BEFORE_MASKING]
+    _, expected = layered(lambda layers: layers, leaves)
+    channel, total = layered(lambda layers: ((3, 1, 5), *layers), leaves)
+    assert total == expected
+    assert channel.faults == ["wrong shares: of layers of noise that the survivors have to keep"]
 
 
 @pytest.mark.parametrize("colluders", [0, 3])
@@ -153,18 +171,18 @@ def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
     for clients in (5, 7, 22, 50, 400):
         shares = [layers.layer(clients, k + 1) for k in range(layers.count(clients))]
         sums = np.cumsum([share.variance for share in (layers.base(clients), *shares)])
-        alike = [layers.remaining(clients, kept).variance for kept in range(len(sums))]
+        alike = [layers.remaining(clients, staying).variance for staying in range(len(sums))]
         assert alike == pytest.approx(sums.tolist())
         before = np.zeros(clients)
         for gone in range(layers.most_gone(clients) + 1):
-            kept = layers.keeping(clients, gone, range(gone, clients))
-            left = np.sort([sums[kept[who]] for who in range(gone, clients)])
+            staying = layers.keeping(clients, gone, range(gone, clients))
+            left = np.sort([sums[staying[who]] for who in range(gone, clients)])
             counted = clients - gone - colluders
             assert left[:counted].sum() >= 100 * (1 - 1e-9), "those who lost most"
             assert left.sum() <= 100 * (clients - gone) / counted * (1 + waste + 1e-9)
             spare = left[:counted].sum() - 100
             assert spare < layers.layer(clients, 1).variance, "another could have lost a layer"
-            now = np.array([kept.get(who, len(sums)) for who in range(clients)])
+            now = np.array([staying.get(who, len(sums)) for who in range(clients)])
             assert (now >= before).all(), "whose layer goes with more gone goes with fewer"
             before = now
         assert layers.boundaries(clients)[-1] == max(layers.most_gone(clients), 0)

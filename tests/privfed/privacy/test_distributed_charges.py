@@ -59,8 +59,8 @@ def guaranteed(mechanism):
     if isinstance(share, Layers):
         clients = range(setting.fewest, setting.capacity + 1)
         every = ((n, gone) for n in clients for gone in range(share.most_gone(n) + 1))
-        kept = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
-        return min(sum(share.remaining(n, one).variance for one in each) for n, each in kept)
+        staying = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
+        return min(sum(share.remaining(n, count).variance for count in each) for n, each in staying)
     one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
     return setting.minimum * one
 
@@ -176,8 +176,8 @@ def accepted(part, limits):
             continue
         least = max(shape.survivors, limits.least(clients))
         corrupt = policy.corrupt(clients)
-        whole = clients - limits.missing(clients)
-        found += [(survivors, corrupt, whole) for survivors in range(least, clients + 1)]
+        sharing = clients - limits.missing(clients)
+        found += [(survivors, corrupt, sharing) for survivors in range(least, clients + 1)]
     return found
 
 
@@ -202,13 +202,19 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
     part = {"bfv": Bfv(colluders=colluders), "committee": some}.get(protocol, masks)
     sums = accepted(part, limits)
     assert part.fewest(limits) == min(survivors for survivors, *_ in sums)
-    pairs = [((whole, k), whole) if layered else ((m, k), minimum) for m, k, whole in sums]
+    pairs = [((sharing, k), sharing) if layered else ((m, k), minimum) for m, k, sharing in sums]
     honest = min(1.0, *((left - corrupt - byzantine) / of for (left, corrupt), of in pairs))
     added = min(1.0, *((left - byzantine) / of for (left, _), of in pairs))
     assert honest - 0.25 <= part.honest(limits) <= honest + 1e-9
     assert added - 0.25 <= part.added(limits) <= added + 1e-9
     assert part.honest(limits) < 1.0 - byzantine / 80
     assert (part.added(limits) == 1.0) == (byzantine == 0)
+
+
+def test_of_layers_colluders_know_as_much_as_if_all_were_missing_that_may():
+    """Also where the threshold lets none be missing: of 60 clients 3 collude, and know 3 / 30."""
+    limits = Limits(80, tolerance=0.5, size=41, layered=True)
+    assert MaskedSums(threshold=1.0, colluders=0.05).colluding(limits) >= 3 / 30
 
 
 def test_hostile_clients_are_taken_off_the_fewest_survivors_of_layers():

@@ -133,14 +133,16 @@ def test_layers_leave_the_others_their_whole_noise_whoever_is_missing():
     layers = noise.layers(100.0)
     assert layers.count(7) == 2
     for gone in range(3):
-        kept = layers.remaining(7, layers.staying(7, gone)).variance
+        variance = layers.remaining(7, layers.staying(7, gone)).variance
         parts = layers.base(7).variance + sum(
             layers.layer(7, number).variance for number in range(1, gone + 1)
         )
-        assert kept == pytest.approx(parts)
+        assert variance == pytest.approx(parts)
         survivors = 7 - gone
-        assert kept * (survivors - 2) == pytest.approx(100.0)
-        assert kept * survivors == pytest.approx(100.0 * noise.added_by(survivors, layered=True))
+        assert variance * (survivors - 2) == pytest.approx(100.0)
+        assert variance * survivors == pytest.approx(
+            100.0 * noise.added_by(survivors, layered=True)
+        )
 
 
 def local(z=1.5, clip=0.3, noise=FIVE):

@@ -13,8 +13,8 @@ from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected
-from privfed.secure.masked.graph import Policy
 from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.policy import Policy
 from privfed.streams import Keys
 
 SETTINGS = {

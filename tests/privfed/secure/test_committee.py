@@ -278,6 +278,14 @@ def test_a_member_refuses_other_survivors_and_votes(fault):
         ready.total()
 
 
+def test_a_member_that_has_voted_can_unseal_nothing_more():
+    ready, of = channel()
+    sent(ready, of, rows(codec(), len(of.clients)))
+    assert all(ready.clients[who]._openers for who in members(ready))
+    ready._delivery.ask(ready.server.proceed(), Leaves.BEFORE_UNMASKING)
+    assert not any(ready.clients[who]._openers for who in members(ready))
+
+
 # --- refusals of the server ---
 
 SENT = {

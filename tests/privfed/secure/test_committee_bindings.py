@@ -66,8 +66,8 @@ def test_every_secret_and_key_is_drawn_for_one_exchange(dealings):
     ring = ring_of(3, first)
     for of in (first, replace(first, exchange=1)):
         called(3, of, ring)
-    (one, mine, keys), (other, theirs, more) = dealings
-    assert one != other
+    (agreed, mine, keys), (later, theirs, more) = dealings
+    assert agreed != later
     assert len({*mine, *theirs}) == 2 * len(NAMES)
     assert len({*keys, *more}) == len(keys) + len(more) > 2
 
@@ -218,6 +218,19 @@ def test_a_card_of_a_client_that_nobody_knows_is_refused():
     with pytest.raises(BadMessage) as refused:
         replace(book, cards={**book.cards, 99: card}).check()
     assert refused.value.fault == "unknown client"
+
+
+@pytest.mark.parametrize(
+    "public, nonce",
+    [(KeyPair(A).public, B[:-1]), (KeyPair(A).public + b"n", B[1:])],
+    ids=["nonce", "both"],
+)
+def test_a_card_with_a_key_or_a_nonce_of_another_length_is_refused(public, nonce):
+    """Else bytes of one could be taken for the other's under one hash."""
+    book = simulated_keys(NAMES).book
+    card = KeyCard(book.run, 8, public, nonce).signed(client_identity(8))
+    with pytest.raises(BadMessage, match="of another length"):
+        replace(book, cards={**book.cards, 8: card}).check()
 
 
 def test_a_card_with_which_nobody_could_agree_names_its_client():

@@ -1,5 +1,6 @@
 """Who lies to a committee is proved to by its own messages, and nobody who does not lie ever is."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from privfed.secure.committee.evidence import (
 )
 from privfed.secure.committee.messages import Contribution, Disclosure, SignedDealing
 from privfed.secure.frames import Reader
+from privfed.secure.identities import client_identity
 from privfed.secure.summation import Aborted
 
 
@@ -52,16 +54,11 @@ def played(reason=None, round=1):
 
 
 def ended(wire, **keys):
-    """A sum that was opened or has aborted, naming who was proved to lie."""
+    """A sum that was opened or has aborted."""
     ready, of = channel(wire=wire, **keys)
     sent(ready, of, rows(codec(), len(of.clients)))
-    try:
+    with contextlib.suppress(Aborted):
         ready.total()
-    except Aborted as aborted:
-        named_in = aborted.culprits
-    else:
-        named_in = ready.server.culprits
-    assert named_in == ready.server.culprits
     return ready
 
 
@@ -117,6 +114,8 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
     other = there.get((LIAR, Disclosure), disclosure)
     survivors = server._survivors
     dealing = here[LIAR, Contribution].dealing
+    dealt = replace(dealing.dealt, corrections=b"")  # no server takes so little
+    short = replace(dealing, dealt=dealt).signed(client_identity(LIAR))
     texts = {
         place: dict(here[member, Disclosure].shares)[LIAR]
         for place, member in enumerate(server._members, start=1)
@@ -133,6 +132,7 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
         (UnusableDealing(dealing, four[:3]), survivors),
         (UnusableDealing(replace(dealing, dealt=here[23, Contribution].dealt), four), survivors),
         (UnusableDealing(there[LIAR, Contribution].dealing, four), survivors),
+        (UnusableDealing(short, four), survivors),
     ]
     for evidence, names in claims:
         assert not proves_a_lie(committee_accusation(evidence, server.call, names), server._terms)

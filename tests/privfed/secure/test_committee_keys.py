@@ -40,20 +40,20 @@ def secrets_of(ring):
 
 def test_two_rings_agree_in_each_exchange_and_keep_nothing_of_those_they_took(run):
     """Also where one of them was not called for a while, or for some exchanges of a round."""
-    one, other = run.ring(3), run.ring(8)
+    third, eighth = run.ring(3), run.ring(8)
     for skipped in ((0, 1), (1, 0), (2, 3)):
-        one.take(*skipped)
-    used = [one.take(*exchange) for exchange in ((2, 4), (5, 0), (5, 1))]
+        third.take(*skipped)
+    used = [third.take(*exchange) for exchange in ((2, 4), (5, 0), (5, 1))]
     for exchange, theirs in zip(((2, 4), (5, 0), (5, 1)), used, strict=True):
-        assert other.take(*exchange)[3] == theirs[8]
-        for ring in (one, other):
+        assert eighth.take(*exchange)[3] == theirs[8]
+        for ring in (third, eighth):
             assert not {*theirs.values()} & secrets_of(ring)
     assert len({secret for each in used for secret in each.values()}) == 3 * len(NAMES)
-    assert not any(isinstance(value, KeyPair) for value in vars(one).values())
+    assert not any(isinstance(value, KeyPair) for value in vars(third).values())
     for past in ((5, 1), (5, 0), (4, 9)):
         with pytest.raises(BadMessage, match="answered already"):
-            one.take(*past)
-    assert one.take(5, 2) != used[-1]
+            third.take(*past)
+    assert third.take(5, 2) != used[-1]
 
 
 def fixed(nonce):
@@ -199,13 +199,14 @@ def test_who_loses_its_keys_before_they_are_stored_has_none(run):
 
 def test_a_ring_of_others_or_spoiled_or_from_before_is_refused(run):
     ring = run.ring(3)
+    ring.take(2, 0)
     early = ring.to_bytes()
     ring.take(2, 1)
     data, keep = ring.to_bytes(), lambda data: None
     again = Keyring.from_bytes(data, 3, run.book, keep, after=(2, 1))
     assert again.to_bytes() == data
     assert again.take(3, 0) == ring.take(3, 0)
-    with pytest.raises(BadState, match="stale"):
+    with pytest.raises(BadState, match="stale"):  # it still has the secrets of that exchange
         Keyring.from_bytes(early, 3, run.book, keep, after=(2, 1))
     for me, book in ((8, run.book), (3, simulated_keys(NAMES).book)):
         with pytest.raises(BadState, match="foreign"):

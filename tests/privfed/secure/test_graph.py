@@ -9,7 +9,9 @@ from scipy import stats
 
 from privfed.errors import Refused
 from privfed.secure.limits import Limits
-from privfed.secure.masked.graph import Policy, neighbours, recoverable
+from privfed.secure.masked.graphs.circle import neighbours
+from privfed.secure.masked.graphs.graph import recoverable
+from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted
 

@@ -8,9 +8,9 @@ from liar import Broken, Setting, World, idealise, judge
 from sets_of_clients import closed_parts, cut_off
 
 from privfed.secure.limits import Limits
-from privfed.secure.masked import graph as graphs
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.graph import Graph, RandomGraph
+from privfed.secure.masked.graphs import circle
+from privfed.secure.masked.graphs.graph import Graph, RandomGraph
 from privfed.secure.masked.messages.attestation import Attestation
 
 
@@ -21,7 +21,7 @@ class Circle(RandomGraph):
         return seed
 
     def neighbours(self, coins, clients, me):
-        return graphs.neighbours(coins, clients, self.degree, me)
+        return circle.neighbours(coins, clients, self.degree, me)
 
 
 class Local(RandomGraph):
@@ -233,8 +233,8 @@ def test_on_a_circle_the_same_survivors_for_all_are_two_sums():
     world = World(setting, np.random.default_rng(0))
     invited = {who: world.invite(who) for who in range(12)}
     roster = world.roster(range(12), invited)
-    circle, _ = graphs._circle(roster.seed, roster.clients)
-    staying = frozenset({*circle[2:5], *circle[7:]})
+    ordered, _ = circle._circle(roster.seed, roster.clients)
+    staying = frozenset({*ordered[2:5], *ordered[7:]})
     meet(world, roster, invited, Plan(dict.fromkeys(staying, staying)))
     assert sorted(len(each.of) for each in world.opened()) == [3, 5]
     assert not good(setting, roster)

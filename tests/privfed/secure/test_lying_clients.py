@@ -163,6 +163,16 @@ def test_of_a_sum_that_comes_out_no_complaints_name_anybody(monkeypatch):
     assert judge(one, played(one)).culprits == ()
 
 
+def test_a_complaint_about_more_than_may_lie_keeps_no_layer():
+    """Else one client would leave every layer of everybody's noise in the sum."""
+    complaining = trial(("complaints",), liars=1, layers=Layers(50.0, 0.5))
+    ((client, liar),) = complaining.liars.items()
+    liar.some = set
+    outcome = judge(complaining, played(complaining))
+    assert {client, *outcome.server._complaints[client]} == outcome.server._senders
+    assert (outcome.total is not None, outcome.server._gone) == (True, 0)
+
+
 def a_complaint_too_few(monkeypatch):
     whole = blame.Blame.count
     monkeypatch.setattr(

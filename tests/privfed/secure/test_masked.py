@@ -17,8 +17,10 @@ from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.graph import Policy, graph_seed, neighbours
+from privfed.secure.masked.graphs.circle import neighbours
+from privfed.secure.masked.graphs.graph import graph_seed
 from privfed.secure.masked.messages import wire
+from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted
 from privfed.streams import Streams

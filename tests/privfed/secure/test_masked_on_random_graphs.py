@@ -11,7 +11,7 @@ from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.graph import RandomGraph
+from privfed.secure.masked.graphs.graph import RandomGraph
 from privfed.secure.masked.messages import wire
 from privfed.secure.summation import Aborted
 

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 from sets_of_clients import closed_parts, cut_off
 
-from privfed.secure.masked import graph as graphs
-from privfed.secure.masked.graph import Policy, RandomGraph
-from privfed.secure.masked.random_graph import (
+from privfed.secure.masked.graphs import circle
+from privfed.secure.masked.graphs.graph import RandomGraph
+from privfed.secure.masked.graphs.random_graph import (
     _keeps,
     coins_of,
     log_at_least,
@@ -20,6 +20,7 @@ from privfed.secure.masked.random_graph import (
     partners,
     sparsest_shape,
 )
+from privfed.secure.masked.policy import Policy
 
 CASES = [
     (clients, round(part * clients), round((1 - stay) * clients))
@@ -141,10 +142,10 @@ def test_on_a_circle_an_arc_is_a_sum_of_its_own_though_everybody_keeps_enough_ne
     """With the same threshold and degree, and a hundred of a thousand gone: the ends of the arc."""
     shape = sparsest_shape(1000, 100, 400)
     clients, degree = tuple(range(1000)), shape.degree // 2 * 2
-    near = {me: graphs.neighbours(bytes(32), clients, degree, me) for me in clients}
-    circle, _ = graphs._circle(bytes(32), clients)
+    near = {me: circle.neighbours(bytes(32), clients, degree, me) for me in clients}
+    ordered, _ = circle._circle(bytes(32), clients)
     reach, size = degree // 2, shape.threshold + 1
-    arc, gone = set(circle[:size]), {*circle[-reach:], *circle[size : size + reach]}
+    arc, gone = set(ordered[:size]), {*ordered[-reach:], *ordered[size : size + reach]}
     rest = set(clients) - arc - gone
     assert len(arc | rest) >= shape.votes, "more vote than are needed"
     assert all(len(arc & set(near[who])) >= shape.threshold for who in arc)

@@ -12,10 +12,11 @@ from second_client import LABELS, Refusal
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.graph import Policy, RandomGraph
+from privfed.secure.masked.graphs.graph import RandomGraph
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.wire import encode
+from privfed.secure.masked.policy import Policy
 from privfed.secure.summation import Aborted
 
 GONE = {18: 1, 13: 2, 23: 2, 28: 3, 53: 4}
@@ -162,8 +163,8 @@ def few(inbox, most):
 @pytest.mark.parametrize("policy, kind, lie, fault", LIES.values(), ids=LIES)
 def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
     def change(who, message):
-        told = who == 8 and isinstance(message, kind)
-        return replace(message, **lie(message)) if told else message
+        lies = who == 8 and isinstance(message, kind)
+        return replace(message, **lie(message)) if lies else message
 
     table = Table(policy, seconds=(8,)).play({18: 1}, change)
     assert table.faults == [f"8: {fault}"]

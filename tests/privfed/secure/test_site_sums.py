@@ -88,12 +88,12 @@ def test_arithmetic_is_what_messages_do_whoever_drops_out(noise, threshold):
     assert aborted >= 10
 
 
-def kept_layers(of, layers, missing):
+def remaining_noise(of, layers, missing):
     """The noise that all who sent keep: base and the layers that stay."""
     sites, total, senders = len(of.clients), 0, of.senders.tolist()
-    for site, kept in layers.keeping(sites, missing, senders).items():
+    for site, staying in layers.keeping(sites, missing, senders).items():
         noise = ClientNoise(layers, of.layer_keys(site))
-        total = total + noise.draw(sites, noise.seeds(sites)[:kept], LENGTH)
+        total = total + noise.draw(sites, noise.seeds(sites)[:staying], LENGTH)
     return total
 
 
@@ -106,7 +106,7 @@ def test_layers_come_off_by_how_many_pinned_sites_are_missing(noise):
         total, _ = outcome(of, noise, protocol, layers)
         bare, _ = outcome(of, noise, protocol)
         found = (np.array(total) - np.array(bare)) / STEP
-        assert np.array_equal(found, kept_layers(of, layers, missing))
+        assert np.array_equal(found, remaining_noise(of, layers, missing))
     assert outcome(session(4, [SHARED, SHARED, 0, 0]), SiteNoise(4, 3, 1), protocol, layers) is None
 
 
@@ -136,7 +136,7 @@ def test_a_smaller_roster_is_one_with_more_sites_missing(monkeypatch, layered):
         monkeypatch.undo()
         bare, _ = outcome(gone, noise, protocol)
         found = (closed.total.numpy() - np.array(bare)) / STEP
-        assert np.array_equal(found, kept_layers(gone, share, 1))
+        assert np.array_equal(found, remaining_noise(gone, share, 1))
 
 
 def test_homomorphic_sums_by_sites_are_those_of_arithmetic():

@@ -170,8 +170,8 @@ def test_layers_leave_as_much_as_is_claimed_whoever_stays():
                 assert layers.most_gone(n) == sites.most_gone == n - minimum
                 assert layers.base(n).variance == pytest.approx(v / sites.shares(True))
                 for m in range(minimum, n + 1):
-                    kept = layers.keeping(n, n - m, range(m))
-                    each = sorted(layers.remaining(n, kept[site]).variance for site in range(m))
+                    staying = layers.keeping(n, n - m, range(m))
+                    each = sorted(layers.remaining(n, staying[site]).variance for site in range(m))
                     assert sum(each[: m - k]) >= v * (1 - 1e-9)
                     asked = v * sites.added_by(m, True)
                     assert asked * (1 - 1e-9) <= sum(each) <= asked * (1 + WASTE + 1e-9)

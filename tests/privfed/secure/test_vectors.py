@@ -13,9 +13,9 @@ from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.table_sampler import skellam_table
 from privfed.privacy.noise.uniforms import REST
 from privfed.secure.agreement import PROTOCOL
-from privfed.secure.masked import random_graph
 from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
-from privfed.secure.masked.graph import neighbours
+from privfed.secure.masked.graphs import random_graph
+from privfed.secure.masked.graphs.circle import neighbours
 from privfed.secure.masked.layered_noise import next_layer
 from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
@@ -105,7 +105,7 @@ def _case(result, **given):
     return {**given, "result": result}
 
 
-def kept(layers, count, gone):
+def layers_staying(layers, count, gone):
     """How many layers survivors keep at most, and how many of them keep one less."""
     every = list(layers.keeping(count, gone, range(count - gone)).values())
     assert sorted(every) == every
@@ -126,7 +126,7 @@ def layers_of_noise():
         **terms,
         "clients": count,
         "boundaries": layers.boundaries(count),
-        "keeping": [kept(layers, count, gone) for gone in range(13)],
+        "keeping": [layers_staying(layers, count, gone) for gone in range(13)],
         "variances": variances,
         "seed": SEED,
         "next seed": next_layer(SEED),
@@ -244,7 +244,7 @@ def test_the_second_client_draws_layers_alike():
     layers = noise.Layers(*(case[name] for name in ("variance", "tolerance", "colluders", "waste")))
     count, seed = case["clients"], bytes.fromhex(case["seed"])
     assert layers.boundaries(count) == case["boundaries"]
-    assert [kept(layers, count, gone) for gone in range(13)] == case["keeping"]
+    assert [layers_staying(layers, count, gone) for gone in range(13)] == case["keeping"]
     variances = layers.variances(count)
     assert variances == case["variances"]
     assert noise.next_layer(seed).hex() == case["next seed"]

@@ -76,6 +76,14 @@ class Forms(Generic[M]):
         return message
 
 
+def read_framed(kind: type[M], context: bytes, data: Reader) -> M:
+    """The message of this kind whose body comes next, its length first. Raises `BadMessage`."""
+    inner = Reader(data.sized())
+    message = kind.read(context, inner)
+    inner.end()
+    return message
+
+
 @dataclass(frozen=True)
 class ClientMessage(WireMessage, SignedMessage):
     """A message that its sender signed: of all it says in this session."""

@@ -119,22 +119,26 @@ class Unmask(ClientMessage):
 
     def content(self) -> bytes:
         layers = [_LAYER.pack(who, layer, _bytes_of(value)) for who, layer, value in self.layers]
-        return self.acknowledged + _packed(self.seeds) + _packed(self.keys) + records(layers)
+        return (
+            self.acknowledged + shares_bytes(self.seeds) + shares_bytes(self.keys) + records(layers)
+        )
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Unmask:
         (signature, sender), hashes = read_sender(data), data.take(KEY)
-        seeds, keys = _unpacked(data), _unpacked(data)
+        seeds, keys = read_open_shares(data), read_open_shares(data)
         opened = data.records(_LAYER)
         layers = tuple((who, layer, _value_of(value)) for who, layer, value in opened)
         return cls(context, sender, seeds, keys, layers, hashes, signature=signature)
 
 
-def _packed(shares: OpenShares) -> bytes:
+def shares_bytes(shares: OpenShares) -> bytes:
+    """The list of `shares`: with each of them whose it is, or who holds it."""
     return records([_SHARE.pack(who, _bytes_of(value)) for who, value in shares])
 
 
-def _unpacked(data: Reader) -> OpenShares:
+def read_open_shares(data: Reader) -> OpenShares:
+    """The list of shares that comes next. Raises `BadMessage`."""
     return tuple((who, _value_of(value)) for who, value in data.records(_SHARE))
 
 

@@ -1,0 +1,1 @@
+"""Who masks with whom in a masked sum, and holds shares of whose secrets?"""

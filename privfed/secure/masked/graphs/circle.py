@@ -1,0 +1,118 @@
+"""The sparse graph of who masks with whom: neighbours on a circle (Bell et al. 2020, section 3).
+
+SecAgg+, for a server that follows the protocol: each client has the k nearest others on a random
+circle as neighbours. k is the smallest even number with which, but for a probability of 2^-40,
+honest survivors stay connected and no honest client has t or more colluding neighbours, and, but
+for 2^-20, every client keeps t neighbours that stay.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.secure.summation import Aborted
+
+SECURE = 40
+"""The sigma of Bell et al., in bits."""
+_CORRECT = 20
+"""The eta of Bell et al., in bits."""
+
+
+class CircleShape(NamedTuple):
+    """How many neighbours each client has, and how many of them have to stay."""
+
+    degree: int
+    threshold: int
+
+
+def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
+    """The sparsest graph that keeps the promises; None where the complete one is no larger.
+
+    Of `corrupt` that may collude and `lost` that may drop out. With a `degree`, that one. Raises
+    `Aborted` where it does not keep them.
+    """
+    least, most = (degree, degree) if degree else (2, clients - 2)
+    if degree >= clients - 1:
+        return None
+    while least < most:  # what k keeps, k + 2 keeps: safer and connected at least as likely
+        middle = (least + most) // 4 * 2
+        least, most = (
+            (least, middle) if _keeps(clients, corrupt, lost, middle) else (middle + 2, most)
+        )
+    threshold = _keeps(clients, corrupt, lost, least)
+    if threshold is None and degree:
+        raise Aborted(f"secure.neighbours = {degree} are too few for these clients and colluders")
+    return CircleShape(least, threshold) if threshold else None
+
+
+def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
+    """The threshold with which `degree` neighbours keep the promises; None where there is none."""
+    if degree < 2 or degree % 2 or degree > clients - 2:
+        return None
+    if _log2_cut(clients, corrupt + lost, degree) >= -(SECURE + 1):
+        return None
+    more = tail(clients, corrupt, degree)[1:]
+    secure = np.flatnonzero(more <= 2.0 ** -(SECURE + 1) / clients)
+    fewer = tail(clients, lost, degree)[::-1]
+    correct = np.flatnonzero(fewer <= 2.0**-_CORRECT / clients)
+    if not len(secure) or secure[0] >= correct[-1]:
+        return None
+    return max(int(secure[0]) + 1, 2)
+
+
+def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
+    """P[of `degree` clients, drawn without replacement, j or more are marked], j = 0 ... k + 1."""
+    others = clients - marked
+    least, most = max(0, degree - others), min(degree, marked)
+    first = _log_choose(marked, least) + _log_choose(others, degree - least)
+    j = np.arange(least, most)
+    rises = np.log((marked - j) * (degree - j) / ((j + 1) * (others - degree + j + 1)))
+    chance = np.zeros(degree + 1)
+    logs = first - _log_choose(clients, degree) + np.append(0.0, np.cumsum(rises))
+    chance[least : most + 1] = np.exp(logs)
+    return np.append(np.cumsum(chance[::-1])[::-1], 0.0)
+
+
+def _log_choose(n: int, k: int) -> float:
+    """The logarithm of n choose k, for k from 0 to n."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _log2_cut(clients: int, gone: int, degree: int) -> float:
+    """log2 of the probability that honest survivors are cut in two (Bell et al., lemma 3.7)."""
+    n, k = clients, degree
+    if gone < k:
+        return -math.inf
+    ways = math.log(n * (n - k - 1) / 2) if n > k + 1 else -math.inf
+    above = math.lgamma(gone + 1) + math.lgamma(n - k + 1)
+    below = math.lgamma(n + 1) + math.lgamma(gone - k + 1)
+    return (ways + above - below) / math.log(2)
+
+
+def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
+    """The neighbours of `me`, in order: the `degree` nearest on a circle drawn by `seed`."""
+    if degree == len(clients) - 1:
+        return tuple(other for other in clients if other != me)
+    circle, places = _circle(seed, clients)
+    at = places[me]
+    reach = range(1, degree // 2 + 1)
+    near = [circle[(at + sign * step) % len(circle)] for step in reach for sign in (-1, 1)]
+    return tuple(sorted(near))
+
+
+@functools.lru_cache(maxsize=2)
+def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
+    """Clients in the order of their hashes, and the place of each."""
+    circle = tuple(sorted(clients, key=functools.partial(_place, seed)))
+    return circle, {client: at for at, client in enumerate(circle)}
+
+
+def _place(seed: bytes, client: int) -> bytes:
+    """The place of a client on the circle that `seed` draws."""
+    return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()
