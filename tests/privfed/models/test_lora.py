@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from privfed.errors import Refused
+from privfed.local.per_example import PerExample
 from privfed.models.lora.keys import Lora
 from privfed.models.lora.layers import adaptable
 from privfed.models.lora.names import factors, is_factor, with_changes
@@ -191,6 +192,21 @@ def test_stacked_models_are_those_one_by_one(case):
     together = net.stacked_gradient(rows, x, y, shares)
     apart = [net.gradient(*each) for each in zip(rows, x, y, strict=True)]
     torch.testing.assert_close(together, torch.stack(apart), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("freeze_a", [True, False], ids=["b alone", "both factors"])
+@pytest.mark.parametrize("case", ["linear", "in groups"])
+def test_single_examples_have_gradients(case, freeze_a):
+    """As Opacus takes them, they are autograd's; those of another change are not."""
+    layer, shape = LAYERS[case]
+    module = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(3))
+    net = with_lora(module, shape[1:], targets=["0"], freeze_a=freeze_a, trained=["2"])
+    x, y = torch.randn(3, *shape[1:]), torch.tensor([0, 1, 2])
+    per_example = PerExample(net)
+    per_example.verify(x, y)
+    net.module.get_parameter("0.weight_lora_scale").mul_(3)
+    with pytest.raises(Refused, match="are not those of this model"):
+        per_example.verify(x, y)
 
 
 class Unused(nn.Module):
