@@ -239,6 +239,7 @@ class Named(nn.Linear):
 
 
 REFUSED = {
+    "no target": ({"targets": []}, r"targets: no module is named; expected .* here '0', '3', '4'"),
     "an unknown name": ({"targets": ["body"]}, r"no module is called 'body'; .* here '0', '3'"),
     "another kind": ({"targets": ["1"]}, "'1' is a BatchNorm1d; expected a linear layer"),
     "too high a rank": ({"rank": 4}, r"rank is 4, but '4.weight' is 3 by 8; expected at most 3"),
