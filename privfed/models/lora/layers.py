@@ -54,13 +54,12 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Make `layer` what it was before `adapt`, with the change in its weights."""
+    """Make `layer` what it was before `adapt`, with the change in its weights, which are frozen."""
     for weight in adapted_weights(layer):
         names, changed = factors(weight), getattr(layer, weight).detach().clone()
-        trained = _parameter(layer, weight).requires_grad
         for factor in (names.a, names.b, names.scale):
             del layer._parameters[factor]
-        layer._parameters[weight] = nn.Parameter(changed, trained)
+        layer._parameters[weight] = nn.Parameter(changed, requires_grad=False)
     layer.__class__ = _plain(type(layer))
 
 

@@ -47,11 +47,15 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
         layer.get_parameter(factors(weight).a).requires_grad_(not lora.freeze_a)
 
 
-def merge_model(module: nn.Module, trained: Iterable[str]) -> tuple[str, ...]:
-    """Merge each change into its weight; of the parameters `trained`, what they are called then."""
+def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
+    """Merge each change into its weight; of the parameters `trained`, what they are called then.
+
+    A weight none of whose factors was trained, as they stay with clients, is what it was.
+    """
     weights: list[str] = []
     for name, layer in list(module.named_modules()):
-        weights += [_joined(name, weight) for weight in adapted_weights(layer)]
+        full = [_joined(name, weight) for weight in adapted_weights(layer)]
+        weights += [each for each in full if {factors(each).a, factors(each).b} & {*trained}]
         merge(layer)
     return (*(name for name in trained if not is_factor(name)), *weights)
 

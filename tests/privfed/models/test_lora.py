@@ -129,12 +129,23 @@ def with_lora(module=None, shape=(SIZE,), **keys):
     return built(foreign(network() if module is None else module), shape, lora=lora, **start)
 
 
+def fixed_head():
+    """The same, whose head stays as it is whatever names it."""
+    module = network()
+    module[4].requires_grad_(False)
+    return module
+
+
 TRAINED = {
     "b alone": ({"targets": ["0", "3"]}, {"0.weight_lora_B", "3.weight_lora_B"}),
     "both factors": ({"targets": ["0"], "freeze_a": False}, {"0.weight_lora_A", "0.weight_lora_B"}),
     "and a head": (
         {"targets": ["0"], "trained": ["4"]},
         {"0.weight_lora_B", "4.weight", "4.bias"},
+    ),
+    "less what comes frozen": (
+        {"module": fixed_head(), "targets": ["0"], "trained": ["3", "4"]},
+        {"0.weight_lora_B", "3.weight", "3.bias"},
     ),
     "less what is frozen": ({"targets": ["0", "3"], "frozen": ["3"]}, {"0.weight_lora_B"}),
 }

@@ -157,6 +157,9 @@ def test_a_part_may_stay_with_clients(case, tmp_path):
     assert tensors == {f"model/{name}" for name in sent}
     scores = score_kept_models(tmp_path / "run").to_json()
     assert scores["after"]["mean"] > scores["before"]["mean"] + 0.02
+    net = privfed.load(tmp_path / "run").model
+    trainable = {name for name, p in net.named_parameters() if p.requires_grad}
+    assert trainable == {name.removesuffix("_lora_B") for name in sent}
     exported = export(tmp_path / "run", tmp_path / "whole.safetensors")
     assert lacks in exported.facts["lacks"]
     constants = load_file(tmp_path / "run/constants.safetensors")
@@ -193,7 +196,7 @@ def test_keys_of_the_table_are_set_varied_and_refused_by_name(tmp_path):
         with pytest.raises(Refused, match=message):
             small(*LORA, key)
     (tmp_path / "run.toml").write_text("format = 1\n[model]\nlora = 3\n")
-    with pytest.raises(Refused, match="model.lora.rank is missing"):
+    with pytest.raises(Refused, match=r"model\.lora\.rank is missing"):
         load(tmp_path / "run.toml", ["model.lora.alpha=3"])
     grid = Grid(grid={"model.lora.rank": [1, 2], "model.lora.targets": [["1"]]})
     expanded = cells(tmp_path / "grid.toml", grid)
