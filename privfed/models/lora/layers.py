@@ -56,8 +56,8 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 def merge(layer: nn.Module) -> None:
     """Make `layer` what it was before `adapt`, with the change in its weights, which are frozen."""
     for weight in adapted_weights(layer):
-        names, changed = factors(weight), getattr(layer, weight).detach().clone()
-        for factor in (names.a, names.b, names.scale):
+        changed = getattr(layer, weight).detach().clone()
+        for factor in factors(weight):
             del layer._parameters[factor]
         layer._parameters[weight] = nn.Parameter(changed, requires_grad=False)
     layer.__class__ = _plain(type(layer))
@@ -99,12 +99,8 @@ def _parameter(layer: nn.Module, name: str) -> Tensor:
 
 
 def _factors(layer: nn.Module, weight: str) -> tuple[Tensor, Tensor, Tensor]:
-    names = factors(weight)
-    return (
-        _parameter(layer, names.a),
-        _parameter(layer, names.b),
-        _parameter(layer, names.scale),
-    )
+    a, b, scale = (_parameter(layer, name) for name in factors(weight))
+    return a, b, scale
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
