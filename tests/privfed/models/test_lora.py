@@ -41,6 +41,7 @@ class Doubled(nn.Linear):
 
 
 IMAGE, ROWS = (4, 4, 5, 5), (4, 3, SIZE)
+torch.manual_seed(3)  # the layers' weights
 LAYERS = {
     "linear": (nn.Linear(SIZE, 5), ROWS),
     "without bias": (nn.Linear(SIZE, 5, bias=False), ROWS),
@@ -82,15 +83,18 @@ def changed_by_hand(module, tensors):
 @pytest.mark.parametrize("case", LAYERS)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_layer_computes_with_its_weight_and_the_product(case, mode):
-    """Called, read from a file, and merged; merged it is the class that it was."""
+    """Called, read from a file, and merged; merged it is the class that it was.
+
+    In double precision, as attention makes much of what float32 rounds.
+    """
     module, shape = LAYERS[case]
-    module = getattr(copy.deepcopy(module), mode)()
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    layer = adapted(module)
+    module = getattr(copy.deepcopy(module), mode)().double()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+    layer = adapted(module).double()
     tensors = layer.state_dict()
     assert {name for name in tensors if not is_factor(name)} == module.state_dict().keys()
     expected = changed_by_hand(module, tensors)
-    close = {"rtol": 1e-4, "atol": 1e-5}
+    close = {"rtol": 1e-9, "atol": 1e-9}
     assert not torch.allclose(expected(x), module(x), **close)
     torch.testing.assert_close(layer(x), expected(x), **close)
     for name, tensor in with_changes(tensors).items():
