@@ -72,7 +72,7 @@ def trained(text: str, shape: dict[str, int]) -> dict[str, Tensor]:
         starts = torch.randint(0, cut - WINDOW - 1, (BATCH,), generator=generator)
         loss = _loss(net, tokens[:cut], starts)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         optimizer.step()
         schedule.step()
         if step % EVERY:

@@ -44,14 +44,14 @@ class PerExample:
         for name, parameter in copied.named_parameters():
             parameter.requires_grad_(name in network.shapes.names)
         problems = ModuleValidator.validate(copied, strict=False)
+        problems += GradSampleModule.validate(copied)
         if problems:
-            raise _unavailable("; ".join(map(str, problems)))
-        try:
-            self._module = GradSampleModule(copied, loss_reduction="sum")
-        except NotImplementedError as error:
-            raise _unavailable(
-                "a layer that is trained holds buffers, as one that is adapted does (model.lora)"
-            ) from error
+            listed = "; ".join(" ".join(str(problem).split()) for problem in problems)
+            raise Refused(
+                f"gradients of single examples are not to be had for this model: {listed}; "
+                "use another model, or user-level privacy"
+            )
+        self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
     def verify(self, x: Tensor, y: Tensor) -> None:
@@ -125,11 +125,3 @@ def _gradient(network: Network, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         loss = network.losses(leaf, x, y).sum()
         (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
-
-
-def _unavailable(why: str) -> Refused:
-    """The refusal of a model that Opacus does not know, `why` in its own words."""
-    return Refused(
-        f"gradients of single examples are not to be had for this model: {' '.join(why.split())}; "
-        "use another model, or user-level privacy"
-    )

@@ -29,9 +29,9 @@ class Lora(Part):
 
     rank: int = Field(ge=1, le=65_536)
     """The rank of what is added to a weight; to an attention's query, key and value, each."""
-    targets: list[str] = Field(min_length=1)
+    targets: list[str] = []
     """Names or patterns of modules whose linear layers, convolutions and attention projections are
-    adapted, as "layers.*.attention"."""
+    adapted, as "layers.*.attention"; at least one, as only the model knows which there are."""
     alpha: float | None = Field(None, gt=0)
     """What is added is alpha / rank times B A; left out, B A."""
     freeze_a: bool = True

@@ -13,7 +13,6 @@ and of c stacked models W is multiplied once for all.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -49,19 +48,18 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
     names = factors(weight)
     layer.register_parameter(names.a, nn.Parameter(a))
     layer.register_parameter(names.b, nn.Parameter(b))
-    layer.register_buffer(names.scale, torch.tensor(scale))
+    layer.register_parameter(names.scale, nn.Parameter(torch.tensor(scale), requires_grad=False))
     weights = (*adapted_weights(layer), weight)
-    layer.__class__ = _adapting(_plain(type(layer)), weights)  # type: ignore[arg-type]
+    layer.__class__ = _adapting(_plain(type(layer)), weights)
 
 
 def merge(layer: nn.Module) -> None:
-    """Make `layer` what it was before `adapt`, with the change in its weights."""
+    """Make `layer` what it was before `adapt`, with the change in its weights, which are frozen."""
     for weight in adapted_weights(layer):
-        names, changed = factors(weight), getattr(layer, weight).detach().clone()
-        for factor in (names.a, names.b):
+        changed = getattr(layer, weight).detach().clone()
+        for factor in factors(weight):
             del layer._parameters[factor]
-        del layer._buffers[names.scale]
-        layer._parameters[weight] = nn.Parameter(changed, layer._parameters[weight].requires_grad)  # type: ignore[union-attr]
+        layer._parameters[weight] = nn.Parameter(changed, requires_grad=False)
     layer.__class__ = _plain(type(layer))
 
 
@@ -75,7 +73,6 @@ def _plain(kind: type[nn.Module]) -> type[nn.Module]:
     return kind.__bases__[0] if "_lora_weights" in vars(kind) else kind
 
 
-@functools.cache
 def _adapting(kind: type[nn.Module], weights: tuple[str, ...]) -> type[nn.Module]:
     """The subclass of `kind` whose `weights` are adapted."""
     members: dict[str, Any] = {weight: _whole(weight) for weight in weights}
@@ -88,30 +85,34 @@ def _whole(weight: str) -> property:
     """The weight with its change, for whoever reads it."""
 
     def read(layer: nn.Module) -> Tensor:
-        base, (a, b, scale) = layer._parameters[weight], _factors(layer, weight)
-        assert base is not None
-        return base + change(a, b, scale).view_as(base)
+        base = _parameter(layer, weight)
+        return base + change(*_factors(layer, weight)).view_as(base)
 
     return property(read)
 
 
+def _parameter(layer: nn.Module, name: str) -> Tensor:
+    """What `layer` holds under this name, even where a property hides it."""
+    parameter = layer._parameters[name]
+    assert parameter is not None
+    return parameter
+
+
 def _factors(layer: nn.Module, weight: str) -> tuple[Tensor, Tensor, Tensor]:
-    names = factors(weight)
-    return layer._parameters[names.a], layer._parameters[names.b], layer._buffers[names.scale]  # type: ignore[return-value]
+    a, b, scale = (_parameter(layer, name) for name in factors(weight))
+    return a, b, scale
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """W x + bias + s B (A x)."""
     a, b, scale = _factors(layer, "weight")
-    out = functional.linear(x, layer._parameters["weight"], layer.bias)  # type: ignore[arg-type]
+    out = functional.linear(x, _parameter(layer, "weight"), layer.bias)
     return out + scale * functional.linear(functional.linear(x, a[0]), b[0])
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """The same of a convolution: A is one to `r` channels for each group, B mixes these."""
-    a, b, scale = _factors(layer, "weight")
-    base = layer._parameters["weight"]
-    assert base is not None
+    base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
     inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
     change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
     out: Tensor = layer._conv_forward(x, base, layer.bias) + scale * change

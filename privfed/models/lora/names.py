@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
 _A, _B, _SCALE = "_lora_A", "_lora_B", "_lora_scale"
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(NamedTuple):
     """The names of A, of B, and of the number that B A is multiplied by."""
 
     a: str

@@ -47,11 +47,15 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
         layer.get_parameter(factors(weight).a).requires_grad_(not lora.freeze_a)
 
 
-def merge_model(module: nn.Module, trained: Iterable[str]) -> tuple[str, ...]:
-    """Merge each change into its weight; of the parameters `trained`, what they are called then."""
+def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
+    """Merge each change into its weight; of the parameters `trained`, what they are called then.
+
+    A weight none of whose factors was trained, as they stay with clients, is what it was.
+    """
     weights: list[str] = []
     for name, layer in list(module.named_modules()):
-        weights += [_joined(name, weight) for weight in adapted_weights(layer)]
+        full = [_joined(name, weight) for weight in adapted_weights(layer)]
+        weights += [each for each in full if {factors(each).a, factors(each).b} & {*trained}]
         merge(layer)
     return (*(name for name in trained if not is_factor(name)), *weights)
 
@@ -69,9 +73,11 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
             )
 
 
-def _places(module: nn.Module, targets: Iterable[str]) -> list[Place]:
+def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
     """The weights that `targets` name, each once. Raises `Refused`."""
     places = list(_all_places(module))
+    if not targets:
+        _refuse_targets("no module is named", places)
     chosen: dict[tuple[int, str], Place] = {}
     for target in targets:
         named = [place for place in places if is_named(place[0], target)]
@@ -91,7 +97,13 @@ def _all_places(module: nn.Module) -> Iterator[Place]:
 def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
     named = [(name, part) for name, part in module.named_modules() if is_named(name, target)]
     kind = type(named[0][1]).__name__ if named else ""
-    what = f"{named[0][0]!r} is a {kind}" if named else f"no module is called {target!r}"
+    _refuse_targets(
+        f"{named[0][0]!r} is a {kind}" if named else f"no module is called {target!r}", places
+    )
+
+
+def _refuse_targets(what: str, places: list[Place]) -> None:
+    """Raise `Refused`, with the names of what the model has to adapt."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
         f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "

@@ -8,7 +8,7 @@ from privfed.words import size_of
 
 
 def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Numbers that are trained, and a client's bytes each way, beside those of the whole model."""
+    """Numbers that are trained and sent, and a client's bytes, beside those of the whole model."""
     lora = plan.config.start.lora
     if lora is None or forecast.without_adapters is None:
         return {}
@@ -16,7 +16,7 @@ def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     factors = "B alone (A stays as drawn)" if lora.freeze_a else "A and B"
     pairs = {
         "adapters": (
-            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained beside the "
+            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained and sent beside the "
             f"{model:,} of the model, {size_of(4 * trained)} a client for {size_of(4 * model)}, "
             f"{model / trained:.3g} times fewer"
         )

@@ -300,7 +300,7 @@ def test_a_model_whose_examples_hooks_cannot_tell_apart_is_refused(kind):
 
 
 def test_a_trained_layer_with_a_buffer_is_refused():
-    """As those with a change of low rank are: Opacus has no gradients for it."""
+    """Opacus has no gradients for it."""
     module = torch.nn.Sequential(torch.nn.Linear(5, 3))
     module[0].register_buffer("scale", torch.ones(()))
     net, _ = of_module(module)

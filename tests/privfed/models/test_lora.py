@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from privfed.errors import Refused
+from privfed.local.per_example import PerExample
 from privfed.models.lora.keys import Lora
 from privfed.models.lora.layers import adaptable
 from privfed.models.lora.names import factors, is_factor, with_changes
@@ -40,6 +41,7 @@ class Doubled(nn.Linear):
 
 
 IMAGE, ROWS = (4, 4, 5, 5), (4, 3, SIZE)
+torch.manual_seed(3)  # the layers' weights
 LAYERS = {
     "linear": (nn.Linear(SIZE, 5), ROWS),
     "without bias": (nn.Linear(SIZE, 5, bias=False), ROWS),
@@ -81,15 +83,18 @@ def changed_by_hand(module, tensors):
 @pytest.mark.parametrize("case", LAYERS)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_layer_computes_with_its_weight_and_the_product(case, mode):
-    """Called, read from a file, and merged; merged it is the class that it was."""
+    """Called, read from a file, and merged; merged it is the class that it was.
+
+    In double precision, as attention makes much of what float32 rounds.
+    """
     module, shape = LAYERS[case]
-    module = getattr(copy.deepcopy(module), mode)()
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    layer = adapted(module)
+    module = getattr(copy.deepcopy(module), mode)().double()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+    layer = adapted(module).double()
     tensors = layer.state_dict()
     assert {name for name in tensors if not is_factor(name)} == module.state_dict().keys()
     expected = changed_by_hand(module, tensors)
-    close = {"rtol": 1e-4, "atol": 1e-5}
+    close = {"rtol": 1e-9, "atol": 1e-9}
     assert not torch.allclose(expected(x), module(x), **close)
     torch.testing.assert_close(layer(x), expected(x), **close)
     for name, tensor in with_changes(tensors).items():
@@ -128,12 +133,23 @@ def with_lora(module=None, shape=(SIZE,), **keys):
     return built(foreign(network() if module is None else module), shape, lora=lora, **start)
 
 
+def fixed_head():
+    """The same, whose head stays as it is whatever names it."""
+    module = network()
+    module[4].requires_grad_(False)
+    return module
+
+
 TRAINED = {
     "b alone": ({"targets": ["0", "3"]}, {"0.weight_lora_B", "3.weight_lora_B"}),
     "both factors": ({"targets": ["0"], "freeze_a": False}, {"0.weight_lora_A", "0.weight_lora_B"}),
     "and a head": (
         {"targets": ["0"], "trained": ["4"]},
         {"0.weight_lora_B", "4.weight", "4.bias"},
+    ),
+    "less what comes frozen": (
+        {"module": fixed_head(), "targets": ["0"], "trained": ["3", "4"]},
+        {"0.weight_lora_B", "3.weight", "3.bias"},
     ),
     "less what is frozen": ({"targets": ["0", "3"], "frozen": ["3"]}, {"0.weight_lora_B"}),
 }
@@ -193,6 +209,21 @@ def test_stacked_models_are_those_one_by_one(case):
     torch.testing.assert_close(together, torch.stack(apart), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("freeze_a", [True, False], ids=["b alone", "both factors"])
+@pytest.mark.parametrize("case", ["linear", "in groups"])
+def test_single_examples_have_gradients(case, freeze_a):
+    """As Opacus takes them, they are autograd's; those of another change are not."""
+    layer, shape = LAYERS[case]
+    module = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(3))
+    net = with_lora(module, shape[1:], targets=["0"], freeze_a=freeze_a, trained=["2"])
+    x, y = torch.randn(3, *shape[1:]), torch.tensor([0, 1, 2])
+    per_example = PerExample(net)
+    per_example.verify(x, y)
+    net.module.get_parameter("0.weight_lora_scale").mul_(3)
+    with pytest.raises(Refused, match="are not those of this model"):
+        per_example.verify(x, y)
+
+
 class Unused(nn.Module):
     """A layer that nothing depends on, beside one that is used."""
 
@@ -223,6 +254,7 @@ class Named(nn.Linear):
 
 
 REFUSED = {
+    "no target": ({"targets": []}, r"targets: no module is named; expected .* here '0', '3', '4'"),
     "an unknown name": ({"targets": ["body"]}, r"no module is called 'body'; .* here '0', '3'"),
     "another kind": ({"targets": ["1"]}, "'1' is a BatchNorm1d; expected a linear layer"),
     "too high a rank": ({"rank": 4}, r"rank is 4, but '4.weight' is 3 by 8; expected at most 3"),

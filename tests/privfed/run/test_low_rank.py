@@ -15,8 +15,11 @@ from privfed.grid.grid import Grid
 from privfed.models import build
 from privfed.models.lora.names import is_factor, with_changes
 from privfed.run.resume import resume
+from privfed.store.tensorfile import pack
 from privfed.streams import Streams
 from privfed.trained.export import export
+from privfed.trained.export_adapters import Adapters
+from privfed.trained.kept_models import score_kept_models
 
 RANK, OUT, FEATURES = 2, 3, 6
 SEEDED = ("run.randomness=seeded",)
@@ -124,9 +127,52 @@ def test_exports_that_hold_no_adapters_are_refused(run, tmp_path):
     assert not [*tmp_path.glob("a.*")]
 
 
+def test_adapters_that_another_program_would_read_otherwise_are_refused(run, tmp_path, monkeypatch):
+    def write(adapters, exportable):
+        doubled = {name: 2 * tensor for name, tensor in adapters.tensors.items()}
+        return pack(doubled, exportable.facts)
+
+    monkeypatch.setattr(Adapters, "write", write)
+    with pytest.raises(Refused, match="other predictions than the run"):
+        export(run, tmp_path / "alone.safetensors", adapters=True)
+    assert not (tmp_path / "alone.safetensors").exists()
+
+
+STAYING = {
+    "a head": ("3*", {"1.weight_lora_B"}, "18 of the numbers of this model (3.weight, 3.bias)"),
+    "the factors": ("*_lora_B", {"3.weight", "3.bias"}, "10 of the numbers of this model"),
+}
+
+
+@pytest.mark.parametrize("case", STAYING)
+def test_a_part_may_stay_with_clients(case, tmp_path):
+    """What is adapted and what is trained beside it: of either, clients may keep their own."""
+    pattern, sent, lacks = STAYING[case]
+    trained(
+        tmp_path / "run", *LORA, "data.setting=cross_silo", "model.name=mlp", "model.hidden=[5]",
+        "model.lora.trained=['3']", f"model.local=['{pattern}']", "privacy.mechanism=none",
+        "data.size_min=30", "client.epochs=4", "client.lr=0.3",
+    )  # fmt: skip
+    tensors = {name for name in model(tmp_path / "run") if name.startswith("model/")}
+    assert tensors == {f"model/{name}" for name in sent}
+    scores = score_kept_models(tmp_path / "run").to_json()
+    assert scores["after"]["mean"] > scores["before"]["mean"] + 0.02
+    net = privfed.load(tmp_path / "run").model
+    trainable = {name for name, p in net.named_parameters() if p.requires_grad}
+    assert trainable == {name.removesuffix("_lora_B") for name in sent}
+    exported = export(tmp_path / "run", tmp_path / "whole.safetensors")
+    assert lacks in exported.facts["lacks"]
+    constants = load_file(tmp_path / "run/constants.safetensors")
+    whole, start = load_file(exported.to)["1.weight"], constants["model/1.weight"]
+    assert torch.equal(whole, start) == ("1.weight_lora_B" not in sent)
+
+
 def test_check_says_what_is_trained_and_what_is_doubtful(tmp_path):
     text = checked(*LORA)
-    assert "rank 2, B alone (A stays as drawn): 6 numbers are trained beside the 21 of" in text
+    assert (
+        "rank 2, B alone (A stays as drawn): 6 numbers are trained and sent beside the 21 of"
+        in text
+    )
     assert "24 bytes a client for 84 bytes, 3.5 times fewer" in text
     assert "nothing has trained the weights that are adapted" in text
     assert "noise falls on A and on B" not in text
@@ -150,8 +196,8 @@ def test_keys_of_the_table_are_set_varied_and_refused_by_name(tmp_path):
         with pytest.raises(Refused, match=message):
             small(*LORA, key)
     (tmp_path / "run.toml").write_text("format = 1\n[model]\nlora = 3\n")
-    with pytest.raises(Refused, match="targets is missing"):
-        load(tmp_path / "run.toml", ["model.lora.rank=3"])
+    with pytest.raises(Refused, match=r"model\.lora\.rank is missing"):
+        load(tmp_path / "run.toml", ["model.lora.alpha=3"])
     grid = Grid(grid={"model.lora.rank": [1, 2], "model.lora.targets": [["1"]]})
     expanded = cells(tmp_path / "grid.toml", grid)
     assert [cell.config.start.lora.rank for cell in expanded] == [1, 2]
