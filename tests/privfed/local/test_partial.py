@@ -13,6 +13,7 @@ from privfed.errors import Refused
 from privfed.local.batches import plan_batches
 from privfed.local.client_states import ClientStates
 from privfed.local.objective import Work
+from privfed.local.objectives.adaalter import AdaAlter
 from privfed.local.objectives.fedprox import FedProx
 from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
@@ -107,9 +108,10 @@ def test_with_nothing_local_it_is_the_objective_of_all(way):
     assert after.shape == (4, 0)
 
 
-def test_of_an_objective_with_a_state_of_its_own_each_part_has_its_place():
+@WAYS
+def test_of_an_objective_with_a_state_of_its_own_each_part_has_its_place(way):
     """SCAFFOLD on what is shared: by hand, with control variates of the shared part alone."""
-    made, d = partial(HEAD, objective=Scaffold(), lr=0.1)
+    made, d = partial(HEAD, objective=Scaffold(), lr=0.1, way=way)
     p = len(made.objective.start)
     assert made.objective.state_length(d) == p + d
     own = torch.cat([states_of(made), torch.full((4, d), 0.3)], dim=1)
@@ -125,6 +127,26 @@ def test_of_an_objective_with_a_state_of_its_own_each_part_has_its_place():
         variate = own[client, p:] - control + (params - w[:d]) / (taken * made.lr)
         torch.testing.assert_close(rows[client, :d], w[:d] - params, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(after[client], torch.cat([w[d:], variate]), rtol=1e-3, atol=1e-4)
+
+
+@WAYS
+def test_what_an_objective_carries_is_of_what_is_shared(way):
+    """Local AdaAlter, by hand: rates follow squares of the shared part alone."""
+    objective = AdaAlter(epsilon=0.5, square_scale=0.2)
+    made, d = partial(HEAD, objective=objective, way=way)
+    states, params, known = states_of(made), torch.full((d,), 0.2), torch.full((d,), 0.3)
+    broadcast = {"params": params, "squares": known}
+    rows, after = made.train(IDS, broadcast, states, keys())
+    for client in (0, 1, 3):
+        w, squares = torch.cat([params, states[client]]), torch.zeros(d)
+        for number, (_, (x, y)) in enumerate(batches(made, client), 1):
+            step = made.network.gradient(w, x, y)
+            squares += step[:d].square()
+            step[:d] /= (known + number * 0.25).sqrt()
+            w = w - made.lr * step
+        sent = torch.cat([w[:d] - params, 0.2 * squares])
+        torch.testing.assert_close(rows[client], sent, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(after[client], w[d:], rtol=1e-3, atol=1e-5)
 
 
 def test_a_correction_is_of_what_is_shared():

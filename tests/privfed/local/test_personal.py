@@ -11,6 +11,7 @@ from papers import full_batches, gradients, quadratics
 from privfed.data.federation import Examples, Federation
 from privfed.local.autotune import first_broadcast
 from privfed.local.batches import plan_batches
+from privfed.local.objective import LocalStep
 from privfed.local.objectives.personal.apfl import Apfl
 from privfed.local.objectives.personal.ditto import Ditto
 from privfed.local.objectives.personal.ifca import Ifca
@@ -82,6 +83,19 @@ def test_apfl_is_its_papers_algorithm(tmp_path, way, adaptive):
     torch.testing.assert_close(states[:, :-1], torch.stack(own), **CLOSE)
     assert states[:, -1].tolist() == pytest.approx(alpha, rel=1e-3)
     assert len({round(a, 6) for a in alpha}) == (4 if adaptive else 1)
+
+
+@pytest.mark.parametrize("away, end", [(-9.0, 0.0), (9.0, 1.0)], ids=["global", "local"])
+def test_an_adaptive_mixture_stays_one(away, end):
+    """A weight that a long step takes beyond an end is cut to it."""
+    gradient = torch.tensor([[1.0, -2.0]])
+    v = -away * gradient
+    step = LocalStep(
+        *(torch.zeros(1, 2), gradient, gradient, None, torch.cat([v, torch.full((1, 1), 0.5)], 1)),
+        *(0, torch.zeros(1), torch.ones(1), 1.0),
+    )
+    _, carried = Apfl(adaptive=True).along(step, {})
+    assert carried[0, -1] == end
 
 
 @pytest.mark.parametrize("objective", [Ditto(strength=0.7), Apfl(alpha=0.4)], ids=["ditto", "apfl"])

@@ -11,12 +11,14 @@ from rich.console import Console
 from small import same_run, small, stop_after, trained
 
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.errors import Broken, Refused
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
 from privfed.report.trained_model import export_table
 from privfed.run.check import check
 from privfed.run.resume import resume
+from privfed.store.run_directory import RunDirectory
+from privfed.trained import personal_scores, personalise
 from privfed.trained.evaluate import evaluate
 from privfed.trained.export import export
 from privfed.trained.kept_models import score_kept_models
@@ -139,13 +141,20 @@ def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkey
         del each["run"]
     assert scores[0] == scores[1]
     assert (tmp_path / "whole/private").stat().st_mode & 0o777 == 0o700
+    RunDirectory.open(tmp_path / "part").states.unlink()
+    with pytest.raises(Broken, match="cannot go on(?s:.)*what clients remembered"):
+        score_kept_models(tmp_path / "part")
 
 
 @pytest.mark.parametrize("name", list(KEPT))
 def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
+    """On the examples that clients hold back: as they scored in the last round, when all did."""
+    scored = "before" if name == "ifca" else "after"
     trained(
         tmp_path / "run", *KEPT[name], *OPEN, *SEEDED, "data.size_min=30", "run.rounds=8",
         "client.lr=0.3", "evaluation.by=clients", "evaluation.every=4", "client.epochs=4",
+        "cohort.sampler=full", "cohort.size=0",
+        f"evaluation.personal={'true' if scored == 'after' else 'false'}",
     )  # fmt: skip
     shown = CliRunner().invoke(
         main, ["evaluate", str(tmp_path / "run"), "--personalise", "0", "--json"]
@@ -154,6 +163,8 @@ def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     printed = json.loads(shown.stdout)
     assert (printed["simulation"], printed["clients"], printed["epochs"]) == (True, 12, 0)
     assert "examples that they hold back" in printed["note"]
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    assert printed[scored]["mean"] == pytest.approx(last["clients_accuracy"], abs=1e-6)
     for side in ("before", "after"):
         low, high = printed["intervals"][side]
         assert 0 <= low < printed[side]["mean"] < high <= 1
@@ -168,10 +179,18 @@ def test_a_run_without_models_of_their_own_has_none_to_score(tmp_path):
         score_kept_models(tmp_path)
 
 
-def test_fine_tuning_has_what_stays_trained_too(tmp_path):
+def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
     trained(tmp_path, *HEADS, *OPEN, *SEEDED, "data.size_min=30", "client.lr=0.1")
+    tuned = []
+
+    def client_score(network, scoring, model, client):
+        tuned.append(model[6 * 5 + 5 :])
+        return personal_scores.client_score(network, scoring, model, client)
+
+    monkeypatch.setattr(personalise, "client_score", client_score)
     shown = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--personalise", "20", "--json"])
     assert shown.exit_code == 0, shown.output
+    assert len({tuple(head.tolist()) for head in tuned}) == len(tuned) == 12
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
     lacks = "18 of the numbers of this model (3.weight, 3.bias) stay with each client"
