@@ -142,7 +142,7 @@ def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkey
     assert scores[0] == scores[1]
     assert (tmp_path / "whole/private").stat().st_mode & 0o777 == 0o700
     RunDirectory.open(tmp_path / "part").states.unlink()
-    with pytest.raises(Broken, match="cannot go on(?s:.)*what clients remembered"):
+    with pytest.raises(Broken, match="what clients remembered, without"):
         score_kept_models(tmp_path / "part")
 
 
