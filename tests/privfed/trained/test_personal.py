@@ -26,6 +26,10 @@ from privfed.trained.personal_scores import comparison_of
 
 SILO = ("data.setting=cross_silo", "model.name=mlp", "model.hidden=[5]")
 HEADS = (*SILO, 'model.local=["3*"]', "client.local_epochs=1")
+ADAPTERS = (
+    *(*SILO, 'model.local=["*_lora_B"]', "model.lora.rank=2"),
+    *('model.lora.targets=["3"]', 'model.lora.trained=["1"]'),
+)
 SEEDED = ("run.randomness=seeded",)
 OPEN = ("privacy.mechanism=none",)
 
@@ -43,6 +47,21 @@ def test_what_stays_is_neither_sent_nor_noised():
     assert f"{d} parameters sent, {p} that stay with clients" in said
     assert "1 of what stays, then what is sent" in said
     assert f"each keeps {4 * p} bytes between rounds" in said
+
+
+def test_every_cluster_is_sent_and_has_its_slot():
+    plain, clusters = (
+        check(small(*SILO, *keys)).forecast
+        for keys in ((), ("client.objective=ifca", "client.clusters=3"))
+    )
+    d = plain.parameters
+    assert clusters.down == 3 * plain.down
+    assert clusters.up / plain.up == pytest.approx(3 * (d + 1) / d)
+
+
+def test_adapters_stay_beside_a_shared_body():
+    forecast = check(small(*ADAPTERS)).forecast
+    assert (forecast.parameters, forecast.remembered) == (6 * 5 + 5, 4 * 2 * 3)
 
 
 @pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
@@ -120,6 +139,7 @@ def test_a_row_rule_and_masks_take_what_is_shared():
 
 KEPT = {
     "heads": HEADS,
+    "adapters": ADAPTERS,
     "ditto": (*SILO, "client.objective=ditto"),
     "ifca": (*SILO, "client.objective=ifca", "client.spread=1.0", "server.optimizer=fedavg"),
 }
