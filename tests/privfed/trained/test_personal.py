@@ -36,17 +36,17 @@ OPEN = ("privacy.mechanism=none",)
 
 def test_what_stays_is_neither_sent_nor_noised():
     """d is what is shared: shorter messages, less noise, and the event of a smaller model."""
-    whole, partial = check(small(*SILO)), check(small(*HEADS))
+    full, partial = check(small(*SILO)), check(small(*HEADS))
     d, p = 6 * 5 + 5, 5 * 3 + 3
-    assert (whole.forecast.parameters, partial.forecast.parameters) == (d + p, d)
+    assert (full.forecast.parameters, partial.forecast.parameters) == (d + p, d)
     assert partial.forecast.remembered == 4 * p
-    assert (whole.forecast.remembered, whole.plan.event) == (0, partial.plan.event)
-    assert partial.forecast.noise / whole.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
-    assert whole.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
-    said = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
-    assert f"{d} parameters sent, {p} that stay with clients" in said
-    assert "1 of what stays, then what is sent" in said
-    assert f"each keeps {4 * p} bytes between rounds" in said
+    assert (full.forecast.remembered, full.plan.event) == (0, partial.plan.event)
+    assert partial.forecast.noise / full.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
+    assert full.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
+    text = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
+    assert f"{d} parameters sent, {p} that stay with clients" in text
+    assert "1 of what stays, then what is sent" in text
+    assert f"each keeps {4 * p} bytes between rounds" in text
 
 
 def test_every_cluster_is_sent_and_has_its_slot():
@@ -137,7 +137,7 @@ def test_a_row_rule_and_masks_take_what_is_shared():
             assert plan(small(*whose, *keys, *full), length=35).event
 
 
-KEPT = {
+KEEPING = {
     "heads": HEADS,
     "adapters": ADAPTERS,
     "ditto": (*SILO, "client.objective=ditto"),
@@ -147,11 +147,11 @@ KEPT = {
 
 @pytest.mark.parametrize("name", ["heads", "ditto"])
 def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkeypatch):
-    trained(tmp_path / "whole", *KEPT[name], *SEEDED)
+    trained(tmp_path / "whole", *KEEPING[name], *SEEDED)
     with monkeypatch.context() as patch:
         stop_after(5, patch)
         with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "part", *KEPT[name], *SEEDED)
+            trained(tmp_path / "part", *KEEPING[name], *SEEDED)
     with pytest.raises(Refused, match="was interrupted in round 5"):
         score_kept_models(tmp_path / "part")
     resume(tmp_path / "part", lambda stored: stored)
@@ -166,12 +166,12 @@ def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkey
         score_kept_models(tmp_path / "part")
 
 
-@pytest.mark.parametrize("name", list(KEPT))
+@pytest.mark.parametrize("name", list(KEEPING))
 def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     """On the examples that clients hold back: as they scored in the last round, when all did."""
     scored = "before" if name == "ifca" else "after"
     trained(
-        tmp_path / "run", *KEPT[name], *OPEN, *SEEDED, "data.size_min=30", "run.rounds=8",
+        tmp_path / "run", *KEEPING[name], *OPEN, *SEEDED, "data.size_min=30", "run.rounds=8",
         "client.lr=0.3", "evaluation.by=clients", "evaluation.every=4", "client.epochs=4",
         "cohort.sampler=full", "cohort.size=0",
         f"evaluation.personal={'true' if scored == 'after' else 'false'}",
@@ -225,7 +225,7 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["heads", "ditto"])
 def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     """The same rows, but of other models: what is charged stays."""
-    keys = (*KEPT[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",
+    keys = (*KEEPING[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",
             "privacy.noise_multiplier=0.01", "data.size_min=30", "client.epochs=6")  # fmt: skip
     measured = {}
     for personal in ("false", "true"):
@@ -234,12 +234,12 @@ def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
         lines = (tmp_path / personal / "metrics.jsonl").read_text().splitlines()
         measured[personal] = [json.loads(line) for line in lines]
         assert plan(config).event == plan(small(*keys)).event
-    shared, own = (
+    shared, local = (
         [line["clients_accuracy"] for line in measured[kind] if "clients_accuracy" in line]
         for kind in ("false", "true")
     )
-    assert len(own) == 2
-    assert own != shared
+    assert len(local) == 2
+    assert local != shared
     assert measured["true"][-1]["epsilon"] == measured["false"][-1]["epsilon"]
 
 
