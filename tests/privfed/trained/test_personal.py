@@ -16,6 +16,7 @@ from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
 from privfed.report.trained_model import export_table
 from privfed.run.check import check
+from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 from privfed.trained import personal_scores, personalise
@@ -226,7 +227,8 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
 def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     """The same rows, but of other models: what is charged stays."""
     keys = (*KEEPING[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",
-            "privacy.noise_multiplier=0.01", "data.size_min=30", "client.epochs=6")  # fmt: skip
+            "privacy.noise_multiplier=0.01", "data.size_min=30", "client.epochs=6",
+            "cohort.sampler=full", "cohort.size=0")  # fmt: skip
     measured = {}
     for personal in ("false", "true"):
         config = small(*keys, f"evaluation.personal={personal}")
@@ -241,6 +243,10 @@ def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     assert len(local) == 2
     assert local != shared
     assert measured["true"][-1]["epsilon"] == measured["false"][-1]["epsilon"]
+    asked = evaluate_by_clients(tmp_path / "false", 1e6, {"personal": True})
+    scores = score_kept_models(tmp_path / "false")
+    assert asked.measures["accuracy"].value == pytest.approx(scores.after["mean"], abs=0.02)
+    assert abs(scores.after["mean"] - scores.before["mean"]) > 0.05
 
 
 def test_intervals_over_clients_by_hand():
