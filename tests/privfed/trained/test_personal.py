@@ -77,9 +77,15 @@ REFUSED = {
         "do not; use data.setting",
     ),
     "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack it"),
-    "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "which lack"),
+    "a second gradient of it": (
+        (*SILO, 'model.local=["3*"]', "client.objective=per_fedavg_hf"),
+        "which lack it",
+    ),
+    "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
+    "one of many": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "of the two"),
     "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model stays"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
+    "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
     "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
