@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from privfed.config.config import Config
 from privfed.local.personal import personalises
 
+
 def partial_model_refusals(config: Config) -> Iterator[str]:
     """Every reason why no part of the model can stay with clients, or be trained first."""
     if config.start.local:
