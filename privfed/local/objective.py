@@ -144,8 +144,6 @@ class Objective(Protocol):
     above 0, clients have to return."""
     exchanges: ClassVar[int]
     """Exchanges before and with training; fixed, so that the round's event is known beforehand."""
-    broadcasts: ClassVar[int]
-    """Vectors `[d]` that each client is sent with the question to train."""
     unproven: ClassVar[str]
     """Why it is refused under privacy; empty where its messages have a proven bound."""
     anchored: ClassVar[Anchor]
@@ -155,6 +153,11 @@ class Objective(Protocol):
     """
     measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
+
+    @property
+    def broadcasts(self) -> int:
+        """Vectors `[d]` that each client is sent with the question to train."""
+        ...
 
     @property
     def grouping(self) -> Grouping | None:

@@ -52,6 +52,11 @@ class Partial(Sgd):
     def plain(self) -> bool:
         return self.shared.plain and not self.local_epochs
 
+    @property
+    def sums_states(self) -> bool:
+        """Whether the server sums what clients keep for `shared`: of what stays it sums nothing."""
+        return self.shared.sums_states
+
     def state_length(self, d: int) -> int:
         """For d shared numbers."""
         return len(self.start) + self.shared.state_length(d)

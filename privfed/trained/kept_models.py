@@ -17,7 +17,7 @@ from torch import Tensor
 from privfed.errors import Refused
 from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Broadcast
-from privfed.local.personal import personalises
+from privfed.local.personal import Personal, personalises
 from privfed.run.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint
 from privfed.run.lost_private import refuse_lost
@@ -46,7 +46,8 @@ def score_kept_models(path: Path) -> Personalised:
         directory.recover()
         config = directory.config.read()
         setup, ledger = reassemble(config, directory)
-        if not personalises(setup.executor.trainer.objective):
+        objective = setup.executor.trainer.objective
+        if not personalises(objective):
             raise Refused(
                 "clients of this run keep no model of their own; expected one with model.local, or "
                 'client.objective = "ditto", "apfl" or "ifca": give --personalise the epochs to '
@@ -68,29 +69,27 @@ def score_kept_models(path: Path) -> Personalised:
         network = setup.executor.trainer.network
         after = [
             client_score(network, scoring, model, client)
-            for client, model in _models(setup, now, states, ids)
+            for client, model in _models(setup, objective, now, states, ids)
         ]
     measure, before = client_scores(setup.network, scoring, now.state.params, ids)
-    held = measures is not None and config.evaluation.holdout > 0
+    apart = measures is not None and config.evaluation.holdout > 0
     return Personalised(
         path=path,
         round=now.round,
         measure=measure,
         epochs=0,
-        note=_NOTE.format(_HELD_BACK if held else _TRAINED),
+        note=_NOTE.format(_HELD_BACK if apart else _TRAINED),
         **comparison_of(before, np.array(after), network.loss.lower_is_better),
     )
 
 
 def _models(
-    setup: Setup, now: Checkpoint, states: ClientStates | None, ids: Indices
+    setup: Setup, objective: Personal, now: Checkpoint, states: ClientStates | None, ids: Indices
 ) -> Iterator[tuple[int, Tensor]]:
     """The model `[d]` that each of clients `ids` uses for itself."""
     trainer = setup.executor.trainer
     trainer = replace(trainer, federation=setup.federation.at(now.round))
-    objective, broadcast = trainer.objective, _broadcast(setup, now)
-    if not personalises(objective):
-        return
+    broadcast = _broadcast(setup, now)
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
         keys = setup.streams.at("measure", now.round, trainer.federation.identify(some))

@@ -160,23 +160,23 @@ class Halved(Part):
     def unseen(self, broadcast):
         return broadcast["params"].new_zeros(0)
 
-    def origin(self, broadcast, own, measured):
+    def origin(self, broadcast, state, measured):
         return broadcast["params"]
 
-    def carry(self, broadcast, own):
+    def carry(self, broadcast, state):
         return None
 
-    def anchor(self, w, broadcast, own, carried):
+    def anchor(self, w, broadcast, state, carried):
         return broadcast["params"]
 
     def along(self, step, broadcast):
         return step.grad, None
 
-    def direction(self, grad, w, broadcast, own):
+    def direction(self, grad, w, broadcast, state):
         return grad
 
-    def message(self, w, broadcast, own, work):
-        return (w - broadcast["params"]) / 2, own
+    def message(self, w, broadcast, state, work):
+        return (w - broadcast["params"]) / 2, state
 
     def admitted(self, rows):
         return rows
@@ -217,13 +217,13 @@ class Turns(Sgd):
         yield from ()
         return {"params": torch.cat([params, params + 0.5])}
 
-    def origin(self, broadcast, own, measured):
+    def origin(self, broadcast, state, measured):
         return broadcast["params"].view(2, -1)[measured.argmin(1)]
 
-    def carry(self, broadcast, own):
+    def carry(self, broadcast, state):
         return torch.zeros_like(broadcast["params"])
 
-    def anchor(self, w, broadcast, own, carried):
+    def anchor(self, w, broadcast, state, carried):
         return (carried.view(len(w), 2, -1)[:, 0] + w) / 2
 
     def along(self, step, broadcast):
@@ -233,7 +233,7 @@ class Turns(Sgd):
         mean = (mean * step.number + step.w) / (step.number + 1)
         return grad * moves, torch.cat([mean, total + grad], dim=1)
 
-    def message(self, w, broadcast, own, work):
+    def message(self, w, broadcast, state, work):
         total = work.carried.view(len(w), 2, -1)[:, 1]
         return -work.lr * total / work.steps[:, None].clamp(min=1), None
 

@@ -25,10 +25,13 @@ class Sgd(Part):
 
     keeps: ClassVar[int] = 0
     exchanges: ClassVar[int] = 1
-    broadcasts: ClassVar[int] = 1
     anchored: ClassVar[Anchor] = ""
     measures: ClassVar[Measures] = ""
     unproven: ClassVar[str] = ""
+
+    @property
+    def broadcasts(self) -> int:
+        return 1
 
     @property
     def grouping(self) -> Grouping | None:

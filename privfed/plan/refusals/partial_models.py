@@ -7,30 +7,28 @@ from collections.abc import Iterator
 from privfed.config.config import Config
 from privfed.local.personal import personalises
 
-_SHARED = "use one that reads examples in its local steps alone, as "
-
 
 def partial_model_refusals(config: Config) -> Iterator[str]:
     """Every reason why no part of the model can stay with clients, or be trained first."""
     if config.start.local:
-        yield from _read_at_the_broadcast_model(config)
+        yield from _objectives_of_whole_models(config)
     yield from _attackers_on_their_own_way(config)
     yield from _epochs_of_what_stays(config)
 
 
-def _read_at_the_broadcast_model(config: Config) -> Iterator[str]:
-    """The broadcast model is whole with a client's own part only (`anchored`, `measures`)."""
+def _objectives_of_whole_models(config: Config) -> Iterator[str]:
+    """The broadcast model is whole with a client's own part only, and so is one beside it."""
     objective = config.objective
-    if objective.anchored or objective.measures or objective.exchanges > 1:
+    where = (
+        "model.local has a part of the model stay with each client, and client.objective = "
+        f"{config.names['objective']!r}"
+    )
+    if personalises(objective):
+        yield f"{where} gives each a model of its own: use one of the two"
+    elif objective.anchored or objective.measures or objective.exchanges > 1:
         yield (
-            f"model.local has a part of the model stay with each client, and client.objective = "
-            f"{config.names['objective']!r} reads examples at models that are sent, which lack it; "
-            f'{_SHARED}"sgd", "fedprox" or "scaffold"'
-        )
-    elif personalises(objective):
-        yield (
-            f"model.local has a part of the model stay with each client, and client.objective = "
-            f"{config.names['objective']!r} gives each a model of its own: use one of the two"
+            f"{where} reads examples at models that are sent, which lack it; use one that reads "
+            'examples in its local steps alone, as "sgd", "fedprox" or "scaffold"'
         )
 
 

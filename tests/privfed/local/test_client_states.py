@@ -253,10 +253,10 @@ def test_rows_do_not_depend_on_the_order_of_clients_or_on_the_others(name):
     except StopIteration as finished:
         broadcast = {"params": params, **finished.value}
     generator = torch.Generator().manual_seed(0)
-    own = torch.rand(4, objective.state_length(len(params)), generator=generator)
+    states = torch.rand(4, objective.state_length(len(params)), generator=generator)
 
     def rows(ids):
-        keys, state = Streams(1).at("shuffle", 1, ids), own[ids] if objective.keeps else None
+        keys, state = Streams(1).at("shuffle", 1, ids), states[ids] if objective.keeps else None
         return local.train(ids, broadcast, state, keys, returning=torch.ones(len(ids)) > 0)[0]
 
     whole = rows(np.arange(4))

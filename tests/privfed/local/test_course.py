@@ -29,10 +29,10 @@ def local(objective, **changes):
 
 def on_the_course(made, client, models):
     """A client's row of `Turns`, from its definition, one example set after the other."""
-    whole = made.federation.gather(
+    examples = made.federation.gather(
         torch.arange(made.federation.offsets[client], made.federation.offsets[client + 1])
     )
-    losses = [made.network.losses(model, *whole).mean() for model in models]
+    losses = [made.network.losses(model, *examples).mean() for model in models]
     w = models[int(torch.stack(losses).argmin())].clone()
     batches = plan_batches(made.federation, np.array([client]), keys([client]), 3, made.batch_size)
     per_epoch = -(-SIZES[client] // made.batch_size)
@@ -93,13 +93,18 @@ def test_plain_steps_begin_where_a_client_left_off(way):
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
 def test_a_steered_attacker_measures_its_way_from_where_it_began(way):
-    seen = []
-    made = local(Far(), way=way, steering=lambda go, away, lr: (seen.append(away.clone()), go)[1])
+    distances = []
+
+    def steering(direction, away, lr):
+        distances.append(away.clone())
+        return direction
+
+    made = local(Far(), way=way, steering=steering)
     params = made.network.initial_params
     made.train(np.array([4]), {"params": params + 9}, params[None] + 1, keys([4]))
-    assert not seen[0].any()
-    assert seen[-1].any()
-    assert seen[-1].abs().max() < 1
+    assert not distances[0].any()
+    assert distances[-1].any()
+    assert distances[-1].abs().max() < 1
 
 
 class Counting(Sgd):

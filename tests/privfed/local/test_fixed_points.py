@@ -30,13 +30,13 @@ def test_fedlin_is_its_papers_step_at_each_clients_own_rate(way):
     keys = Streams(1, simulated=True).at("shuffle", 1, ids)
     rows, _ = made.train(ids, {"params": params, "gradient": g}, None, keys)
     batches = plan_batches(made.federation, ids, keys, 3, made.batch_size)
-    whole = made.gradients(ids, params, keys)
+    before = made.gradients(ids, params, keys)
     for client in (0, 1, 3):
         w, taken = params.clone(), int(batches.steps[client])
         for step in range(taken):
             chosen = batches.rows[client, step][batches.mask[client, step]]
             x, y = made.federation.gather(torch.from_numpy(chosen))
-            w = w - 0.6 / taken * (net.gradient(w, x, y) - whole[client] + g)
+            w = w - 0.6 / taken * (net.gradient(w, x, y) - before[client] + g)
         torch.testing.assert_close(rows[client], w - params, rtol=1e-4, atol=1e-6)
     assert not rows[2].any()
 

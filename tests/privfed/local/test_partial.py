@@ -13,6 +13,7 @@ from privfed.errors import Refused
 from privfed.local.batches import plan_batches
 from privfed.local.client_states import ClientStates
 from privfed.local.objective import Work
+from privfed.local.objectives.adaalter import AdaAlter
 from privfed.local.objectives.fedprox import FedProx
 from privfed.local.objectives.scaffold import Scaffold
 from privfed.local.objectives.sgd import Sgd
@@ -77,8 +78,8 @@ def test_what_is_shared_is_sent_and_what_stays_is_kept(way, local, local_epochs)
 class Leaking(Partial):
     """A mutation: the numbers at the end of a client's vector are sent, which stay."""
 
-    def _shared(self, whole):
-        return whole[..., -(whole.shape[-1] - len(self.start)) :]
+    def _shared(self, vectors):
+        return vectors[..., -(vectors.shape[-1] - len(self.start)) :]
 
 
 def test_a_row_with_what_stays_in_it_is_caught():
@@ -107,24 +108,45 @@ def test_with_nothing_local_it_is_the_objective_of_all(way):
     assert after.shape == (4, 0)
 
 
-def test_of_an_objective_with_a_state_of_its_own_each_part_has_its_place():
+@WAYS
+def test_of_an_objective_with_a_state_of_its_own_each_part_has_its_place(way):
     """SCAFFOLD on what is shared: by hand, with control variates of the shared part alone."""
-    made, d = partial(HEAD, objective=Scaffold(), lr=0.1)
+    made, d = partial(HEAD, objective=Scaffold(), lr=0.1, way=way)
     p = len(made.objective.start)
     assert made.objective.state_length(d) == p + d
-    own = torch.cat([states_of(made), torch.full((4, d), 0.3)], dim=1)
+    states = torch.cat([states_of(made), torch.full((4, d), 0.3)], dim=1)
     params, control = torch.full((d,), 0.2), torch.full((d,), 0.7)
     broadcast = {"params": params, "control": control}
-    rows, after = made.train(IDS, broadcast, own, keys(), returning=torch.ones(4) > 0)
+    rows, after = made.train(IDS, broadcast, states, keys(), returning=torch.ones(4) > 0)
     for client in (0, 1, 3):
-        w, taken = torch.cat([params, own[client, :p]]), 0
+        w, taken = torch.cat([params, states[client, :p]]), 0
         for _, (x, y) in batches(made, client):
             step = made.network.gradient(w, x, y)
-            step[:d] += control - own[client, p:]
+            step[:d] += control - states[client, p:]
             w, taken = w - made.lr * step, taken + 1
-        variate = own[client, p:] - control + (params - w[:d]) / (taken * made.lr)
+        variate = states[client, p:] - control + (params - w[:d]) / (taken * made.lr)
         torch.testing.assert_close(rows[client, :d], w[:d] - params, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(after[client], torch.cat([w[d:], variate]), rtol=1e-3, atol=1e-4)
+
+
+@WAYS
+def test_what_an_objective_carries_is_of_what_is_shared(way):
+    """Local AdaAlter, by hand: rates follow squares of the shared part alone."""
+    objective = AdaAlter(epsilon=0.5, square_scale=0.2)
+    made, d = partial(HEAD, objective=objective, way=way)
+    states, params, known = states_of(made), torch.full((d,), 0.2), torch.full((d,), 0.3)
+    broadcast = {"params": params, "squares": known}
+    rows, after = made.train(IDS, broadcast, states, keys())
+    for client in (0, 1, 3):
+        w, squares = torch.cat([params, states[client]]), torch.zeros(d)
+        for number, (_, (x, y)) in enumerate(batches(made, client), 1):
+            step = made.network.gradient(w, x, y)
+            squares += step[:d].square()
+            step[:d] /= (known + number * 0.25).sqrt()
+            w = w - made.lr * step
+        sent = torch.cat([w[:d] - params, 0.2 * squares])
+        torch.testing.assert_close(rows[client], sent, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(after[client], w[d:], rtol=1e-3, atol=1e-5)
 
 
 def test_a_correction_is_of_what_is_shared():
@@ -274,15 +296,15 @@ def test_heads_of_their_own_serve_groups_with_opposite_labels(tmp_path):
                     mechanism=NoPrivacy())  # fmt: skip
     held = Partial(shared=Sgd(), start=local_start(net), local_epochs=1)
     d, ids = net.shapes.length, np.arange(8)
-    states = ClientStates(tmp_path / "own", "", 8, held.state_length(d), 0)
+    remembered = ClientStates(tmp_path / "own", "", 8, held.state_length(d), 0)
     local = replace(rounds.local, network=full_network(net), objective=held)
-    executor = replace(rounds.world.executor, trainer=local, states=states)
-    rounds.world = replace(rounds.world, executor=executor, states=states)
+    executor = replace(rounds.world.executor, trainer=local, states=remembered)
+    rounds.world = replace(rounds.world, executor=executor, states=remembered)
     state = rounds.run(15)
-    own, returning = states.gather(ids, held.start)
+    states, returning = remembered.gather(ids, held.start)
     assert returning.all()
-    assert states.gather(ids, held.start)[0].shape == (8, 2 * 8 + 2)
-    models = held.personal({"params": state.params}, own, None)
+    assert remembered.gather(ids, held.start)[0].shape == (8, 2 * 8 + 2)
+    models = held.personal({"params": state.params}, states, None)
     right = [
         float((local.network.outputs(model, examples.x[12 * k : 12 * k + 12]).argmax(1)
                == examples.y[12 * k : 12 * k + 12]).float().mean())

@@ -11,6 +11,7 @@ from papers import full_batches, gradients, quadratics
 from privfed.data.federation import Examples, Federation
 from privfed.local.autotune import first_broadcast
 from privfed.local.batches import plan_batches
+from privfed.local.objective import LocalStep
 from privfed.local.objectives.personal.apfl import Apfl
 from privfed.local.objectives.personal.ditto import Ditto
 from privfed.local.objectives.personal.ifca import Ifca
@@ -26,7 +27,7 @@ WAYS = pytest.mark.parametrize("way", ["stacked", "loop"])
 IDS = np.arange(4)
 
 
-def kept(rounds, state):
+def remembered(rounds, state):
     """What each client keeps after `rounds`, and a newcomer's is of the model after them."""
     unseen = rounds.algorithm.objective.unseen({"params": state.params})
     return rounds.world.states.gather(IDS, unseen)[0]
@@ -38,20 +39,22 @@ def test_ditto_is_its_papers_algorithm(tmp_path, way):
     rounds = full_batches(tmp_path, Ditto(strength=strength, personal_rate=0.4), way=way)
     gradient = gradients(rounds)
     x = rounds.state.params.clone()
-    own = [x.clone() for _ in IDS]
+    models = [x.clone() for _ in IDS]
     for _ in range(3):
         ends = []
         for client in IDS:
             w = x.clone()
             for _ in range(2):
                 w = w - lr * gradient(client, w)
-                pull = strength * (own[client] - x)
-                own[client] = own[client] - 0.4 * lr * (gradient(client, own[client]) + pull)
+                pull = strength * (models[client] - x)
+                models[client] = models[client] - 0.4 * lr * (
+                    gradient(client, models[client]) + pull
+                )
             ends.append(w)
         x = torch.stack(ends).mean(0)
     after = rounds.run(3)
     torch.testing.assert_close(after.params, x, **CLOSE)
-    torch.testing.assert_close(kept(rounds, after), torch.stack(own), **CLOSE)
+    torch.testing.assert_close(remembered(rounds, after), torch.stack(models), **CLOSE)
 
 
 @WAYS
@@ -61,27 +64,40 @@ def test_apfl_is_its_papers_algorithm(tmp_path, way, adaptive):
     rounds = full_batches(tmp_path, Apfl(alpha=0.3, adaptive=adaptive), way=way)
     gradient = gradients(rounds)
     x = rounds.state.params.clone()
-    own, alpha = [x.clone() for _ in IDS], [0.3] * 4
+    models, alpha = [x.clone() for _ in IDS], [0.3] * 4
     for _ in range(3):
         ends = []
         for client in IDS:
             w = x.clone()
             for step in range(2):
-                v, a = own[client], alpha[client]
+                v, a = models[client], alpha[client]
                 mixed = gradient(client, a * v + (1 - a) * w)
                 if adaptive and not step:
                     slope = float((v - w) @ mixed)
                     alpha[client] = min(max(a - lr * slope, 0.0), 1.0)
-                own[client] = v - lr * a * mixed
+                models[client] = v - lr * a * mixed
                 w = w - lr * gradient(client, w)
             ends.append(w)
         x = torch.stack(ends).mean(0)
     after = rounds.run(3)
     torch.testing.assert_close(after.params, x, **CLOSE)
-    states = kept(rounds, after)
-    torch.testing.assert_close(states[:, :-1], torch.stack(own), **CLOSE)
+    states = remembered(rounds, after)
+    torch.testing.assert_close(states[:, :-1], torch.stack(models), **CLOSE)
     assert states[:, -1].tolist() == pytest.approx(alpha, rel=1e-3)
     assert len({round(a, 6) for a in alpha}) == (4 if adaptive else 1)
+
+
+@pytest.mark.parametrize("away, end", [(-9.0, 0.0), (9.0, 1.0)], ids=["global", "local"])
+def test_an_adaptive_mixture_stays_one(away, end):
+    """A weight that a long step takes beyond an end is cut to it."""
+    gradient = torch.tensor([[1.0, -2.0]])
+    v = -away * gradient
+    step = LocalStep(
+        *(torch.zeros(1, 2), gradient, gradient, None, torch.cat([v, torch.full((1, 1), 0.5)], 1)),
+        *(0, torch.zeros(1), torch.ones(1), 1.0),
+    )
+    _, carried = Apfl(adaptive=True).along(step, {})
+    assert carried[0, -1] == end
 
 
 @pytest.mark.parametrize("objective", [Ditto(strength=0.7), Apfl(alpha=0.4)], ids=["ditto", "apfl"])
@@ -166,10 +182,10 @@ def test_per_fedavg_is_its_papers_algorithm(way, free):
         ]
         each = 3 if free else 2
         for first in range(0, len(batches) - each + 1, each):
-            one, two, *three = batches[first : first + each]
-            g = net.gradient(w - 0.2 * net.gradient(w, *one), *two)
+            first_batch, second, *third = batches[first : first + each]
+            g = net.gradient(w - 0.2 * net.gradient(w, *first_batch), *second)
             if free:
-                ahead, behind = (net.gradient(w + s * 0.01 * g, *three[0]) for s in (1, -1))
+                ahead, behind = (net.gradient(w + s * 0.01 * g, *third[0]) for s in (1, -1))
                 g = g - 0.2 * (ahead - behind) / 0.02
             w = w - lr * g
         torch.testing.assert_close(row, w - net.initial_params, **CLOSE)
@@ -225,9 +241,9 @@ def test_ifca_is_its_papers_algorithm(tmp_path, way):
 
 
 def test_one_cluster_is_fedavg(tmp_path):
-    one = full_batches(tmp_path / "one", Ifca(clusters=1)).run(3)
+    single = full_batches(tmp_path / "one", Ifca(clusters=1)).run(3)
     plain = full_batches(tmp_path / "plain", Sgd()).run(3)
-    torch.testing.assert_close(one.params, plain.params)
+    torch.testing.assert_close(single.params, plain.params)
 
 
 def test_a_row_of_ifca_is_one_slot_and_its_count():

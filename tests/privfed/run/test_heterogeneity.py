@@ -23,6 +23,7 @@ from privfed.grid.pictures.figures import Figure, check_figures
 from privfed.local.objectives.fedcurv import FedCurv
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.mime import Mime
+from privfed.local.objectives.personal.ifca import Ifca
 from privfed.local.objectives.sgd import Sgd
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.squared_error import SquaredError
@@ -376,7 +377,8 @@ def test_a_tally_adds_up_until_it_is_asked():
 
 
 @pytest.mark.parametrize(
-    "objective, passes", [(Sgd(), 2), (FedDane(), 4), (Mime(), 5), (FedCurv(), 3)]
+    "objective, passes",
+    [(Sgd(), 2), (FedDane(), 4), (Mime(), 5), (FedCurv(), 3), (Ifca(clusters=3), 5)],
 )
 def test_work_counts_epochs_and_every_gradient(tmp_path, objective, passes):
     rounds = Rounds(tmp_path, (3, 9, 4), objective=objective, size=3)

@@ -11,12 +11,15 @@ from rich.console import Console
 from small import same_run, small, stop_after, trained
 
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.errors import Broken, Refused
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
 from privfed.report.trained_model import export_table
 from privfed.run.check import check
+from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
+from privfed.store.run_directory import RunDirectory
+from privfed.trained import personal_scores, personalise
 from privfed.trained.evaluate import evaluate
 from privfed.trained.export import export
 from privfed.trained.kept_models import score_kept_models
@@ -24,23 +27,42 @@ from privfed.trained.personal_scores import comparison_of
 
 SILO = ("data.setting=cross_silo", "model.name=mlp", "model.hidden=[5]")
 HEADS = (*SILO, 'model.local=["3*"]', "client.local_epochs=1")
+ADAPTERS = (
+    *(*SILO, 'model.local=["*_lora_B"]', "model.lora.rank=2"),
+    *('model.lora.targets=["3"]', 'model.lora.trained=["1"]'),
+)
 SEEDED = ("run.randomness=seeded",)
 OPEN = ("privacy.mechanism=none",)
 
 
 def test_what_stays_is_neither_sent_nor_noised():
     """d is what is shared: shorter messages, less noise, and the event of a smaller model."""
-    whole, partial = check(small(*SILO)), check(small(*HEADS))
+    full, partial = check(small(*SILO)), check(small(*HEADS))
     d, p = 6 * 5 + 5, 5 * 3 + 3
-    assert (whole.forecast.parameters, partial.forecast.parameters) == (d + p, d)
+    assert (full.forecast.parameters, partial.forecast.parameters) == (d + p, d)
     assert partial.forecast.remembered == 4 * p
-    assert (whole.forecast.remembered, whole.plan.event) == (0, partial.plan.event)
-    assert partial.forecast.noise / whole.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
-    assert whole.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
-    said = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
-    assert f"{d} parameters sent, {p} that stay with clients" in said
-    assert "1 of what stays, then what is sent" in said
-    assert f"each keeps {4 * p} bytes between rounds" in said
+    assert (full.forecast.remembered, full.plan.event) == (0, partial.plan.event)
+    assert partial.forecast.noise / full.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
+    assert full.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
+    text = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
+    assert f"{d} parameters sent, {p} that stay with clients" in text
+    assert "1 of what stays, then what is sent" in text
+    assert f"each keeps {4 * p} bytes between rounds" in text
+
+
+def test_every_cluster_is_sent_and_has_its_slot():
+    plain, clusters = (
+        check(small(*SILO, *keys)).forecast
+        for keys in ((), ("client.objective=ifca", "client.clusters=3"))
+    )
+    d = plain.parameters
+    assert clusters.down == 3 * plain.down
+    assert clusters.up / plain.up == pytest.approx(3 * (d + 1) / d)
+
+
+def test_adapters_stay_beside_a_shared_body():
+    forecast = check(small(*ADAPTERS)).forecast
+    assert (forecast.parameters, forecast.remembered) == (6 * 5 + 5, 4 * 2 * 3)
 
 
 @pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
@@ -55,9 +77,15 @@ REFUSED = {
         "do not; use data.setting",
     ),
     "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack it"),
-    "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "which lack"),
+    "a second gradient of it": (
+        (*SILO, 'model.local=["3*"]', "client.objective=per_fedavg_hf"),
+        "which lack it",
+    ),
+    "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
+    "one of many": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "of the two"),
     "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model stays"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
+    "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
     "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
@@ -116,8 +144,9 @@ def test_a_row_rule_and_masks_take_what_is_shared():
             assert plan(small(*whose, *keys, *full), length=35).event
 
 
-KEPT = {
+KEEPING = {
     "heads": HEADS,
+    "adapters": ADAPTERS,
     "ditto": (*SILO, "client.objective=ditto"),
     "ifca": (*SILO, "client.objective=ifca", "client.spread=1.0", "server.optimizer=fedavg"),
 }
@@ -125,11 +154,11 @@ KEPT = {
 
 @pytest.mark.parametrize("name", ["heads", "ditto"])
 def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkeypatch):
-    trained(tmp_path / "whole", *KEPT[name], *SEEDED)
+    trained(tmp_path / "whole", *KEEPING[name], *SEEDED)
     with monkeypatch.context() as patch:
         stop_after(5, patch)
         with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "part", *KEPT[name], *SEEDED)
+            trained(tmp_path / "part", *KEEPING[name], *SEEDED)
     with pytest.raises(Refused, match="was interrupted in round 5"):
         score_kept_models(tmp_path / "part")
     resume(tmp_path / "part", lambda stored: stored)
@@ -139,13 +168,20 @@ def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkey
         del each["run"]
     assert scores[0] == scores[1]
     assert (tmp_path / "whole/private").stat().st_mode & 0o777 == 0o700
+    RunDirectory.open(tmp_path / "part").states.unlink()
+    with pytest.raises(Broken, match="what clients remembered, without"):
+        score_kept_models(tmp_path / "part")
 
 
-@pytest.mark.parametrize("name", list(KEPT))
+@pytest.mark.parametrize("name", list(KEEPING))
 def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
+    """On the examples that clients hold back: as they scored in the last round, when all did."""
+    scored = "before" if name == "ifca" else "after"
     trained(
-        tmp_path / "run", *KEPT[name], *OPEN, *SEEDED, "data.size_min=30", "run.rounds=8",
+        tmp_path / "run", *KEEPING[name], *OPEN, *SEEDED, "data.size_min=30", "run.rounds=8",
         "client.lr=0.3", "evaluation.by=clients", "evaluation.every=4", "client.epochs=4",
+        "cohort.sampler=full", "cohort.size=0",
+        f"evaluation.personal={'true' if scored == 'after' else 'false'}",
     )  # fmt: skip
     shown = CliRunner().invoke(
         main, ["evaluate", str(tmp_path / "run"), "--personalise", "0", "--json"]
@@ -154,6 +190,8 @@ def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     printed = json.loads(shown.stdout)
     assert (printed["simulation"], printed["clients"], printed["epochs"]) == (True, 12, 0)
     assert "examples that they hold back" in printed["note"]
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    assert printed[scored]["mean"] == pytest.approx(last["clients_accuracy"], abs=1e-6)
     for side in ("before", "after"):
         low, high = printed["intervals"][side]
         assert 0 <= low < printed[side]["mean"] < high <= 1
@@ -168,10 +206,18 @@ def test_a_run_without_models_of_their_own_has_none_to_score(tmp_path):
         score_kept_models(tmp_path)
 
 
-def test_fine_tuning_has_what_stays_trained_too(tmp_path):
+def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
     trained(tmp_path, *HEADS, *OPEN, *SEEDED, "data.size_min=30", "client.lr=0.1")
+    tuned = []
+
+    def client_score(network, scoring, model, client):
+        tuned.append(model[6 * 5 + 5 :])
+        return personal_scores.client_score(network, scoring, model, client)
+
+    monkeypatch.setattr(personalise, "client_score", client_score)
     shown = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--personalise", "20", "--json"])
     assert shown.exit_code == 0, shown.output
+    assert len({tuple(head.tolist()) for head in tuned}) == len(tuned) == 12
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
     lacks = "18 of the numbers of this model (3.weight, 3.bias) stay with each client"
@@ -186,8 +232,9 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path):
 @pytest.mark.parametrize("name", ["heads", "ditto"])
 def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     """The same rows, but of other models: what is charged stays."""
-    keys = (*KEPT[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",
-            "privacy.noise_multiplier=0.01", "data.size_min=30", "client.epochs=6")  # fmt: skip
+    keys = (*KEEPING[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",
+            "privacy.noise_multiplier=0.01", "data.size_min=30", "client.epochs=6",
+            "cohort.sampler=full", "cohort.size=0")  # fmt: skip
     measured = {}
     for personal in ("false", "true"):
         config = small(*keys, f"evaluation.personal={personal}")
@@ -195,13 +242,17 @@ def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
         lines = (tmp_path / personal / "metrics.jsonl").read_text().splitlines()
         measured[personal] = [json.loads(line) for line in lines]
         assert plan(config).event == plan(small(*keys)).event
-    shared, own = (
+    shared, local = (
         [line["clients_accuracy"] for line in measured[kind] if "clients_accuracy" in line]
         for kind in ("false", "true")
     )
-    assert len(own) == 2
-    assert own != shared
+    assert len(local) == 2
+    assert local != shared
     assert measured["true"][-1]["epsilon"] == measured["false"][-1]["epsilon"]
+    asked = evaluate_by_clients(tmp_path / "false", 1e6, {"personal": True})
+    scores = score_kept_models(tmp_path / "false")
+    assert asked.measures["accuracy"].value == pytest.approx(scores.after["mean"], abs=0.02)
+    assert abs(scores.after["mean"] - scores.before["mean"]) > 0.05
 
 
 def test_intervals_over_clients_by_hand():

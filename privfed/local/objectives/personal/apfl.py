@@ -14,42 +14,34 @@ sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Anchor, LocalStep, Work
-from privfed.local.objectives.sgd import Sgd
+from privfed.local.objective import LocalStep
+from privfed.local.objectives.personal.beside import Beside
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Apfl(Sgd):
+class Apfl(Beside):
     """APFL: each client mixes the global model with one of its own.
 
     A client keeps d + 1 numbers, sends d (FedAvg's update) and is sent d; a step takes two
     gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by
     itself.
 
-    Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
-    client's examples and its coins alone, whatever it keeps. A mixture costs nothing while it
-    stays: what is shown of it is covered by no epsilon.
+    Under privacy a round is FedAvg's (`Beside`): no row depends on what is kept. A mixture costs
+    nothing while it stays: what is shown of it is covered by no epsilon.
     """
-
-    keeps: ClassVar[int] = 1
-    anchored: ClassVar[Anchor] = "batch"
 
     alpha: float = Field(0.5, ge=0, le=1)
     """The weight of a client's own model, at first."""
     adaptive: bool = False
     """Whether each client's weight follows its loss."""
-
-    @property
-    def sums_states(self) -> bool:
-        return False
 
     def state_length(self, d: int) -> int:
         return d + 1
@@ -57,9 +49,6 @@ class Apfl(Sgd):
     def unseen(self, broadcast: Broadcast) -> Tensor:
         params = broadcast["params"]
         return torch.cat([params, params.new_full((1,), self.alpha)])
-
-    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
-        return self.unseen(broadcast) if state is None else state
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
@@ -75,11 +64,6 @@ class Apfl(Sgd):
             slope = ((v - step.w) * step.anchor).sum(1, keepdim=True)
             after = (alpha - step.lr * slope).clamp(0.0, 1.0)
         return step.grad, torch.cat([v - step.lr * alpha * step.anchor, after], dim=1)
-
-    def message(
-        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
-    ) -> tuple[Tensor, Tensor | None]:
-        return w - broadcast["params"], work.carried
 
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None

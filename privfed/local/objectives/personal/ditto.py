@@ -13,46 +13,32 @@ sent, which is the same where all take part from round 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Anchor, LocalStep, Work
-from privfed.local.objectives.sgd import Sgd
+from privfed.local.objective import LocalStep
+from privfed.local.objectives.personal.beside import Beside
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Ditto(Sgd):
+class Ditto(Beside):
     """Ditto: each client keeps a personal model, pulled towards the global one.
 
     A client keeps d numbers, sends d (FedAvg's update) and is sent d; a step takes two gradients of
     one batch. With strength 0 personal models are trained by nobody but their clients.
 
-    Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
-    client's examples and its coins alone, whatever it keeps. A personal model costs nothing while
-    it stays: what is shown of it is covered by no epsilon.
+    Under privacy a round is FedAvg's (`Beside`): no row depends on what is kept. A personal model
+    costs nothing while it stays: what is shown of it is covered by no epsilon.
     """
-
-    keeps: ClassVar[int] = 1
-    anchored: ClassVar[Anchor] = "batch"
 
     strength: float = Field(0.1, ge=0)
     """lambda: how strongly a personal model is pulled towards the global one."""
     personal_rate: float = Field(1.0, gt=0)
     """r: the rate of personal steps over client.lr."""
-
-    @property
-    def sums_states(self) -> bool:
-        return False
-
-    def unseen(self, broadcast: Broadcast) -> Tensor:
-        return broadcast["params"]
-
-    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
-        return self.unseen(broadcast) if state is None else state
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
@@ -63,11 +49,6 @@ class Ditto(Sgd):
         v, rate = _personal(step.carried), step.lr * self.personal_rate
         pulled = _personal(step.anchor) + self.strength * (v - broadcast["params"])
         return step.grad, v - rate * pulled
-
-    def message(
-        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
-    ) -> tuple[Tensor, Tensor | None]:
-        return w - broadcast["params"], work.carried
 
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None

@@ -58,7 +58,7 @@ class Ifca(Sgd):
     """f: of an equal share of the cohort, what a sum is divided by at least."""
 
     @property
-    def broadcasts(self) -> int:  # type: ignore[override]
+    def broadcasts(self) -> int:
         """As many models as there are clusters."""
         return self.clusters
 
