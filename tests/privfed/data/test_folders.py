@@ -91,10 +91,11 @@ def test_another_size_is_refused_or_resized(tmp_path):
     assert resized.x.shape == (1, 1, 2, 3)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+@pytest.mark.parametrize("most", [1000, 100], ids=["large", "a bomb"])
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
     stored(tmp_path, "ann/dog/1.png", np.zeros((40, 40), np.uint8))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(Refused, match="image 1 has more than 1000 pixels"):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+    with pytest.raises(Refused, match=f"image 1 has more than {most} pixels"):
         Folders(path=str(tmp_path), resize=True, **DECLARED).load(1, STREAMS)
 
 
@@ -111,6 +112,8 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
         ),
         (lambda place: stored(place, "1.png"), "holds something else; expected folders alone"),
         (lambda place: stored(place, "ann/dog/1.txt"), "label 1 holds something else; expected im"),
+        (lambda place: stored(place, "ann/dog/1.tif", kind="TIFF"), "label 1 holds something else"),
+        (lambda place: stored(place, "ann/dog/1.png", kind="TIFF"), "image 1 is no image that can"),
         (lambda place: (place / "ann").symlink_to("."), "holds a link, which is never followed"),
         (lambda place: stored(place, "ann/dog/x/1.png"), "label 1 holds something else"),
         (lambda place: (place / "ann").mkdir(), "the 1 clients of .* hold no image"),
@@ -151,7 +154,7 @@ def test_what_is_no_image_is_refused(tmp_path, content):
         Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
 
 
-@pytest.mark.parametrize("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4]])
+@pytest.mark.parametrize("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4], [1, 10**10, 10**10]])
 def test_a_shape_is_an_images(shape):
     with pytest.raises(ValueError, match="expected that of an image"):
         Folders(path=".", shape=shape, classes=2)
