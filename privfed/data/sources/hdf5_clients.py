@@ -20,6 +20,8 @@ from privfed.errors import Refused, public_text
 
 _EXAMPLES = "examples"
 _FORM = "TensorFlow Federated's form, examples/CLIENT/FIELD"
+_TIGHTEST = 1032
+"""How many bytes deflate makes of one at most: a file that claims more holds no such array."""
 
 
 def read_clients(
@@ -94,9 +96,13 @@ def _groups(path: Path) -> Iterator[Any]:
             if not isinstance(groups, h5py.Group):
                 raise Refused(f"data: {path} has no group '{_EXAMPLES}'; expected {_FORM}")
             yield groups
-    except (Refused, MemoryError):
-        raise
-    except Exception as error:  # of a library that reads what anybody may have written
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # as h5py does
         raise Refused(
             f"data: {path} cannot be read: {public_text(error)}", private=str(error)
         ) from None
@@ -113,7 +119,10 @@ def _held(group: Any, name: str, called: str) -> Any:
 
 
 def _dataset(group: Any, name: str, called: str) -> Any:
-    """The array `name` of a client. Raises `Refused` where there is none, or it lies elsewhere."""
+    """The array `name` of a client.
+
+    Raises `Refused` where there is none, it lies elsewhere, or more is claimed than stored.
+    """
     import h5py
 
     dataset = _held(group, name, called) if isinstance(group, h5py.Group) else None
@@ -121,6 +130,12 @@ def _dataset(group: Any, name: str, called: str) -> Any:
         raise Refused(f"data: {called} has no array {name!r}; expected {_FORM}")
     if dataset.is_virtual or dataset.external:
         raise Refused(f"data: {called}: {name!r} lies in another file, which is never followed")
+    if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
+        raise Refused(
+            f"data: {called}: {name!r} is larger than what the file holds of it; expected every "
+            "number or text to be written",
+            private=f"it is of shape {dataset.shape}",
+        )
     return dataset
 
 

@@ -176,6 +176,19 @@ def test_nothing_is_followed_out_of_the_file(tmp_path):
         Tff(path=str(tmp_path / "raw.h5"), **DIGITS).load(1, STREAMS)
 
 
+@pytest.mark.parametrize("name", ["pixels", "label"])
+def test_a_bomb_is_not_unpacked(tmp_path, name):
+    """A terabyte, of which no chunk is written."""
+    path = published(tmp_path / "train.h5", {"a": ANN})
+    with h5py.File(path, "a") as file:
+        del file[f"examples/a/{name}"]
+        shape = (2**38, 2, 3) if name == "pixels" else (2**38,)
+        packed = {"chunks": (64, *shape[1:]), "compression": "gzip"}
+        file.create_dataset(f"examples/a/{name}", shape, "f4", **packed)
+    with pytest.raises(Refused, match=f"'{name}' is larger than what the file holds of it"):
+        Tff(path=path, **DIGITS).load(1, STREAMS)
+
+
 def test_without_its_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(Refused, match=r"pip install 'privfed\[hdf5\]'"):

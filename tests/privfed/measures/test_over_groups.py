@@ -50,9 +50,9 @@ def test_a_run_and_its_evaluation_tell_them(tmp_path):
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
     shown = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--json"])
-    for told in (outcome.measures, json.loads(lines[-1]), summary, json.loads(shown.output)):
-        assert told["worst_group_accuracy"] == outcome.measures["worst_group_accuracy"]
-        assert told["opportunity_gap"] == 0.0
+    for measures in (outcome.measures, json.loads(lines[-1]), summary, json.loads(shown.output)):
+        assert measures["worst_group_accuracy"] == outcome.measures["worst_group_accuracy"]
+        assert measures["opportunity_gap"] == 0.0
     page = CliRunner().invoke(main, ["report", str(tmp_path)])
     assert page.exit_code == 0, page.output
     html = (tmp_path / "report" / "page.html").read_text()
