@@ -40,7 +40,7 @@ def read_clients(
             if client_number(f"share/{name}") < share * 2.0**63
         ]
         xs: list[Any] = []
-        ys: list[np.ndarray] = []
+        ys: list[list[object]] = []
         numbers: list[int] = []
         shape: tuple[int, ...] | None = None
         for number, name in chosen:
@@ -60,7 +60,7 @@ def _joined(
     names: Sequence[str],
     numbers: Sequence[int],
     xs: Sequence[Any],
-    ys: Sequence[np.ndarray] | None,
+    ys: Sequence[Sequence[object]] | None,
 ) -> RawExamples:
     """The examples of all clients, one after another. Raises `Refused` where there is none."""
     sizes = [len(x) for x in xs]
@@ -74,7 +74,7 @@ def _joined(
 
     texts = isinstance(xs[0], list)
     x = [text for held in xs for text in held] if texts else np.concatenate(xs)
-    y = None if ys is None else np.concatenate(ys)
+    y = None if ys is None else [label for labels in ys for label in labels]
     return RawExamples(x, y, place, owners, tuple(names))
 
 
@@ -174,7 +174,7 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
     return texts
 
 
-def _labels(group: Any, name: str, count: int, called: str) -> np.ndarray:
+def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
     """A client's labels, one for each of `count` examples: `[count]`, or `[count, 1]` in the file.
 
     Raises `Refused`.
@@ -185,8 +185,8 @@ def _labels(group: Any, name: str, count: int, called: str) -> np.ndarray:
             f"data.label: {called} has not as many labels {name!r} as examples, one for each",
             private=f"there are {count} examples, and labels of shape {dataset.shape}",
         )
-    labels: np.ndarray = dataset[()]
-    return labels.reshape(count)
+    labels: list[object] = dataset[()].reshape(count).tolist()
+    return labels
 
 
 def _refuse_blanks(name: str, called: str) -> None:

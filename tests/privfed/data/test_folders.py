@@ -2,6 +2,7 @@
 
 import io
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -151,6 +152,21 @@ def test_what_is_no_image_is_refused(tmp_path, content):
     folder = stored(tmp_path, "ann/dog/1.png")
     (folder / "ann/dog/1.png").write_bytes(content)
     with pytest.raises(Refused, match="client 1, image 1 is no image that can be read"):
+        Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
+
+
+def test_what_a_library_warns_of_is_not_shown(tmp_path):
+    """Warnings quote what stands in a file."""
+    content = io.BytesIO()
+    Image.fromarray(GRAY).save(content, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff")
+    image = content.getvalue().replace(b"JFIF", b"NONE")
+    with pytest.warns(UserWarning, match="EXIF"):
+        Image.open(io.BytesIO(image)).load()
+    path = tmp_path / "ann/dog/1.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(image)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
 
 

@@ -23,6 +23,7 @@ SNIPPETS = {"x": "snippets", "text": True, "window": 4, "vocabulary": "ab "}
 PIXELS = np.linspace(0, 1, 12, dtype=np.float32).reshape(2, 2, 3)
 LABELS = np.array([2, 0], dtype=np.int32)
 ANN = {"pixels": PIXELS, "label": LABELS}
+PAIRS = np.zeros(2, dtype=[("first", "i4"), ("second", "i4")])
 BOB = {"pixels": 1 - PIXELS[:1], "label": LABELS[:1]}
 
 
@@ -47,6 +48,14 @@ def test_images_keep_their_clients(tmp_path):
     x = federation.examples.x[torch.arange(3)]
     np.testing.assert_allclose(x[:2, 0], 2 * PIXELS - 1, atol=1e-6)
     assert x.shape == (3, 1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["?", "u1", "u2", "u4", "u8", "i1", ">i2", "f2", ">f4", "f8"])
+def test_numbers_of_every_type_are_read(tmp_path, kind):
+    fields = {"pixels": np.array([[[0, 1]], [[1, 0]]], dtype=kind), "label": LABELS}
+    path = published(tmp_path / "train.h5", {"a": fields})
+    x = Tff(path=path, **{**DIGITS, "shape": [1, 1, 2]}).load(1, STREAMS).x[torch.arange(2)]
+    assert x.flatten().tolist() == [-1.0, 1.0, 1.0, -1.0]
 
 
 def _none(fields):
@@ -143,6 +152,8 @@ def test_the_published_test_file_is_of_clients_who_train(tmp_path):
         ),
         ({"a": {**ANN, "pixels": np.array([b"a", b"b"])}}, {}, "holds no numbers"),
         ({"a": ANN}, {"text": True, "shape": [], "bounds": []}, "is no list of texts"),
+        ({"a": ANN, "b": {**ANN, "pixels": PIXELS[:, None]}}, {}, "client 2.* another shape"),
+        ({"a": ANN, "b": {**ANN, "label": PAIRS}}, {}, "client 2, example 1 is no class"),
         ({"a": ANN, "a ": BOB}, {}, "client 2 has blanks around its name"),
         ({"a": _none(ANN)}, {}, "the 1 clients read of .* hold no example"),
         ({"a": ANN}, {"share": 1e-9}, "the 0 clients read of .* hold no example"),
