@@ -58,6 +58,13 @@ def test_numbers_of_every_type_are_read(tmp_path, kind):
     assert x.flatten().tolist() == [-1.0, 1.0, 1.0, -1.0]
 
 
+@pytest.mark.parametrize("labels", [LABELS, LABELS.astype("f4"), np.array([b"2", b"0"])])
+def test_labels_are_named_as_they_are_written(tmp_path, labels):
+    path = published(tmp_path / "train.h5", {"a": {"pixels": PIXELS, "label": labels}})
+    named = {**DIGITS, "classes": 0, "labels": ["2", "0"]}
+    assert Tff(path=path, **named).load(1, STREAMS).y.tolist() == [0, 1]
+
+
 def _none(fields):
     return {name: array[:0] for name, array in fields.items()}
 
@@ -183,8 +190,14 @@ def test_nothing_is_followed_out_of_the_file(tmp_path):
         outside = [(str(tmp_path / "secret.bin"), 0, PIXELS.nbytes)]
         file.create_dataset("examples/a/pixels", PIXELS.shape, "f4", external=outside)
         file["examples/a/label"] = LABELS
-    with pytest.raises(Refused, match="'pixels' lies in another file"):
-        Tff(path=str(tmp_path / "raw.h5"), **DIGITS).load(1, STREAMS)
+    layout = h5py.VirtualLayout(PIXELS.shape, "f4")
+    layout[:] = h5py.VirtualSource(other, "examples/a/pixels", PIXELS.shape, "f4")
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("examples/a/pixels", layout)
+        file["examples/a/label"] = LABELS
+    for name in ("raw.h5", "virtual.h5"):
+        with pytest.raises(Refused, match="'pixels' lies in another file"):
+            Tff(path=str(tmp_path / name), **DIGITS).load(1, STREAMS)
 
 
 @pytest.mark.parametrize("name", ["pixels", "label"])
