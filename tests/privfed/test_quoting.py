@@ -811,9 +811,9 @@ NO_DATA = {
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
     *("sites.per_client", "sites.count", "sites.partition", "site", "other"),
     *("column", "blank", "empty", "words.first_row(nothing)"),
-    *("SHAPE", "_EXAMPLES", "_EXPECTED", "_FORM", "', '.join(_FORMATS)", "height", "width", "most"),
+    *("SHAPE", "_EXAMPLES", "_EXPECTED", "_FORM", "', '.join(_FORMATS)", "height", "width"),
     *("' or '.join(map(str, stored))", "declared if self.names else numbered", "expected", "field"),
-    *("place(row)", "place(wrong)", "split", "str(folder)", "folder / 'state.json'"),
+    *("place(row)", "place(wrong)", "split", "str(folder)", "library.MAX_IMAGE_PIXELS"),
     *("files.first_row(empty)", "present.count(name)"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""

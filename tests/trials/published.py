@@ -53,8 +53,8 @@ def saved(folder: Path) -> list[Files]:
 
 def pictures(folder: Path) -> list[Files]:
     """Images of several formats by client, and a table of their labels."""
-    table = b"file,label\na/1.png,0\na/2.gif,1\nb/1.jpg,2\nb/2.tif,1\n"
-    images = {"a/1.png": "PNG", "a/2.gif": "GIF", "b/1.jpg": "JPEG", "b/2.tif": "TIFF"}
+    table = b"file,label\na/1.png,0\na/2.gif,1\nb/1.jpg,2\nb/2.webp,1\n"
+    images = {"a/1.png": "PNG", "a/2.gif": "GIF", "b/1.jpg": "JPEG", "b/2.webp": "WEBP"}
     return [
         {f"people/{name}": _picture(kind) for name, kind in images.items()} | {"t.csv": table},
     ]

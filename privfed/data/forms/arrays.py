@@ -19,8 +19,8 @@ from privfed.errors import Refused
 _ONTO = (-1.0, 1.0)
 _AT_ONCE = 2**22
 """How many numbers are looked at at once."""
-_WIDER = {"b1": "u1", "u2": "i4", "u4": "i8", "u8": "f8"}
-"""Types that torch cannot gather from, and wider ones that hold the same numbers."""
+_WIDER = {"u2": "i4", "u4": "i8", "u8": "f8"}
+"""Types that torch 2.4 cannot gather from, and wider ones that hold the same numbers."""
 
 
 @dataclass(frozen=True)

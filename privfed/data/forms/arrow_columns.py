@@ -33,6 +33,21 @@ def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> lis
     return texts
 
 
+def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
+    """Raise `Refused` for a column of cells that are neither texts nor numbers."""
+    import pyarrow
+
+    types, kind = pyarrow.types, column.type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
+    if not any(fits(kind) for fits in (*allowed, types.is_boolean, types.is_null)):
+        raise Refused(
+            f"data: the column {called} holds neither texts nor numbers; expected what names a "
+            "class, or a client",
+            private=f"it is of type {column.type}",
+        )
+
+
 def array_cells(
     column: pyarrow.ChunkedArray, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> np.ndarray:
@@ -93,9 +108,10 @@ def holds_pictures(kind: pyarrow.DataType) -> bool:
     """Whether a column of this type holds images as files: bytes, alone or beside their path."""
     import pyarrow
 
-    if pyarrow.types.is_struct(kind):
-        return int(kind.get_field_index("bytes")) >= 0
-    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+    types = pyarrow.types
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    return any(fits(kind) for fits in (types.is_binary, types.is_large_binary, types.is_null))
 
 
 def _is_list(kind: pyarrow.DataType) -> bool:

@@ -12,12 +12,16 @@ import numpy as np
 
 from privfed.errors import Refused, public_text
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm"})
 """How files end that are taken for images."""
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""Formats that are read here; others, as PostScript, run programs."""
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
+"""Formats that are read here; of others, PostScript runs programs, and TIFF's library prints what
+stands in a file that is damaged.
+"""
 _MODES = {1: "L", 3: "RGB"}
-SHAPE = "[1, height, width] (gray) or [3, height, width] (colours)"
+_LONGEST = 2**16
+"""The most pixels that an image is declared to have each way."""
+SHAPE = f"[1, height, width] (gray) or [3, height, width] (colours), up to {_LONGEST} each way"
 """The shapes of images, as messages say them."""
 _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 """Modes of a byte per channel, at most."""
@@ -25,20 +29,21 @@ _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "Y
 
 def is_of_pictures(shape: Sequence[int]) -> bool:
     """Whether images of bytes may have this shape."""
-    return len(shape) == 3 and shape[0] in _MODES
+    return len(shape) == 3 and shape[0] in _MODES and max(shape) <= _LONGEST
 
 
 def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> np.ndarray:
     """The image in `content` as bytes `[channels, height, width]` of a declared `shape`.
 
     Colours become gray by their luminance where one channel is declared, and transparency is left
-    out. Where it may not be resized, another size is refused before anything of it is unpacked.
+    out. More pixels than the library takes for harmless are refused before any is unpacked, and so
+    is another size where it may not be resized.
     Raises `Refused`, calling the image `called`.
     """
     library = _pillow()
     channels, height, width = shape
     try:
-        with _quiet(), library.open(io.BytesIO(content), formats=_FORMATS) as image:
+        with _quiet(library), library.open(io.BytesIO(content), formats=_FORMATS) as image:
             _refuse_mode(image.mode, called)
             if image.size != (width, height) and not resize:
                 raise Refused(
@@ -46,11 +51,13 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
                     "declare it, or set data.resize = true",
                     private=f"it has {image.size[1]} x {image.size[0]}",
                 )
-            _refuse_huge(image.size, library.MAX_IMAGE_PIXELS, called)
             pixels = np.asarray(image.convert(_MODES[channels]).resize((width, height)))
-    except (Refused, MemoryError):
-        raise
-    except Exception as error:  # of a library that reads what anybody may have written
+    except (library.DecompressionBombError, library.DecompressionBombWarning) as error:
+        raise Refused(
+            f"data: {called} has more than {library.MAX_IMAGE_PIXELS} pixels; save it smaller",
+            private=str(error),
+        ) from None
+    except (OSError, SyntaxError, ValueError) as error:
         raise Refused(
             f"data: {called} is no image that can be read ({public_text(error)}); expected one of "
             f"{', '.join(_FORMATS)}",
@@ -60,10 +67,11 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the library's warnings, as of large images: they say what an image holds."""
+def _quiet(library: Any) -> Iterator[None]:
+    """Without the library's warnings, which say what an image holds; of a huge one it is raised."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.simplefilter("error", library.DecompressionBombWarning)
         yield
 
 
@@ -85,8 +93,3 @@ def _refuse_mode(mode: str, called: str) -> None:
             f"data: {called} has more than a byte per channel; save it with bytes",
             private=f"its mode is {mode}",
         )
-
-
-def _refuse_huge(size: tuple[int, int], most: int | None, called: str) -> None:
-    if most is not None and size[0] * size[1] > most:
-        raise Refused(f"data: {called} has more than {most} pixels; save it smaller")

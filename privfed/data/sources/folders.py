@@ -26,8 +26,8 @@ class Folders(Part):
 
     x `[N, *shape]`: bytes 0 … 255, scaled onto [-1, 1]. The `shape` is declared, [1, height, width]
     (gray) or [3, height, width] (colours), and so are `classes` (labels are numbers from 0) or
-    `labels` by name. PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read; names that begin with a dot
-    are left out, links and other files refused.
+    `labels` by name. PNG, JPEG, BMP, GIF, WebP and PPM are read; names that begin with a dot are
+    left out, links and other files refused.
     """
 
     path: str

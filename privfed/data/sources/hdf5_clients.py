@@ -20,6 +20,8 @@ from privfed.errors import Refused, public_text
 
 _EXAMPLES = "examples"
 _FORM = "TensorFlow Federated's form, examples/CLIENT/FIELD"
+_TIGHTEST = 1032
+"""How many bytes deflate makes of one at most: a file that claims more holds no such array."""
 
 
 def read_clients(
@@ -38,7 +40,7 @@ def read_clients(
             if client_number(f"share/{name}") < share * 2.0**63
         ]
         xs: list[Any] = []
-        ys: list[np.ndarray] = []
+        ys: list[list[object]] = []
         numbers: list[int] = []
         shape: tuple[int, ...] | None = None
         for number, name in chosen:
@@ -58,7 +60,7 @@ def _joined(
     names: Sequence[str],
     numbers: Sequence[int],
     xs: Sequence[Any],
-    ys: Sequence[np.ndarray] | None,
+    ys: Sequence[Sequence[object]] | None,
 ) -> RawExamples:
     """The examples of all clients, one after another. Raises `Refused` where there is none."""
     sizes = [len(x) for x in xs]
@@ -72,7 +74,7 @@ def _joined(
 
     texts = isinstance(xs[0], list)
     x = [text for held in xs for text in held] if texts else np.concatenate(xs)
-    y = None if ys is None else np.concatenate(ys)
+    y = None if ys is None else [label for labels in ys for label in labels]
     return RawExamples(x, y, place, owners, tuple(names))
 
 
@@ -94,9 +96,13 @@ def _groups(path: Path) -> Iterator[Any]:
             if not isinstance(groups, h5py.Group):
                 raise Refused(f"data: {path} has no group '{_EXAMPLES}'; expected {_FORM}")
             yield groups
-    except (Refused, MemoryError):
-        raise
-    except Exception as error:  # of a library that reads what anybody may have written
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # as h5py does
         raise Refused(
             f"data: {path} cannot be read: {public_text(error)}", private=str(error)
         ) from None
@@ -113,7 +119,10 @@ def _held(group: Any, name: str, called: str) -> Any:
 
 
 def _dataset(group: Any, name: str, called: str) -> Any:
-    """The array `name` of a client. Raises `Refused` where there is none, or it lies elsewhere."""
+    """The array `name` of a client.
+
+    Raises `Refused` where there is none, it lies elsewhere, or more is claimed than stored.
+    """
     import h5py
 
     dataset = _held(group, name, called) if isinstance(group, h5py.Group) else None
@@ -121,6 +130,12 @@ def _dataset(group: Any, name: str, called: str) -> Any:
         raise Refused(f"data: {called} has no array {name!r}; expected {_FORM}")
     if dataset.is_virtual or dataset.external:
         raise Refused(f"data: {called}: {name!r} lies in another file, which is never followed")
+    if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
+        raise Refused(
+            f"data: {called}: {name!r} is larger than what the file holds of it; expected every "
+            "number or text to be written",
+            private=f"it is of shape {dataset.shape}",
+        )
     return dataset
 
 
@@ -159,7 +174,7 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
     return texts
 
 
-def _labels(group: Any, name: str, count: int, called: str) -> np.ndarray:
+def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
     """A client's labels, one for each of `count` examples: `[count]`, or `[count, 1]` in the file.
 
     Raises `Refused`.
@@ -170,8 +185,8 @@ def _labels(group: Any, name: str, count: int, called: str) -> np.ndarray:
             f"data.label: {called} has not as many labels {name!r} as examples, one for each",
             private=f"there are {count} examples, and labels of shape {dataset.shape}",
         )
-    labels: np.ndarray = dataset[()]
-    return labels.reshape(count)
+    labels: list[object] = dataset[()].reshape(count).tolist()
+    return labels
 
 
 def _refuse_blanks(name: str, called: str) -> None:

@@ -12,6 +12,7 @@ from privfed.data.forms.arrow_columns import (
     array_cells,
     holds_pictures,
     picture_cells,
+    refuse_no_words,
     text_cells,
 )
 from privfed.data.forms.pictures import SHAPE, is_of_pictures
@@ -80,6 +81,8 @@ class HuggingFace(DeclaredExamples):
         def place(row: int) -> str:
             return f"{path}, row {row + 1}"
 
+        for name in filter(None, (self.label, self.client)):
+            refuse_no_words(table.column(name), repr(name))
         x = self._features(table.column(self.x), place)
         y = table.column(self.label).to_pylist() if self.label else None
         if not self.client:

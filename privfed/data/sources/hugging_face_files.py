@@ -50,20 +50,26 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """The files of a saved data set, as its state lists them; none lies outside its folder."""
-    state = from_json((folder / "state.json").read_text(encoding="utf-8"))
-    names = [str(entry["filename"]) for entry in state["_data_files"]]
+    """The files of a saved data set, as its state lists them; none lies outside its folder.
+
+    Raises `Refused` for another state.
+    """
+    path = folder / "state.json"
+    try:
+        state = from_json(path.read_text(encoding="utf-8"))
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _unreadable(path, error) from None
     if not names or any(Path(name).name != name for name in names):
-        raise Refused(
-            f"data: {folder / 'state.json'} lists no files, or files of other folders; {_EXPECTED}"
-        )
+        raise Refused(f"data: {path} lists no files, or files of other folders; {_EXPECTED}")
     return [folder / name for name in names]
 
 
 def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
     """The columns `names` of one file, mapped where it is Arrow's.
 
-    Such a file says itself where in it values begin and end: that is looked at before any is read.
+    Such a file says itself where in it values begin and end, and no file is UTF-8 for certain:
+    that is looked at before any value is read.
     """
     import pyarrow
     from pyarrow import parquet
@@ -72,10 +78,11 @@ def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
         table = pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))).read_all()
         _refuse_absent(file, table.column_names, names)
         columns = table.select(names)
-        columns.validate(full=True)
-        return columns
-    _refuse_absent(file, parquet.read_schema(file).names, names)
-    return parquet.read_table(file, columns=[*names])
+    else:
+        _refuse_absent(file, parquet.read_schema(file).names, names)
+        columns = parquet.read_table(file, columns=[*names])
+    columns.validate(full=True)
+    return columns
 
 
 def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> None:
@@ -92,11 +99,17 @@ def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turn whatever is wrong with the files as files into one refusal."""
+    import pyarrow
+
     try:
         yield
-    except (Refused, MemoryError):
+    except MemoryError:
         raise
-    except Exception as error:  # of libraries that read what anybody may have written
-        raise Refused(
-            f"data: {path} cannot be read ({public_text(error)}); {_EXPECTED}", private=str(error)
-        ) from None
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> Refused:
+    return Refused(
+        f"data: {path} cannot be read ({public_text(error)}); {_EXPECTED}", private=str(error)
+    )

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -91,10 +92,11 @@ def test_another_size_is_refused_or_resized(tmp_path):
     assert resized.x.shape == (1, 1, 2, 3)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+@pytest.mark.parametrize("most", [1000, 100], ids=["large", "a bomb"])
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
     stored(tmp_path, "ann/dog/1.png", np.zeros((40, 40), np.uint8))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(Refused, match="image 1 has more than 1000 pixels"):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+    with pytest.raises(Refused, match=f"image 1 has more than {most} pixels"):
         Folders(path=str(tmp_path), resize=True, **DECLARED).load(1, STREAMS)
 
 
@@ -111,6 +113,8 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
         ),
         (lambda place: stored(place, "1.png"), "holds something else; expected folders alone"),
         (lambda place: stored(place, "ann/dog/1.txt"), "label 1 holds something else; expected im"),
+        (lambda place: stored(place, "ann/dog/1.tif", kind="TIFF"), "label 1 holds something else"),
+        (lambda place: stored(place, "ann/dog/1.png", kind="TIFF"), "image 1 is no image that can"),
         (lambda place: (place / "ann").symlink_to("."), "holds a link, which is never followed"),
         (lambda place: stored(place, "ann/dog/x/1.png"), "label 1 holds something else"),
         (lambda place: (place / "ann").mkdir(), "the 1 clients of .* hold no image"),
@@ -151,7 +155,22 @@ def test_what_is_no_image_is_refused(tmp_path, content):
         Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
 
 
-@pytest.mark.parametrize("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4]])
+def test_what_a_library_warns_of_is_not_shown(tmp_path):
+    """Warnings quote what stands in a file."""
+    content = io.BytesIO()
+    Image.fromarray(GRAY).save(content, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff")
+    image = content.getvalue().replace(b"JFIF", b"NONE")
+    with pytest.warns(UserWarning, match="EXIF"):
+        Image.open(io.BytesIO(image)).load()
+    path = tmp_path / "ann/dog/1.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(image)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
+
+
+@pytest.mark.parametrize("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4], [1, 10**10, 10**10]])
 def test_a_shape_is_an_images(shape):
     with pytest.raises(ValueError, match="expected that of an image"):
         Folders(path=".", shape=shape, classes=2)

@@ -55,15 +55,15 @@ def saved(tmp_path_factory):
         mood=datasets.Value("string"),
         who=datasets.Value("string"),
     )
-    whole = datasets.Dataset.from_dict(columns, features=features)
-    public = whole.select([0]).remove_columns("who").add_column("who", ["zoe"])
-    whole.save_to_disk(folder / "one", num_shards=2)
-    datasets.DatasetDict(train=whole, test=public).save_to_disk(folder / "splits")
+    train = datasets.Dataset.from_dict(columns, features=features)
+    public = train.select([0]).remove_columns("who").add_column("who", ["zoe"])
+    train.save_to_disk(folder / "one", num_shards=2)
+    datasets.DatasetDict(train=train, test=public).save_to_disk(folder / "splits")
     (folder / "files/data").mkdir(parents=True)
-    whole.select([0, 1]).to_parquet(folder / "files/data/train-00000-of-00002.parquet")
-    whole.select([2]).to_parquet(folder / "files/data/train-00001-of-00002.parquet")
+    train.select([0, 1]).to_parquet(folder / "files/data/train-00000-of-00002.parquet")
+    train.select([2]).to_parquet(folder / "files/data/train-00001-of-00002.parquet")
     public.to_parquet(folder / "files/data/test-00000-of-00001.parquet")
-    whole.to_parquet(folder / "one.parquet")
+    train.to_parquet(folder / "one.parquet")
     return folder
 
 
@@ -169,6 +169,9 @@ OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
         ({"who": ["a", "a "]}, {}, "row 2: .*'who'"),
         ({"other": [1, 2]}, {"client": "owner"}, "0 columns 'owner' among its 5"),
         ({}, {**NO_IMAGES, "x": "label"}, "holds no text"),
+        ({"label": [[0], [1]]}, {}, "the column 'label' holds neither texts nor numbers"),
+        ({"who": [["a"], ["b"]]}, {}, "the column 'who' holds neither texts nor numbers"),
+        ({"image": [{"bytes": "a"}] * 2}, {}, "'image' holds no numbers"),
         (
             {"text": ["a", None]},
             {**TEXTS, "shape": [], "bounds": [], "classes": 0},
@@ -194,5 +197,31 @@ def test_other_folders_are_refused(tmp_path):
     for listed in ([{"filename": "../train.parquet"}], []):
         (tmp_path / "state.json").write_text(json.dumps({"_data_files": listed}))
         refused("lists no files, or files of other folders")
+    for state in (
+        "{",
+        "[1]",
+        '{"_data_files": 1}',
+        '{"_data_files": [1]}',
+        '{"_data_files": [{}]}',
+    ):
+        (tmp_path / "state.json").write_text(state)
+        refused(r"state\.json cannot be read")
+
+
+@pytest.mark.parametrize("column", ["text", "mood", "who"])
+def test_what_is_no_utf_8_is_refused(tmp_path, column):
+    columns = {"text": ["a", "b"], "mood": ["sad", "glad"], "who": ["a", "b"]}
+    columns[column] = ["spoilt", columns[column][1]]
+    file = tmp_path / "train.parquet"
+    table = pyarrow.table(columns)
+    parquet.write_table(table, file, compression="none", use_dictionary=False)
+    file.write_bytes(file.read_bytes().replace(b"spoilt", b"spoi\xff\xfe"))
+    with pytest.raises(Refused, match="cannot be read"):
+        HuggingFace(path=str(tmp_path), **{**TEXTS, "label": "mood"}).load(2, STREAMS)
+
+
+def test_a_public_set_that_is_broken_is_refused(saved, tmp_path):
     (tmp_path / "state.json").write_text("{")
-    refused("cannot be read")
+    source = HuggingFace(path=str(saved / "one"), test_path=str(tmp_path), **NAMED)
+    with pytest.raises(Refused, match=r"state\.json cannot be read"):
+        source.load_test(2, STREAMS)

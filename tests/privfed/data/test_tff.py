@@ -23,6 +23,7 @@ SNIPPETS = {"x": "snippets", "text": True, "window": 4, "vocabulary": "ab "}
 PIXELS = np.linspace(0, 1, 12, dtype=np.float32).reshape(2, 2, 3)
 LABELS = np.array([2, 0], dtype=np.int32)
 ANN = {"pixels": PIXELS, "label": LABELS}
+PAIRS = np.zeros(2, dtype=[("first", "i4"), ("second", "i4")])
 BOB = {"pixels": 1 - PIXELS[:1], "label": LABELS[:1]}
 
 
@@ -47,6 +48,21 @@ def test_images_keep_their_clients(tmp_path):
     x = federation.examples.x[torch.arange(3)]
     np.testing.assert_allclose(x[:2, 0], 2 * PIXELS - 1, atol=1e-6)
     assert x.shape == (3, 1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["?", "u1", "u2", "u4", "u8", "i1", ">i2", "f2", ">f4", "f8"])
+def test_numbers_of_every_type_are_read(tmp_path, kind):
+    fields = {"pixels": np.array([[[0, 1]], [[1, 0]]], dtype=kind), "label": LABELS}
+    path = published(tmp_path / "train.h5", {"a": fields})
+    x = Tff(path=path, **{**DIGITS, "shape": [1, 1, 2]}).load(1, STREAMS).x[torch.arange(2)]
+    assert x.flatten().tolist() == [-1.0, 1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("labels", [LABELS, LABELS.astype("f4"), np.array([b"2", b"0"])])
+def test_labels_are_named_as_they_are_written(tmp_path, labels):
+    path = published(tmp_path / "train.h5", {"a": {"pixels": PIXELS, "label": labels}})
+    named = {**DIGITS, "classes": 0, "labels": ["2", "0"]}
+    assert Tff(path=path, **named).load(1, STREAMS).y.tolist() == [0, 1]
 
 
 def _none(fields):
@@ -143,6 +159,8 @@ def test_the_published_test_file_is_of_clients_who_train(tmp_path):
         ),
         ({"a": {**ANN, "pixels": np.array([b"a", b"b"])}}, {}, "holds no numbers"),
         ({"a": ANN}, {"text": True, "shape": [], "bounds": []}, "is no list of texts"),
+        ({"a": ANN, "b": {**ANN, "pixels": PIXELS[:, None]}}, {}, "client 2.* another shape"),
+        ({"a": ANN, "b": {**ANN, "label": PAIRS}}, {}, "client 2, example 1 is no class"),
         ({"a": ANN, "a ": BOB}, {}, "client 2 has blanks around its name"),
         ({"a": _none(ANN)}, {}, "the 1 clients read of .* hold no example"),
         ({"a": ANN}, {"share": 1e-9}, "the 0 clients read of .* hold no example"),
@@ -172,8 +190,27 @@ def test_nothing_is_followed_out_of_the_file(tmp_path):
         outside = [(str(tmp_path / "secret.bin"), 0, PIXELS.nbytes)]
         file.create_dataset("examples/a/pixels", PIXELS.shape, "f4", external=outside)
         file["examples/a/label"] = LABELS
-    with pytest.raises(Refused, match="'pixels' lies in another file"):
-        Tff(path=str(tmp_path / "raw.h5"), **DIGITS).load(1, STREAMS)
+    layout = h5py.VirtualLayout(PIXELS.shape, "f4")
+    layout[:] = h5py.VirtualSource(other, "examples/a/pixels", PIXELS.shape, "f4")
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("examples/a/pixels", layout)
+        file["examples/a/label"] = LABELS
+    for name in ("raw.h5", "virtual.h5"):
+        with pytest.raises(Refused, match="'pixels' lies in another file"):
+            Tff(path=str(tmp_path / name), **DIGITS).load(1, STREAMS)
+
+
+@pytest.mark.parametrize("name", ["pixels", "label"])
+def test_a_bomb_is_not_unpacked(tmp_path, name):
+    """A terabyte, of which no chunk is written."""
+    path = published(tmp_path / "train.h5", {"a": ANN})
+    with h5py.File(path, "a") as file:
+        del file[f"examples/a/{name}"]
+        shape = (2**38, 2, 3) if name == "pixels" else (2**38,)
+        packed = {"chunks": (64, *shape[1:]), "compression": "gzip"}
+        file.create_dataset(f"examples/a/{name}", shape, "f4", **packed)
+    with pytest.raises(Refused, match=f"'{name}' is larger than what the file holds of it"):
+        Tff(path=path, **DIGITS).load(1, STREAMS)
 
 
 def test_without_its_library_the_extra_is_named(tmp_path, monkeypatch):

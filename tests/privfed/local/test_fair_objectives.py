@@ -162,6 +162,34 @@ def test_what_no_honest_client_could_send_is_cut_off():
     assert torch.equal(afl[:, :3], delta)
 
 
+@pytest.mark.parametrize("noised", [-1.0, 0.0, 1e-9])
+def test_noise_on_a_divisor_makes_no_step_longer_than_declared(noised):
+    """A loss_floor of a tenth of the cap, and a least_part of 1 / 50."""
+    ratio, _ = QFedAvg(loss_floor=1.0).conclude({}, torch.tensor([1.0, noised]), {}, COHORTS)
+    assert ratio.tolist() == pytest.approx([10.0])
+    afl, released = Afl(groups=2), torch.tensor([1.0, 0.0, 0.0, noised, noised])
+    broadcast = {"params": torch.zeros(1), "weights": torch.ones(2)}
+    ratio, _ = afl.conclude(broadcast, released, afl.init(torch.zeros(1)), COHORTS)
+    assert ratio.tolist() == pytest.approx([50.0])
+
+
+def test_noise_on_losses_moves_no_mixture_further_than_the_cap():
+    afl = Afl(groups=2, ascent=0.01, loss_cap=2.0)
+    broadcast = {"params": torch.zeros(1), "weights": torch.ones(2)}
+    released = torch.tensor([0.0, 99.0, -99.0, 0.05, 0.05])
+    _, memory = afl.conclude(broadcast, released, afl.init(torch.zeros(1)), COHORTS)
+    assert memory["mixture"].tolist() == pytest.approx([0.51, 0.49])
+
+
+@pytest.mark.parametrize("objective", [QFedAvg(q=2.0), Afl(groups=2)], ids=["qfedavg", "afl"])
+def test_a_loss_counts_for_no_more_than_its_cap(objective):
+    params = torch.zeros(1)
+    broadcast = {"params": params, **yielded(objective.prelude(params, objective.init(params)))}
+    work = Work(torch.ones(2), 0.5, torch.tensor([[10.0], [1e9]]), groups=torch.tensor([1, 1]))
+    at_cap, beyond = objective.message(torch.ones(2, 1), broadcast, None, work)[0]
+    assert torch.equal(beyond, at_cap)
+
+
 @pytest.mark.parametrize(
     "keys, why",
     [({"loss_floor": 2.0, "loss_cap": 1.0}, "loss_floor is 2"), ({"q": 10.0}, "too small")],
