@@ -57,6 +57,10 @@ class Ranks(Protocol):
         """The sum of `total`, of any shape, over all ranks."""
         ...
 
+    def part(self, length: int) -> slice:
+        """This rank's part of a vector `[length]`, which ranks share among them."""
+        ...
+
     def claimed(self, task: str, count: int) -> Iterator[int]:
         """The numbers 0 … count - 1 in this order, each on one rank: who is done takes the next.
 
@@ -77,6 +81,9 @@ class Alone:
 
     def reduce(self, total: Tensor) -> Tensor:
         return total
+
+    def part(self, length: int) -> slice:
+        return slice(0, length)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
         return iter(range(count))
@@ -117,6 +124,9 @@ class Together:
         on_cpu = total.cpu()
         self._wait(lambda: dist.all_reduce(on_cpu, async_op=True))
         return on_cpu.to(total.device)
+
+    def part(self, length: int) -> slice:
+        return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
         self._tasks[task] += 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,19 +66,37 @@ class Keys:
     seed: bytes | None
     clients: Words | None = None
     secret: bool = False
+    start: int = 0
+    """The place of the first word that `bits` gives."""
 
     def bits(self, count: int) -> Words:
         """`count` independent uniform 64-bit words."""
         if self.seed is None:
             return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
         if self.secret:
-            return np.frombuffer(hashlib.shake_256(self.seed).digest(8 * count), dtype=np.uint64)
-        key = np.frombuffer(self.seed, dtype=np.uint64)
-        return np.asarray(np.random.Philox(key=key).random_raw(count), dtype=np.uint64)
+            digest = hashlib.shake_256(self.seed).digest(8 * (self.start + count))
+            return np.frombuffer(digest, dtype=np.uint64)[self.start :]
+        philox = np.random.Philox(key=np.frombuffer(self.seed, dtype=np.uint64))
+        philox.advance(self.start // 4)  # it makes four words at a time
+        return np.asarray(philox.random_raw(self.start % 4 + count), np.uint64)[self.start % 4 :]
+
+    def beginning(self, place: int) -> Keys:
+        """The same, whose first word is that at `place` of these."""
+        return replace(self, start=self.start + place)
 
     def further(self, count: int) -> Words:
         """`count` more words, independent of all that `bits` gives and the same only if seeded."""
         return self.derived(b"further").bits(count)
+
+    def further_at(self, places: NDArray[np.int64]) -> Words:
+        """Two more words `[n, 2]` for each of `places` `[n]`, independent of all that `bits` gives.
+
+        If seeded, they follow from the place alone.
+        """
+        if self.seed is None:
+            return self.bits(2 * len(places)).reshape(-1, 2)
+        each = (self.derived(b"further/%d" % (self.start + place)) for place in places.tolist())
+        return np.stack([keys.bits(2) for keys in each])
 
     def each(self) -> Iterator[Keys]:
         """The keys of each client by itself."""

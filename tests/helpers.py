@@ -204,7 +204,7 @@ class Rounds:
     def summed(self, exchange: Exchange, cohort: Cohort) -> BoundedSum:
         """The sum of the first exchange of a round, of a cohort with nobody hostile."""
         updates = ClientUpdates(self.algorithm, self.world, self.state, cohort)
-        return BySums(self.algorithm.rule, updates).sum(exchange, 0)[0]
+        return BySums(self.algorithm.rule, updates).sum(exchange, 0)
 
     def run(self, rounds: int = 1) -> TrainingState:
         state = self.state

@@ -70,9 +70,6 @@ class ScriptedClients:
         rows[self._is_target(cohort.clients), :LENGTH] = pull * along
         return rows
 
-    def reduce(self, total: Tensor) -> Tensor:
-        return total
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         raise ValueError("a rule on rows is post-processing of what is tested here")
 

@@ -14,7 +14,7 @@ from accounting.noises import LARGEST_NOISE, Gaussian
 from accounting.releases import PoissonSampled, Repeated
 from privfed.deferred import torch
 from privfed.parts import Part
-from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.streams import Keys
 
@@ -125,7 +125,7 @@ class DpSgd(Part):
         total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
         for start in range(0, len(drawn), _AT_ONCE):  # exact on the grid, so in any pieces
             rows = gradients(w, drawn[start : start + _AT_ONCE])
-            bounded = on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+            bounded = clip_rows(rows, self.clip, grid_of(deviation))
             total += bounded.rows.sum(0, dtype=torch.float64)
         noise = gaussian_on_grid(keys.derived(b"noise"), deviation, len(w))
         released: Tensor = ((total + torch.from_numpy(noise).to(total)) / batch_size).to(w.dtype)

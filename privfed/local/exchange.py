@@ -61,10 +61,6 @@ class Executor(Protocol):
         """The cohort's answers, some clients at a time; nothing for an empty cohort."""
         ...
 
-    def reduce(self, total: Tensor) -> Tensor:
-        """A sum over all ranks."""
-        ...
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         """The server's own answer `[m]`, from its root set."""
         ...

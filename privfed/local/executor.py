@@ -162,9 +162,6 @@ class LocalExecutor:
         self.states.scatter(chunk[finite.numpy()], after[finite])
         return rows
 
-    def reduce(self, total: Tensor) -> Tensor:
-        return self.ranks.reduce(total)
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         federation = self.trainer.federation.at(round).server_population()
         lr = self.trainer.lr * self.schedule.factor(round)

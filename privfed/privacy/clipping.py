@@ -24,10 +24,11 @@ _SMALLEST_CLIP, _LARGEST_CLIP, _LARGEST_NORM = 1e-6, 1e20, 1e30
 """They keep clip / norm a normal float32 number, or its rounding error would have no bound."""
 
 
-def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
+def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRows:
     """Scale each row to L2 norm at most `clip`: x -> x min(1, clip / |x|).
 
-    rows: `[c, m]`, not modified. Returns rows of the same dtype.
+    rows: `[c, m]`, not modified. Returns rows of the same dtype. With a `grid`, a power of two,
+    they are rounded as `on_grid` does, in the same pass.
 
     Guarantee: every returned row is finite, and its norm, computed in float64, is at most `clip`,
     for any input whatever. One client's row depends on that client's input only.
@@ -55,7 +56,11 @@ def clip_rows(rows: Tensor, clip: float) -> BoundedRows:
     norms = _norms(rows)
     usable = norms <= _LARGEST_NORM
     scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
-    clipped = rows * scale
+    clipped = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    for block in blocks(rows):  # each stays in the cache until it is done
+        torch.mul(rows[:, block], scale, out=clipped[:, block])
+        if grid is not None:
+            _onto(grid, clipped[:, block])
     if not bool(usable.all()):
         clipped = torch.where(usable, clipped, 0.0)
     return BoundedRows(clipped, bound=float(clip))
@@ -84,10 +89,15 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
     """
     if grid is None:
         return bounded
+    return BoundedRows(_onto(grid, bounded.rows.clone()), bounded.bound)
+
+
+def _onto(grid: float, numbers: Tensor) -> Tensor:
+    """`numbers` rounded toward zero to multiples of `grid`, in place."""
     if math.frexp(grid)[0] != 0.5:
         raise ValueError(f"a grid of {grid!r} is no power of two")
-    steps = toward_zero(bounded.rows.mul(1 / grid))  # exact, as the grid is a power of two
-    return BoundedRows(steps.mul_(grid), bounded.bound)
+    numbers.mul_(1 / grid)  # exact, as the grid is a power of two
+    return toward_zero(numbers).mul_(grid)
 
 
 def toward_zero(numbers: Tensor) -> Tensor:

@@ -70,6 +70,11 @@ class Encoding:
     """The deviation of the Gaussian noise that each site adds to its clients' sum by itself."""
 
 
+@dataclass(frozen=True)
+class NoisedSum(BoundedSum):
+    """A bounded sum with its mechanism's noise: of processes that share a run, each adds some."""
+
+
 def require_bounded(total: BoundedSum, norm: float) -> None:
     """Raises `TypeError` for what has no proven bound, or one below that of the rows."""
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
@@ -140,6 +145,9 @@ class MechanismPart(Part):
 
     def width(self, layout: Layout) -> int:
         return layout.length
+
+    def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
+        return total
 
 
 class Mechanism(Protocol):
@@ -228,8 +236,19 @@ class Mechanism(Protocol):
         """Rows `[c, m]` clipped (and rotated or noised), as each client does it by itself."""
         ...
 
+    def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
+        """The sum with the noise of its numbers in `part`, where that can be drawn in parts.
+
+        Where several processes add up their sums, each adds the noise of another part before: then
+        it is all there, once, and the result a `NoisedSum`. Else it is left to `release`.
+        """
+        ...
+
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
-        """The noised average `[m]` float32, which is all that leaves, and the next public state."""
+        """The noised average `[m]` float32, which is all that leaves, and the next public state.
+
+        A `NoisedSum` has its noise.
+        """
         ...

@@ -55,7 +55,7 @@ class ByRows:
         foreseen = partial(self._foreseen, exchange)
         for chunk in self._updates.chunks(exchange, present, foreseen):
             rows[torch.from_numpy(np.searchsorted(present.clients, chunk.ids))] = chunk.rows
-        return self._updates.world.executor.reduce(rows)
+        return self._updates.world.ranks.reduce(rows)
 
     def _aggregate(self, rows: Tensor, present: Cohort, exchange: Exchange, number: int) -> Tensor:
         """The aggregate `[m]`; what the rule remembers of clients is put beside the release."""

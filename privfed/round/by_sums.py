@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -27,33 +28,41 @@ class BySums:
     def release(self, exchange: Exchange, number: int) -> Tensor:
         """Bound, sum and noise the cohort's answers to exchange `number`; the average `[m]`.
 
-        Raises `Aborted` where too few send.
-        """
-        total, divisor = self.sum(exchange, number)
-        ranks = self._updates.world.ranks
-        released, self.state = ranks.first(lambda: self._noised(total, divisor, number))
-        return released.to(total.total.device)
-
-    def sum(self, exchange: Exchange, number: int) -> tuple[BoundedSum, float]:
-        """The cohort's bounded sum `[m]` for exchange `number` of its round, and the divisor.
-
         Under privacy, and where the server sums what clients keep, every row weighs one and the
         divisor is the configuration's constant. Else a row is sent as (weight * row, weight), and
-        the divisor is the summed weight.
+        the divisor is the summed weight. Raises `Aborted` where too few send.
         """
         updates, algorithm = self._updates, self._updates.algorithm
-        wire, world = algorithm.wire(exchange.layout), updates.world
-        if world.sites:
-            closed = world.sites.sum(updates.cohort.round, number, exchange, self.state)
-        else:
-            closed = self._summed_here(exchange, number, wire)
-        summed = world.executor.reduce(closed.total.to(exchange.broadcast["params"].device))
-        total = BoundedSum(summed, closed.bound, closed.survivors)
-        return (total, updates.cohort.divisor) if algorithm.fixed_divisor else _parted(total, wire)
+        ranks, mechanism = updates.world.ranks, algorithm.mechanism
+        noise = updates.world.noise(algorithm, updates.cohort.round, number)
+        total = self.sum(exchange, number)
+        if ranks.count > 1:  # before their sums are added up, each adds the noise of its part
+            total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
+            total = replace(total, total=ranks.reduce(total.total))
+        divisor = updates.cohort.divisor
+        if not algorithm.fixed_divisor:
+            total, divisor = _parted(total, algorithm.wire(exchange.layout))
 
-    def _summed_here(self, exchange: Exchange, number: int, wire: Layout) -> BoundedSum:
+        def averaged() -> tuple[Tensor, PublicState]:
+            released, state = mechanism.release(total, divisor, noise, self.state)
+            return released.cpu(), state
+
+        released, self.state = ranks.first(averaged)
+        return released.to(exchange.broadcast["params"].device)
+
+    def sum(self, exchange: Exchange, number: int) -> BoundedSum:
+        """The bounded sum `[m]`, without noise, of this rank's part of the cohort."""
+        world = self._updates.world
+        if world.sites:
+            total = world.sites.sum(self._updates.cohort.round, number, exchange, self.state)
+        else:
+            total = self._summed_here(exchange, number)
+        return replace(total, total=total.total.to(exchange.broadcast["params"].device))
+
+    def _summed_here(self, exchange: Exchange, number: int) -> BoundedSum:
         """The sum of the answers of clients who train in this process."""
         updates, mechanism = self._updates, self._updates.algorithm.mechanism
+        wire = updates.algorithm.wire(exchange.layout)
         present, leaves = updates.present(number)
         session = updates.session(number, model_hash(exchange), leaves)
         encoding, length = mechanism.encoding(self.state), mechanism.width(wire)
@@ -71,13 +80,6 @@ class BySums:
         for chunk in updates.chunks(exchange, present, foreseen):
             rows = self._terms(chunk, exchange)
             yield chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state)
-
-    def _noised(self, total: BoundedSum, divisor: float, number: int) -> tuple[Tensor, PublicState]:
-        updates = self._updates
-        noise = updates.world.noise(updates.algorithm, updates.cohort.round, number)
-        mechanism = updates.algorithm.mechanism
-        released, state = mechanism.release(total, divisor, noise, self.state)
-        return released.cpu(), state
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
         """What clients sum `[c, m]`: the rule's terms, weighted where weights are not fixed.
@@ -123,8 +125,8 @@ def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
     """The sum of weighted rows without their weights, and the sum of these."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # nobody's: an average of nothing moves nothing
-        return BoundedSum(torch.zeros_like(rows), total.bound, total.survivors), 1.0
-    return BoundedSum(rows, total.bound, total.survivors), weight
+        return replace(total, total=torch.zeros_like(rows)), 1.0
+    return replace(total, total=rows), weight
 
 
 def model_hash(exchange: Exchange) -> bytes:

@@ -1,8 +1,9 @@
-"""What a round has released so far: durable before it is used or shown."""
+"""What a round has released so far: durable before it is sent or shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
@@ -20,11 +21,18 @@ class Journal:
     releases: list[Tensor] = field(default_factory=list)
 
     def keep(self, released: Tensor, state: PublicState) -> None:
-        """Make a release durable, with the mechanism's public `state` after it.
+        """Begin to make a release durable, with the mechanism's public `state` after it.
 
         What is remembered of clients is durable before it.
         """
         self.releases.append(released)
         for memory in self.world.remembered:
             memory.keep()
-        self.world.ranks.first(lambda: self.world.store.write(self.charge, self.releases, state))
+        world, releases = self.world, list(self.releases)
+        write = partial(world.store.write, self.charge, releases, state)
+        world.ranks.first(lambda: world.writing.begin(write))
+
+    def settle(self) -> None:
+        """Return when all that was released in this round is durable."""
+        if self.releases:
+            self.world.ranks.first(self.world.writing.settle)

@@ -1,8 +1,8 @@
 """One round: charge, draw, ask the cohort, bound, sum, release, store; then the server's step.
 
 The order is the proof's order: the charge is durable before the cohort is drawn, a release is
-durable before it is used, and nothing but releases reaches the server optimizer or the next
-broadcast.
+durable before anything that follows from it is sent or shown, and nothing but releases reaches the
+server optimizer or the next broadcast.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def run_round(
     aggregation = BySums(rule, updates) if isinstance(rule, SumRule) else ByRows(rule, updates)
     journal, conversation = Journal(charge, world), Conversation(play(algorithm, round, state))
     for number, exchange in enumerate(conversation):
+        journal.settle()
         refuse_uncharged(round, number, algorithm)
         released = aggregation.release(exchange, number)
         refuse_not_finite(round, released)
@@ -54,6 +55,7 @@ def run_round(
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
     """Pay for the round, and only then draw who takes part in it."""
+    world.writing.settle()
     if world.sites:
         world.sites.gather()
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler

@@ -18,6 +18,7 @@ from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import Alone, Ranks
 from privfed.round.algorithm import Algorithm
+from privfed.round.writing import AtOnce, Writing
 from privfed.sampling.cohort import People
 from privfed.secure.culprit import Culprit
 from privfed.streams import Keys, Streams
@@ -117,6 +118,8 @@ class World:
     """Parties of secure sums who were proved to lie."""
     layers: tuple[int, ...] = ()
     """How many numbers each parameter of the model has, in their order in its flat vector."""
+    writing: Writing = field(default_factory=AtOnce)
+    """When releases become durable."""
     ranks: Ranks = field(default_factory=Alone)
     """Who plays this run together: the first charges, draws, adds noise and writes."""
 

@@ -15,6 +15,7 @@ from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.tally import Tally
 from privfed.round.world import World
+from privfed.round.writing import Beside
 from privfed.run.canaries.run_canaries import RunCanaries
 from privfed.run.forecast import forecast
 from privfed.run.last_state import last_checkpoint, state_from_releases
@@ -61,9 +62,13 @@ def play_to_end(
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     rank_zero = RankZero(ranks)
-    loop = Loop(setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries)
-    ending = loop.play(begin)
-    loop.save(ending.now)
+    with Beside() as writing:
+        world = replace(world, writing=writing)
+        loop = Loop(
+            setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries
+        )
+        ending = loop.play(begin)
+        loop.save(ending.now)
     if canaries:
         canaries.end(ending.now.state.params)
     outcome = outcome_of(setup, directory, ledger, recorder, ending)
@@ -127,6 +132,7 @@ class Loop:
 
     def save(self, now: Checkpoint) -> None:
         """The checkpoint first: what is kept of clients can be folded in again after a crash."""
+        self.world.writing.settle()
         now.save(self.directory, self.setup.network)
         for memory in self.world.remembered:
             memory.settle(now.round)
@@ -169,9 +175,12 @@ class Loop:
         config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
         regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
         if (regular and self.recorder.public) or now.round in config.evaluation_rounds:
-            record = self.recorder.record(now, counts)
+            measures = self.recorder.measures(now)
+            self.world.writing.settle()
+            record = self.recorder.record(now, measures, counts)
             for observer in self.observers:
                 observer.after(record)
+        self.world.writing.settle()
         for observer in self.observers:
             observer.after_round(now.round)
 

@@ -51,8 +51,10 @@ class Recorder:
         for measures in directory.metrics.by_round(dict).values():
             self.stopping = self.stopping.after(measures)
 
-    def record(self, now: Checkpoint, counts: Mapping[str, Any]) -> RoundRecord:
-        """Evaluate the checkpoint, and write the line of its round.
+    def record(
+        self, now: Checkpoint, measures: Mapping[str, float], counts: Mapping[str, Any]
+    ) -> RoundRecord:
+        """Write the line of the checkpoint's round, with its `measures`.
 
         `counts` are those of the round itself; what adds up over rounds is added here.
         """
@@ -62,7 +64,7 @@ class Recorder:
             trainer = setup.executor.trainer
             trainer = replace(trainer, federation=population, network=setup.network)
             simulation |= measure_clients(trainer, now.state.params)
-        measures, diverging = self.measures(now), False
+        diverging = False
         if self.public and not setup.network.local.names:  # else no client uses the scored model
             diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""

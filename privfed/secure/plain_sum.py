@@ -79,7 +79,9 @@ class PlainAccumulator:
             self._total[block] += rows.rows[:, block].sum(0, dtype=torch.float64)
 
     def close(self) -> BoundedSum:
-        return BoundedSum(self._total.clone(), self._bound, len(self._added))
+        """Hand over the total: nothing can be added to it any more."""
+        total, self._total = self._total, self._total[:0]
+        return BoundedSum(total, self._bound, len(self._added))
 
 
 class NoisedSiteSums:

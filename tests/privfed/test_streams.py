@@ -80,3 +80,21 @@ def test_words_per_client_are_uniform_along_and_across_clients():
     for axis in (0, 1):
         means = units.mean(axis=axis)
         assert stats.kstest((means - 0.5) * np.sqrt(12 * units.shape[axis]), "norm").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("keys", [SEEDED.at("noise", 1), Streams(7, key=b"k" * 32).at("matrix", 1)])
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 5, 17, 990])
+def test_keys_that_begin_later_give_the_same_words_from_there(keys, place):
+    words = keys.bits(1001)
+    assert np.array_equal(keys.beginning(place).bits(1001 - place), words[place:])
+    assert np.array_equal(keys.beginning(place).beginning(1).bits(3), words[place + 1 : place + 4])
+    near = np.array([7, 9])
+    further = keys.beginning(place).further_at(near)
+    assert np.array_equal(further, keys.further_at(near + place))
+    assert len({*further.ravel().tolist(), *words.tolist()}) == 4 + len({*words.tolist()})
+
+
+def test_secret_keys_that_begin_later_draw_afresh():
+    keys = SECRET.at("noise", 1).beginning(3)
+    assert not np.array_equal(keys.bits(2), keys.bits(2))
+    assert not np.array_equal(keys.further_at(np.array([0])), keys.further_at(np.array([0])))

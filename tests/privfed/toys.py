@@ -21,7 +21,7 @@ from privfed.local.compression.compression import CompressionPart
 from privfed.local.objectives.sgd import Sgd
 from privfed.measures.mean_measure import MeanMeasure
 from privfed.parts import Part
-from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.run.outcome import Observer
@@ -255,7 +255,7 @@ class NoisySteps(Part):
 
     def gradient(self, w, examples, batch_size, gradients, keys):
         drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.rate, examples))
-        rows = on_grid(clip_rows(gradients(w, drawn), 1.0), grid_of(self.noise)).rows
+        rows = clip_rows(gradients(w, drawn), 1.0, grid_of(self.noise)).rows
         noise = gaussian_on_grid(keys.derived(b"noise"), self.noise, len(w))
         total = rows.double().sum(0) + torch.from_numpy(noise)
         return (total / batch_size).to(w.dtype)
@@ -355,7 +355,7 @@ class Loud(MechanismPart):
 
     def bound(self, rows, layout, keys, state):
         deviation = self.sigma * self.clip
-        return on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+        return clip_rows(rows, self.clip, grid_of(deviation))
 
     def release(self, total, divisor, keys, state):
         require_bounded(total, self.clip)

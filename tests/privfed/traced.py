@@ -39,7 +39,7 @@ class Traced(Keys):
 
     @classmethod
     def of(cls, keys: Keys, stream: str, trace: Trace) -> Traced:
-        return cls(keys.seed, keys.clients, keys.secret, stream, trace)
+        return cls(keys.seed, keys.clients, keys.secret, keys.start, stream, trace)
 
     def bits(self, count: int) -> np.ndarray:
         words = super().bits(count)

@@ -164,9 +164,6 @@ class WithCanaries:
             rows = self._rows(exchange, made_up)
             yield Chunk(made_up, rows, rows.new_ones(len(rows)))
 
-    def reduce(self, total: Tensor) -> Tensor:
-        return self.inner.reduce(total)
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         return self.inner.root(exchange, round)
 

@@ -60,9 +60,6 @@ class WithTraining:
             rows = chunk.rows.masked_fill(silent[:, None], self.nothing)
             yield replace(chunk, ids=chunk.ids + self.clients, rows=rows)
 
-    def reduce(self, total: Tensor) -> Tensor:
-        return self.inner.reduce(total)
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         return self.inner.root(exchange, round)
 

@@ -33,10 +33,6 @@ class IsolatedTraining:
         """Those of `cohort` who are at hand."""
         return self.executor.answering(cohort)
 
-    def reduce(self, total: Tensor) -> Tensor:
-        """A site is one process: the sum is its own."""
-        return self.executor.reduce(total)
-
     def root(self, exchange: Exchange, round: int) -> Tensor:
         """The server's own answer, which no site gives."""
         return self.executor.root(exchange, round)

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
 from privfed.errors import Refused
-from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.factorization.optimal_bands import UNIT, optimal_bands
 from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
 from privfed.privacy.mechanism import (
@@ -171,10 +171,8 @@ class Banded(CorrelatedMechanism):
         return kind(self.coefficients(), length, streams)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        bounded = clip_rows(rows, self.clip)
-        if self.toeplitz is None:
-            return bounded
-        return on_grid(bounded, grid_of(self.deviation() * self.clip))
+        exact = self.toeplitz is not None
+        return clip_rows(rows, self.clip, grid_of(self.deviation() * self.clip) if exact else None)
 
     def encoding(self, state: PublicState) -> Encoding:
         deviation = self.deviation()

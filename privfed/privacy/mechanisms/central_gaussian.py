@@ -18,6 +18,7 @@ from privfed.privacy.mechanism import (
     BoundedSum,
     Encoding,
     Mechanism,
+    NoisedSum,
     PublicState,
     Setting,
     require_bounded,
@@ -35,6 +36,9 @@ from privfed.vector import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_AT_ONCE = 1 << 16
+"""Numbers whose noise is drawn and added while they are in the cache."""
 
 
 class CentralGaussian(NoisedMechanism):
@@ -122,26 +126,33 @@ class CentralGaussian(NoisedMechanism):
         return {"clip": torch.tensor(self.clip, dtype=torch.float64)} if self.adaptive_clip else {}
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
+        grid = grid_of(self._noise() * self._norm(state))
         if not self.adaptive_clip:
-            bounded = clip_rows(rows, self.clip)
-        else:
-            clip = float(state["clip"])
-            bounded = clip_rows_and_tell(rows, clip, self._split().weight(clip))
-        return on_grid(bounded, grid_of(self._noise() * self._norm(state)))
+            return clip_rows(rows, self.clip, grid)
+        clip = float(state["clip"])
+        return on_grid(clip_rows_and_tell(rows, clip, self._split().weight(clip)), grid)
 
     def width(self, layout: Layout) -> int:
         return layout.length + self.adaptive_clip
+
+    def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
+        require_bounded(total, self._norm(state))
+        deviation, sums = self._noise() * total.bound, total.total.clone()
+        for start in range(part.start, part.stop, _AT_ONCE):
+            some = sums[start : min(start + _AT_ONCE, part.stop)]
+            noise = gaussian_on_grid(keys.beginning(start), deviation, len(some))
+            some += torch.from_numpy(noise).to(some)
+        return NoisedSum(sums, total.bound, total.survivors)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self._norm(state))
-        deviation = self._noise() * total.bound
-        noise = torch.from_numpy(gaussian_on_grid(keys, deviation, len(total.total)))
-        noised = total.total + noise.to(total.total)
+        if not isinstance(total, NoisedSum):
+            total = self.noised(total, keys, state, slice(0, len(total.total)))
         if not self.adaptive_clip:
-            return (noised / divisor).float(), state
-        return (noised[:-1] / divisor).float(), self._adapted(noised[-1], divisor, state)
+            return (total.total / divisor).float(), state
+        return (total.total[:-1] / divisor).float(), self._adapted(total.total[-1], divisor, state)
 
     def encoding(self, state: PublicState) -> Encoding:
         finest = FINENESS / self._noise() if self._noise() else math.inf

@@ -11,7 +11,7 @@ from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
 from accounting.over_rounds import Separated
 from privfed.deferred import torch
-from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
@@ -90,7 +90,7 @@ class LocalGaussian(NoisedMechanism):
         Where sites add the noise, to their sums, rows are only clipped.
         """
         deviation = self._noise() * self.clip
-        clipped = on_grid(clip_rows(rows, self.clip), grid_of(deviation))
+        clipped = clip_rows(rows, self.clip, grid_of(deviation))
         if self._sites:
             return clipped
         noised = clipped.rows.double()

@@ -10,7 +10,7 @@ from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
 from privfed.deferred import torch
 from privfed.errors import Refused
-from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, PublicState, Setting
 from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
@@ -154,7 +154,7 @@ class PairwiseGaussian(NoisedMechanism):
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         """Rows `[m, d]` of all who send one, clipped and noised: no norm is bounded any more."""
         noise = self.noise()
-        clipped = on_grid(clip_rows(rows, self.clip), noise.grid)
+        clipped = clip_rows(rows, self.clip, noise.grid)
         drawn = torch.from_numpy(noise.draw(keys, rows.shape[1]))
         noised = clipped.rows.double() + drawn.to(rows.device)
         return BoundedRows(noised.to(rows.dtype), float("inf"))

@@ -163,7 +163,8 @@ def _evaluated(
             f"round {round} was charged, and its sum aborted: aborts.jsonl says why"
         ) from aborted
     end = Checkpoint(round, begin.updates, state, ledger.head())
-    Recorder(evaluating, directory, ledger, None, end).record(end, {})
+    recorder = Recorder(evaluating, directory, ledger, None, end)
+    recorder.record(end, recorder.measures(end), {})
     _end(replace(end, state=_counted(begin.state)), setup, directory, ledger)
     return ClientEvaluation(
         path=directory.path,

@@ -148,7 +148,7 @@ def without_noise(monkeypatch):
 def without_clip(monkeypatch):
     """A row of a thousand clips is called bounded."""
 
-    def unclipped(rows, clip):
+    def unclipped(rows, clip, *_):
         return clipping.BoundedRows(rows, clip)
 
     for module in (central_gaussian, distributed_noise, local_gaussian):

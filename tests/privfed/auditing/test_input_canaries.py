@@ -71,7 +71,9 @@ def without_noise(monkeypatch):
 
 
 def without_clip(monkeypatch):
-    monkeypatch.setattr(gaussian, "clip_rows", lambda rows, clip: BoundedRows(rows, float(clip)))
+    monkeypatch.setattr(
+        gaussian, "clip_rows", lambda rows, clip, *_: BoundedRows(rows, float(clip))
+    )
 
 
 def test_a_canarys_row_is_that_of_local_training():

@@ -111,7 +111,7 @@ def halved(monkeypatch):
 
 
 def unclipped(monkeypatch):
-    monkeypatch.setattr(dp_sgd, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+    monkeypatch.setattr(dp_sgd, "clip_rows", lambda rows, clip, *_: BoundedRows(rows, clip))
 
 
 def fixed_batches(monkeypatch):

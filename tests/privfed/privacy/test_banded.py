@@ -222,7 +222,7 @@ def independent(monkeypatch):
 
 
 def unclipped(monkeypatch):
-    monkeypatch.setattr(module, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+    monkeypatch.setattr(module, "clip_rows", lambda rows, clip, *_: BoundedRows(rows, clip))
 
 
 @BOTH

@@ -101,7 +101,7 @@ def forgetful(monkeypatch):
 
 
 def unclipped(monkeypatch):
-    monkeypatch.setattr(module, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+    monkeypatch.setattr(module, "clip_rows", lambda rows, clip, *_: BoundedRows(rows, clip))
 
 
 def counted_as_disjoint(monkeypatch):

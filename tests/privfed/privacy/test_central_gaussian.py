@@ -11,12 +11,12 @@ import privfed
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from privfed.errors import Refused
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.sampling.samplers import BySize, Poisson
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams
 from privfed.vector import Layout
 
 WITNESS = Poisson(size=10).witness(0, 100)
@@ -124,3 +124,20 @@ def test_layouts_name_their_parts():
     assert layout.view(flat.repeat(2, 1), "weight").shape == (2, 1)
     with pytest.raises(KeyError, match="fisher"):
         layout.view(flat, "fisher")
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_noise_of_parts_is_bit_for_bit_that_of_one_process(adaptive):
+    keys, length = Streams(3, simulated=True).at("noise/0", 1), 200_003
+    mechanism = CentralGaussian(clip=0.5, noise_multiplier=1.5, adaptive_clip=adaptive)
+    mechanism = mechanism.resolved(Setting(size=20, capacity=40, minimum=1))
+    state = mechanism.init()
+    bound = mechanism.encoding(state).bound
+    silent = BoundedSum(torch.zeros(length, dtype=torch.float64), bound, 5)
+    whole = mechanism.noised(silent, keys, state, slice(0, length))
+    parts = (slice(0, 70_001), slice(70_001, 70_001), slice(70_001, length))
+    each = [mechanism.noised(silent, keys, state, part).total for part in parts]
+    assert torch.equal(sum(each), whole.total)
+    assert bool((whole.total[:-1] != 0.0).all())
+    released, _ = mechanism.release(whole, 4.0, Keys(None), state)  # its noise is there
+    assert torch.equal(released, mechanism.release(silent, 4.0, keys, state)[0])

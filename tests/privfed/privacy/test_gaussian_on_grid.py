@@ -70,7 +70,8 @@ def test_doubt_is_settled_by_further_bits(monkeypatch):
     """Near a boundary the fast path is never believed; both ways agree where it is."""
     words = SEEDED.at("noise").bits(3000)
     fast = rounded_normal(words, 1e4, more)
-    monkeypatch.setattr(rounding, "_TAIL", np.uint64(2**64 - 1))
+    for name in ("_TAIL", "_LIKELY"):
+        monkeypatch.setattr(rounding, name, np.uint64(2**64 - 1))
     assert (rounded_normal(words, 1e4, more) == fast).all()
     monkeypatch.undo()
     # the word whose tail is a boundary's: z = 0.5 at scale 1
@@ -87,6 +88,18 @@ def test_doubt_is_settled_by_further_bits(monkeypatch):
     alone = [rounded_normal(word, 1.0, lambda n, k=k: further[2 * k :][:n])[0] for k in range(40)]
     assert together.tolist() == alone
     assert set(alone) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 37.5, 2.0**30, 2.0**32])
+def test_no_doubt_is_overlooked(scale):
+    """The bound by which most draws are passed over is above the slack of each of them."""
+    words = SEEDED.at("noise", 4).bits(100_000)
+    words = np.concatenate([words, words >> np.arange(100_000, dtype=np.uint64) % 64])
+    _, unsure = rounding._quickly(words, scale)
+    assert np.array_equal(unsure, np.flatnonzero(rounding._doubtful(words, scale)))
+    assert scale == 0.0 or len(unsure) > 100
+    _, slack = rounding._scaled_quantiles(words[words >> np.uint64(1) >= rounding._LIKELY], 1.0)
+    assert rounding._MOST_SLACK / 1.1 < slack.max() < rounding._MOST_SLACK / 1.05
 
 
 def shifted_exactly(word, scale, shift):

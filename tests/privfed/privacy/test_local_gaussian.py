@@ -74,7 +74,7 @@ def halved(monkeypatch):
 
 
 def unclipped(monkeypatch):
-    monkeypatch.setattr(local, "clip_rows", lambda rows, clip: BoundedRows(rows, clip))
+    monkeypatch.setattr(local, "clip_rows", lambda rows, clip, *_: BoundedRows(rows, clip))
 
 
 def one_noise_for_all(monkeypatch):

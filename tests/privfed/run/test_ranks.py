@@ -76,14 +76,18 @@ class First:
     rank, count = 0, 2
 
     def __init__(self):
-        self.told = []
+        self.told, self.totals = [], []
 
     def first(self, act):
         self.told.append(act())
         return self.told[-1]
 
     def reduce(self, total):
+        self.totals.append(total)
         return total
+
+    def part(self, length):
+        return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
 
 
 DIES_ONCE = """
@@ -237,9 +241,11 @@ class Second(First):
         return self.told.pop(0)
 
 
-def test_the_second_rank_neither_charges_nor_draws_nor_adds_noise(tmp_path):
-    """In secret mode, where noise that was drawn twice would never be the same."""
-    rounds = Rounds(tmp_path, simulated=False)
+def test_the_second_rank_neither_charges_nor_draws_and_each_adds_noise_where_no_other_does(
+    tmp_path,
+):
+    """In secret mode, of clients who learn nothing: all that is in a sum is noise."""
+    rounds = Rounds(tmp_path, simulated=False, lr=0.0)
     one, two = First(), Second()
     after = run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=one))
     two.told, charges = one.told, len(rounds.world.ledger.charges)
@@ -251,3 +257,6 @@ def test_the_second_rank_neither_charges_nor_draws_nor_adds_noise(tmp_path):
     assert len(rounds.world.ledger.charges) == charges == 1
     assert released
     assert not rounds.store.releases
+    first, second = (ranks.totals[-1] != 0.0 for ranks in (one, two))
+    assert torch.equal(first, ~second)
+    assert first[:9].all()
