@@ -33,6 +33,7 @@ ADAPTERS = (
 )
 SEEDED = ("run.randomness=seeded",)
 OPEN = ("privacy.mechanism=none",)
+CLUSTERS = ("client.objective=ifca", "server.optimizer=fedavg")
 
 
 def test_what_stays_is_neither_sent_nor_noised():
@@ -52,8 +53,7 @@ def test_what_stays_is_neither_sent_nor_noised():
 
 def test_every_cluster_is_sent_and_has_its_slot():
     plain, clusters = (
-        check(small(*SILO, *keys)).forecast
-        for keys in ((), ("client.objective=ifca", "client.clusters=3"))
+        check(small(*SILO, *keys)).forecast for keys in ((), (*CLUSTERS, "client.clusters=3"))
     )
     d = plain.parameters
     assert clusters.down == 3 * plain.down
@@ -68,7 +68,8 @@ def test_adapters_stay_beside_a_shared_body():
 @pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
 def test_a_round_is_charged_as_fedavgs_is(name):
     plain = plan(small("data.setting=cross_silo"))
-    assert plan(small(f"client.objective={name}", *SILO)).event == plain.event
+    keys = CLUSTERS if name == "ifca" else (f"client.objective={name}",)
+    assert plan(small(*keys, *SILO)).event == plain.event
 
 
 REFUSED = {
@@ -82,7 +83,7 @@ REFUSED = {
         "which lack it",
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
-    "one of many": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "of the two"),
+    "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
     "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model stays"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
@@ -93,7 +94,7 @@ REFUSED = {
         "adds parameters that are not",
     ),
     "attackers who steer one of several": (
-        ("client.objective=ifca", *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
+        (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "have no file"),
@@ -105,7 +106,7 @@ REFUSED = {
     ),
     "many models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7",
-         "client.objective=ifca"),
+         *CLUSTERS),
         "more than the model that is sent",
     ),
 }  # fmt: skip
@@ -148,7 +149,7 @@ KEEPING = {
     "heads": HEADS,
     "adapters": ADAPTERS,
     "ditto": (*SILO, "client.objective=ditto"),
-    "ifca": (*SILO, "client.objective=ifca", "client.spread=1.0", "server.optimizer=fedavg"),
+    "ifca": (*SILO, *CLUSTERS, "client.spread=1.0"),
 }
 
 

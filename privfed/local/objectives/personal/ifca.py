@@ -22,7 +22,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Cohorts, Measures, Memory, Work
+from privfed.local.objective import Cohorts, Measures, Memory, ServerStep, Work
 from privfed.local.objectives.sgd import Sgd
 from privfed.vector import Layout
 
@@ -34,9 +34,9 @@ class Ifca(Sgd):
     """IFCA: clients choose among k models by their own loss, and train the one that they chose.
 
     A client sends k (d + 1) numbers and is sent k d. Models begin `spread` apart, by fixed numbers.
-    The run's own model is that of the largest cluster under `server.optimizer = "fedavg"` at rate
-    1; all k are in its checkpoint, moved by their members' mean. With one cluster it is FedAvg of
-    the clients that hold examples.
+    The run's own model is that of the largest cluster; all k are in its checkpoint, moved by their
+    members' mean. Any server but `server.optimizer = "fedavg"` at rate 1 is refused: the run's
+    model would be none of the k. With one cluster it is FedAvg of the clients that hold examples.
 
     Under privacy the choice stays with the client, whose row is one vector under one clip over
     (updates, count_scale * counts), one release, one event: that of FedAvg. Its slots change with
@@ -46,6 +46,7 @@ class Ifca(Sgd):
     """
 
     measures: ClassVar[Measures] = "loss"
+    server_step: ClassVar[ServerStep] = "only_plain"
 
     clusters: int = Field(2, ge=1, le=1000)
     """k: how many models there are."""
