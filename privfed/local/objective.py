@@ -55,11 +55,14 @@ class Work:
 class Grouping:
     """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
 
-    `count` groups are declared; 0: any number.
+    `count` groups are declared; 0: any number, but no fewer than `least`, of each of which the key
+    `client.<key>` says something.
     """
 
     by: str
     count: int
+    least: int = 0
+    key: str = "groups"
 
 
 @dataclass(frozen=True)

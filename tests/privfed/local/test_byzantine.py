@@ -133,7 +133,7 @@ def test_noise_that_hostile_clients_leave_out_is_not_counted():
         with pytest.raises(Refused, match="40 clients of a cohort may be hostile"):
             guaranteed("aggregation.byzantine=40")
     alone = ("privacy.sizing=layers", "privacy.tolerance=0.95", "aggregation.byzantine=1")
-    with pytest.raises(Refused, match="as few as 1 client may .*, but 1 client of a cohort may"):
+    with pytest.raises(Refused, match=r"as few as 1 client may .*, but 1 client of a cohort may"):
         guaranteed("secure.protocol=masks", "data.clients=12", *alone)
 
 
