@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 from small import same_run, small, stop_after, trained
 
+from accounting.ledger import Ledger
 from privfed.cli.main import main
 from privfed.errors import Broken, Refused
 from privfed.plan.plan import plan
@@ -33,6 +34,7 @@ ADAPTERS = (
 )
 SEEDED = ("run.randomness=seeded",)
 OPEN = ("privacy.mechanism=none",)
+BY_CLIENTS = ("evaluation.by=clients", "evaluation.every=2", "evaluation.personal=true")
 CLUSTERS = ("client.objective=ifca", "server.optimizer=fedavg")
 
 
@@ -254,6 +256,63 @@ def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     scores = score_kept_models(tmp_path / "false")
     assert asked.measures["accuracy"].value == pytest.approx(scores.after["mean"], abs=0.02)
     assert abs(scores.after["mean"] - scores.before["mean"]) > 0.05
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+    """A run whose clients keep heads, and score them."""
+    folder = tmp_path_factory.mktemp("heads")
+    trained(folder / "before", *SILO, "run.rounds=2", "data.population=mine")
+    trained(
+        folder / "run", *HEADS, *BY_CLIENTS, "run.rounds=4", "data.population=mine",
+        f"model.init={folder / 'before'}", f'privacy.prior=["{folder / "before"}"]',
+    )  # fmt: skip
+    return folder
+
+
+def asked(folder, *further):
+    """What `privfed evaluate --federated` says of that run, on one line."""
+    words = ["evaluate", str(folder / "run"), "--federated", "--epsilon", "1", *further]
+    result = CliRunner().invoke(main, words)
+    return result, " ".join(result.output.split())
+
+
+def test_further_clients_score_the_runs_model(heads, tmp_path):
+    """What stays is as newcomers begin; and of what it began from nobody is asked either."""
+    others = ("--set", "data.alpha=3.0", "--set", "data.population=others")
+    refused, words = asked(heads, *others, "--out", str(tmp_path / "out"))
+    assert (refused.exit_code, "privacy.disjoint" in words) == (2, True)
+    others += ("--set", f'privacy.disjoint=["{heads / "before"}"]', "--out", str(tmp_path / "out"))
+    refused, words = asked(heads, *others, "--set", "evaluation.personal=true")
+    assert (refused.exit_code, "have trained nothing" in words) == (2, True)
+    refused, words = asked(heads, *others, "--set", 'evaluation.measures=["auc"]')
+    assert (refused.exit_code, "one of two classes" in words) == (2, True)
+    assert not (tmp_path / "out").exists(), "what was refused stands in nobody's way"
+    scored, words = asked(heads, *others)
+    assert scored.exit_code == 0, words
+    assert "stay with each client (model.local), and stand here untrained" in words
+    terms = Ledger.load(tmp_path / "out/ledger.jsonl").terms
+    assert [each["run"] for each in terms["disjoint"]] == [
+        str(heads / n) for n in ("run", "before")
+    ]
+    scored, words = asked(heads, *others)
+    assert (scored.exit_code, "holds another run" in words) == (2, True)
+
+
+def test_it_is_said_whose_models_are_scored(heads):
+    scored, words = asked(heads)
+    assert scored.exit_code == 0, words
+    assert "run, each client's own model, charged as round 5" in words
+    assert "stand here untrained" not in words
+    scored, words = asked(heads, "--set", "evaluation.personal=false")
+    assert "each client's own model" not in words
+    assert "stand here untrained" in words
+
+
+def test_a_folder_to_write_to_is_not_silently_ignored(heads):
+    words = ["evaluate", str(heads / "run"), "--personalise", "0", "--out", "elsewhere"]
+    refused = CliRunner().invoke(main, words)
+    assert (refused.exit_code, "leave out the other options" in refused.output) == (2, True)
 
 
 def test_intervals_over_clients_by_hand():
