@@ -55,8 +55,8 @@ class Work:
 class Grouping:
     """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
 
-    `count` groups are declared; 0: any number, but no fewer than `least`, of each of which the key
-    `client.<key>` says something.
+    `count` groups are declared; 0: any number. The key `client.<key>` says something of each of
+    `least` groups: fewer are refused.
     """
 
     by: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privfed.config.config import Config
-from privfed.plan.local_work import adds_updates, most_steps
+from privfed.plan.local_work import adds_updates
 
 
 def objective_rows(config: Config) -> dict[str, str]:
@@ -16,7 +16,7 @@ def objective_rows(config: Config) -> dict[str, str]:
             'update (server.optimizer = "fedavg" at rate 1): it rests at the same points, and may '
             "come there faster, slower or not at all"
         )
-    if least and not most_steps(config):
+    if least and not config.example_privacy:  # whose steps are known, and enough
         pairs["samples"] = (
             f"a client that takes fewer than {least} local steps in a round sends a plain update, "
             f"as sgd does; batches of {config.client.batch_size}, {config.client.epochs} epochs"

@@ -89,5 +89,10 @@ def test_no_posterior_is_averaged_of_which_nobody_has_a_sample(keys):
 
 
 def test_one_sample_is_enough_and_what_sizes_decide_is_told_of():
-    assert said("samples", *POSTERIOR, "client.steps=7") is None
-    assert "fewer than 7 local steps in a round sends a plain update" in said("samples", *POSTERIOR)
+    for keys in ((), ("client.steps=7",)):
+        assert "fewer than 7 local steps in a round sends a plain" in said(
+            "samples", *POSTERIOR, *keys
+        )
+    enough = ("client.epochs=2", "client.privacy.sampling_rate=0.25", "client.privacy.clip=1.0")
+    assert said("samples", *POSTERIOR, *SILOS, *enough) is None
+    assert said("samples") is None
