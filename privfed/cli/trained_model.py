@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from privfed.cli.answering import print_answer, print_json, quotes_on_request
-from privfed.cli.options import FILE, JSON, RUN_DIRECTORY, data_overrides, quoted
+from privfed.cli.options import (
+    DIRECTORY,
+    FILE,
+    JSON,
+    RUN_DIRECTORY,
+    data_overrides,
+    quoted,
+)
 from privfed.errors import Refused
 from privfed.visible import visible
 
@@ -22,7 +29,8 @@ from privfed.visible import visible
     "overrides",
     multiple=True,
     metavar="SECTION.key=value",
-    help="Other data: data.key; with --federated what is measured: evaluation.key.",
+    help="Other data: data.key; with --federated what is measured: evaluation.key; with --out runs "
+    "that this one began from, and nobody of whom is asked: privacy.disjoint.",
 )
 @click.option("--predictions", type=FILE, help="CSV to write.")
 @click.option(
@@ -33,7 +41,7 @@ from privfed.visible import visible
     "that clients keep. A simulation.",
 )
 @click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
-@click.option("--out", type=FILE, help="With --federated: the new run of further clients.")
+@click.option("--out", type=DIRECTORY, help="With --federated: the new run of further clients.")
 @click.option("--epsilon", type=float, help="What that release spends by itself.")
 @click.option("--group", default="", metavar="COLUMN", help="Score each of its groups, too.")
 @JSON
@@ -57,8 +65,8 @@ def evaluate_command(
     from privfed.trained.personalise import personalise as fine_tuned
 
     if personalise is not None:
-        others = (data is not None, overrides, predictions, federated, epsilon is not None, group)
-        if any(others):
+        others = (data, epsilon, overrides, predictions, federated, out, group)
+        if any(other not in (None, (), False, "") for other in others):
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )
@@ -94,7 +102,8 @@ def _by_clients(
     from privfed.report.evaluation import clients_table
     from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
-    of_data = [each for each in overrides if each.lstrip().startswith("data.")]
+    about_people = ("data.", "privacy.disjoint") if out else ("data.",)
+    of_data = [each for each in overrides if each.lstrip().startswith(about_people)]
     keys = evaluation_keys(each for each in overrides if each not in of_data)
     if data is not None:
         of_data.insert(0, f"data.path={quoted(data)}")
@@ -103,11 +112,12 @@ def _by_clients(
             "--federated is about the run's own clients; or, with --data (or data.key) and --out, "
             "about further ones, who get a run of their own"
         )
-    if out is not None:
-        from privfed.run.evaluation.further_clients import begin_with_further_clients
+    if out is None:
+        scored = evaluate_by_clients(directory, epsilon, keys)
+    else:
+        from privfed.run.evaluation.further_clients import evaluate_by_further_clients
 
-        begin_with_further_clients(directory, of_data, out)
-    scored = evaluate_by_clients(out or directory, epsilon, keys)
+        scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
     return print_answer(scored, lambda: clients_table(scored), as_json)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Anchor = Literal["", "all", "batch"]
 Measures = Literal["", "loss", "fisher"]
+ServerStep = Literal["any", "plain", "only_plain"]
 Memory = Mapping[str, "Tensor"]
 """What an objective keeps of former rounds: functions of released values, public, checkpointed."""
 
@@ -54,11 +55,14 @@ class Work:
 class Grouping:
     """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
 
-    `count` groups are declared; 0: any number.
+    `count` groups are declared; 0: any number. The key `client.<key>` says something of each of
+    `least` groups: fewer are refused.
     """
 
     by: str
     count: int
+    least: int = 0
+    key: str = "groups"
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,17 @@ class Objective(Protocol):
     """
     measures: ClassVar[Measures]
     """What `message` is told besides: see `Work`."""
+    server_step: ClassVar[ServerStep]
+    """What step of the server its paper has: "any"; "plain": the next model is the model plus what
+    `conclude` returns, and any other step is another algorithm, which rests at the same points, as
+    `check` says; "only_plain": any other is refused, since `conclude` moves models that clients are
+    sent by itself, and only under a plain step the run's model is one of them.
+    """
+
+    @property
+    def least_steps(self) -> int:
+        """The local steps that a client needs to take: with fewer it sends its plain update."""
+        ...
 
     @property
     def broadcasts(self) -> int:

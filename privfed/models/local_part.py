@@ -93,3 +93,16 @@ def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
     finally:
         for part in parts:
             part.eval()
+
+
+def missing_part(network: Network) -> str:
+    """What of `network` clients keep, so that nobody else has it trained; empty for nothing."""
+    local = network.local
+    if not local.names:
+        return ""
+    named = ", ".join(local.names[:4]) + (", …" if len(local.names) > 4 else "")
+    return (
+        f"{local.length} of the numbers of this model ({named}) stay with each client "
+        "(model.local), and stand here untrained, as newcomers begin: it is worth what "
+        "it is with a client's own"
+    )

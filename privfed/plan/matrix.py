@@ -38,6 +38,10 @@ _NOISE = 4.0
 epsilon only where it pays for aborts."""
 
 
+_PLAIN_SERVER = {"optimizer": "fedavg", "lr": 1.0}
+"""The server of objectives that any other is refused for."""
+
+
 @dataclass(frozen=True)
 class Combination:
     """Some parts together: the event of a round that has a proof, or the reasons why it has none.
@@ -98,12 +102,14 @@ def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
 
 def _complete(raw: Raw) -> None:
     """Set the keys that its parts cannot do without; drop those that other parts left behind."""
-    for section in ("aggregation", "secure", "privacy", "cohort", "attack"):
+    for section in ("aggregation", "secure", "privacy", "cohort", "attack", "server"):
         raw.setdefault(section, {})
     parts = {kind: named(raw, kind) for kind in AXES}
     _complete_rule(raw["aggregation"], parts)
     _complete_attack(raw["attack"], parts)
     _complete_cohort(raw["cohort"], parts)
+    if parts["objective"].server_step == "only_plain":
+        raw["server"] = dict(_PLAIN_SERVER)
     if not parts["protocol"].hides_rows:
         for key in ("capacity", "minimum", "simulate"):
             raw["secure"].pop(key, None)

@@ -205,9 +205,14 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
     """Raises `Refused` where all noise that is counted may be left out, or known to colluders."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(
-            f"as few as {protocol.sharing(limits)} clients may make up the noise of a sum, but "
-            f"{limits.hostile} clients of a cohort may be hostile, and colluders may know "
+            f"as few as {_clients(protocol.sharing(limits))} may make up the noise of a sum, but "
+            f"{_clients(limits.hostile)} of a cohort may be hostile, and colluders may know "
             f"{min(protocol.colluding(limits), 1.0):.0%} of it: all whose noise is counted might "
             "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
             "secure.minimum (or secure.threshold, of masks); or lower privacy.tolerance"
         )
+
+
+def _clients(count: int) -> str:
+    """So many clients, in words."""
+    return "1 client" if count == 1 else f"{count} clients"

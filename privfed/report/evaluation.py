@@ -45,7 +45,10 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
         f"{ceiling(evaluation.alone)} for this alone; the run has spent "
         f"{ceiling(evaluation.epsilon)} at δ = {evaluation.delta:g}"
     )
-    pairs["model"] = f"{evaluation.path}, charged as round {evaluation.round}"
+    whose = ", each client's own model" if evaluation.personal else ""
+    pairs["model"] = f"{evaluation.path}{whose}, charged as round {evaluation.round}"
+    if evaluation.lacks:
+        pairs["note"] = evaluation.lacks
     return rows(pairs)
 
 

@@ -19,6 +19,7 @@ from privfed.report.plan_rows.adapters import adapter_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
 from privfed.report.plan_rows.compression import compression_row
 from privfed.report.plan_rows.evaluation import evaluation_rows
+from privfed.report.plan_rows.objective import objective_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
 from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
 from privfed.report.plan_rows.sums import secure_rows
@@ -86,6 +87,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **objective_rows(config),
         **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from defenses.types import RowRule
@@ -17,6 +18,7 @@ from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
 from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
+from privfed.local.objective import Grouping
 from privfed.local.partial import Partial
 from privfed.local.per_example import PerExample
 from privfed.local.trainer import LocalTrainer
@@ -167,14 +169,25 @@ def _groups(config: Config, people: Federation) -> ClientGroups | None:
         return None
     sites = 0 if config.apart else config.data.sites
     groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites)
-    if grouping.count and grouping.count != len(groups.names):
+    _refuse_other_groups(grouping, groups.names)
+    return groups
+
+
+def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
+    """Raises `Refused` where groups of these `names` are not those that were declared."""
+    makes = f"client.group = {grouping.by!r} makes {len(names)}: {', '.join(names)}"
+    if grouping.count and grouping.count != len(names):
         raise Refused(
-            f"client.groups is {grouping.count}, but client.group = {grouping.by!r} makes "
-            f"{len(groups.names)}: {', '.join(groups.names)}; set client.groups = "
-            f"{len(groups.names)}",
+            f"client.groups is {grouping.count}, but {makes}; set client.groups = {len(names)}",
             key="client.groups",
         )
-    return groups
+    if grouping.least > len(names):
+        key = f"client.{grouping.key}"
+        raise Refused(
+            f"{key} is for {grouping.least} groups, but {makes}; expected one value for each of "
+            f"these, or fewer; remove the last {grouping.least - len(names)} of {key}",
+            key=key,
+        )
 
 
 def _executor(

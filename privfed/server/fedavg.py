@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 class FedAvg(WithRate):
     """The average update, times the server's rate: params + lr * delta."""
 
+    @property
+    def plain(self) -> bool:
+        """It is at rate 1, where no subclass steps otherwise."""
+        return self.lr == 1.0 and type(self).step is FedAvg.step
+
     def init(self, params: Tensor) -> State:
         return {}
 

@@ -24,6 +24,11 @@ class FedAvgM(WithRate):
     momentum: float = Field(0.9, ge=0, lt=1)
     """The server's momentum; 0 is FedAvg."""
 
+    @property
+    def plain(self) -> bool:
+        """It is at rate 1 without momentum, where no subclass steps otherwise."""
+        return (self.lr, self.momentum) == (1.0, 0.0) and type(self).step is FedAvgM.step
+
     def init(self, params: Tensor) -> State:
         return {"momentum": torch.zeros_like(params)}
 

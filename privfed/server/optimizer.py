@@ -23,6 +23,11 @@ class ServerOptimizer(Protocol):
     """Whether it counts in units of the clients' rate of each round: its deltas are divided by the
     factor of their schedule, and its rate is multiplied by it."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step adds the delta to the model as it is: FedAvg at rate 1."""
+        ...
+
     def init(self, params: Tensor) -> State:
         """The state before the first round, for the model `params` `[d]`."""
         ...
@@ -46,6 +51,11 @@ class WithRate(Part):
 
     lr: float = Field(1.0, ge=0)
     """The server's learning rate."""
+
+    @property
+    def plain(self) -> bool:
+        """No step is, unless a subclass says otherwise."""
+        return False
 
     def at(self, factor: float) -> Self:
         return self.model_copy(update={"lr": self.lr * factor})

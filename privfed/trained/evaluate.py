@@ -8,13 +8,13 @@ from typing import Any
 
 from privfed.data.source import KeptByUser
 from privfed.errors import Refused
+from privfed.models.local_part import missing_part
 from privfed.plan.plan import ON_TRAINED
 from privfed.run.constant_baseline import best_constant
 from privfed.run.evaluation.over_groups import over_groups
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
-from privfed.trained.missing_part import missing_part
 from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import predictions, refuse_unwritable, write_predictions
 from privfed.trained.stored_model import stored_model_for

@@ -17,6 +17,7 @@ from privfed.config.config import Config
 from privfed.errors import Broken, Refused
 from privfed.json_text import dump
 from privfed.models.form import Form
+from privfed.models.local_part import missing_part
 from privfed.models.lora.targets import merge_model
 from privfed.models.network import Network
 from privfed.run.population import load_population
@@ -33,7 +34,6 @@ from privfed.trained.export_formats import (
     quiet,
 )
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
-from privfed.trained.missing_part import missing_part
 from privfed.trained.stored_model import stored_model
 from privfed.trained.with_preprocessing import Preprocessed
 from privfed.version import __version__

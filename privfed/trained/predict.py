@@ -12,10 +12,10 @@ from privfed.config.config import Config
 from privfed.data.federation import Examples
 from privfed.data.source import LabelFree
 from privfed.errors import Refused
+from privfed.models.local_part import missing_part
 from privfed.models.network import Network
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.evaluate import UNCOVERED
-from privfed.trained.missing_part import missing_part
 from privfed.trained.other_data import OtherData, data_paths, on_other_data
 from privfed.trained.predictions import (
     Predictions,

@@ -33,7 +33,7 @@ def gradients(rounds):
     return gradient
 
 
-def quadratics(folder, objective, size, seed=0, empty=0):
+def quadratics(folder, objective, size, seed=0, empty=0, **changes):
     """Eight clients, each with a least-squares problem of its own, and their common optimum.
 
     And `empty` clients without examples.
@@ -50,7 +50,8 @@ def quadratics(folder, objective, size, seed=0, empty=0):
     net = built(Logistic(), (features,), 1,
                 y=y, x=examples.x, loss=SquaredError())  # fmt: skip
     rounds = Rounds(folder, sizes, federation=people, size=size, objective=objective,
-                    mechanism=NoPrivacy(), seed=seed, network=net, chunk=count)  # fmt: skip
+                    mechanism=NoPrivacy(), seed=seed, network=net, chunk=count,
+                    **changes)  # fmt: skip
     for name, value in (("lr", 0.1), ("epochs", 10), ("batch_size", 6)):
         object.__setattr__(rounds.local, name, value)
     object.__setattr__(rounds.world.executor, "by_examples", False)

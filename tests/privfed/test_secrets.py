@@ -75,8 +75,9 @@ SECRET = {
     ),
     **{
         name: (f"client.objective={name}", "data.setting=cross_silo")
-        for name in ("ditto", "apfl", "ifca", "per_fedavg", "per_fedavg_hf")
+        for name in ("ditto", "apfl", "per_fedavg", "per_fedavg_hf")
     },
+    "clusters": ("client.objective=ifca", "server.optimizer=fedavg"),
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),

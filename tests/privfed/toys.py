@@ -139,6 +139,8 @@ class Halved(Part):
     unproven: ClassVar[str] = ""
     anchored: ClassVar[str] = ""
     measures: ClassVar[str] = ""
+    server_step: ClassVar[str] = "any"
+    least_steps: ClassVar[int] = 0
     grouping: ClassVar[None] = None
     plain: ClassVar[bool] = True
     sends_updates_alone: ClassVar[bool] = True
@@ -272,6 +274,7 @@ class Signs(Part):
     """A server optimizer: a step of one length along each coordinate's sign."""
 
     in_client_rates: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
     lr: float = 0.1
 
     def init(self, params):

@@ -33,7 +33,11 @@ def split_files(path: Path, split: str) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise Refused(f"data: {path} does not exist (from {Path.cwd()}); {_EXPECTED}")
+        raise Refused(
+            f"data: {path} does not exist (from {Path.cwd()}); {_EXPECTED}. Nothing is fetched by "
+            "name: save the data set first, datasets.load_dataset(NAME).save_to_disk(FOLDER), and "
+            "set data.path = FOLDER"
+        )
     folder = path / split if (path / "dataset_dict.json").is_file() else path
     files = _saved(folder) if (folder / "state.json").is_file() else _parquet(folder, split)
     if not files:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Cohorts, Memory, Work
+from privfed.local.objective import Cohorts, Memory, ServerStep, Work
 from privfed.local.objectives.sgd import Sgd
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class FedDyn(Sgd):
     """
 
     keeps: ClassVar[int] = 1
+    server_step: ClassVar[ServerStep] = "plain"
 
     alpha: float = Field(0.1, gt=0)
     """The weight of the regulariser."""

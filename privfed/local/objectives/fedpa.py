@@ -59,6 +59,11 @@ class FedPa(Sgd):
     fedavg_rounds: int = Field(0, ge=0)
     """In how many rounds at first clients send plain updates, as the paper's runs begin."""
 
+    @property
+    def least_steps(self) -> int:
+        """As many as one sample takes."""
+        return self.burn_in + self.window
+
     def init(self, params: Tensor) -> Memory:
         return {"rounds": torch.zeros((), dtype=torch.int64)}
 

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Cohorts, Memory, Work
+from privfed.local.objective import Cohorts, Memory, ServerStep, Work
 from privfed.local.objectives.sgd import Sgd
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class FedSplit(Sgd):
 
     A client keeps d numbers, sends d (the change of its z) and is sent 2 d: the model, and that of
     round 1, where newcomers begin. The next model is the mean of all z under `server.optimizer =
-    "fedavg"` at rate 1.
+    "fedavg"` at rate 1; any other server takes other steps towards that mean, and rests at it too.
 
     Under privacy the change is clipped as an update is, one vector and one event, and the mean
     follows from releases and public constants; a client's own state costs nothing more
@@ -42,6 +42,7 @@ class FedSplit(Sgd):
     """
 
     keeps: ClassVar[int] = 1
+    server_step: ClassVar[ServerStep] = "plain"
     broadcasts: ClassVar[int] = 2
 
     proximal_step: float = Field(1.0, gt=0)

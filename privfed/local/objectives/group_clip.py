@@ -14,7 +14,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Work
+from privfed.local.objective import Grouping, Work
 from privfed.local.objectives.grouped import Grouped, memberships
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ class GroupClip(Grouped):
     """
 
     group_clips: list[Annotated[float, Field(gt=0)]] = Field([1.0], min_length=1)
-    """The clip of each group, in their order; the last counts for all others, and for no group."""
+    """The clip of each group, in their order; the last counts for all others. More clips than
+    groups are refused."""
+
+    @property
+    def grouping(self) -> Grouping:
+        return Grouping(self.group, 0, len(self.group_clips), "group_clips")
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work

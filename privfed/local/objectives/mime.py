@@ -21,7 +21,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Anchor, Cohorts, Memory, Work
+from privfed.local.objective import Anchor, Cohorts, Memory, ServerStep, Work
 from privfed.local.objectives.sgd import Sgd
 from privfed.vector import Layout
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 class _Mimicking(Sgd):
+    server_step: ClassVar[ServerStep] = "plain"
+
     beta: float = Field(0.9, ge=0, lt=1)
     """The momentum."""
 

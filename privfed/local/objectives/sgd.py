@@ -9,7 +9,16 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, ClassVar
 
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Anchor, Cohorts, Grouping, LocalStep, Measures, Memory, Work
+from privfed.local.objective import (
+    Anchor,
+    Cohorts,
+    Grouping,
+    LocalStep,
+    Measures,
+    Memory,
+    ServerStep,
+    Work,
+)
 from privfed.parts import Part
 from privfed.vector import Layout
 
@@ -28,6 +37,11 @@ class Sgd(Part):
     anchored: ClassVar[Anchor] = ""
     measures: ClassVar[Measures] = ""
     unproven: ClassVar[str] = ""
+    server_step: ClassVar[ServerStep] = "any"
+
+    @property
+    def least_steps(self) -> int:
+        return 0
 
     @property
     def broadcasts(self) -> int:

@@ -16,6 +16,7 @@ from privfed.plan.refusals.compression import compression_refusals
 from privfed.plan.refusals.draws import draw_by_sizes, secret_slots, unproven_draw
 from privfed.plan.refusals.evaluation import evaluation_refusals
 from privfed.plan.refusals.joint_noise import joint_noise_refusals
+from privfed.plan.refusals.objectives import objective_refusals
 from privfed.plan.refusals.partial_models import partial_model_refusals
 from privfed.plan.refusals.rules import rule_refusals
 from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, measures_lost_on_resume
@@ -40,6 +41,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     partial_model_refusals,
     silo_refusals,
     rates_of_zero,
+    objective_refusals,
     unproven_objective,
     measures_lost_on_resume,
     nothing_to_shorten,

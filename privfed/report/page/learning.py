@@ -10,6 +10,7 @@ from privfed.report.outcome import beside_constant
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.run_facts import PageFacts
+from privfed.report.plan_rows.objective import objective_rows
 from privfed.run.evaluation.charged_measures import PREFIX
 
 
@@ -44,7 +45,8 @@ def _rows(facts: PageFacts) -> dict[str, str]:
     if summary.get("stopped_early"):
         rounds += "; stopped early"
     scored = {"scored on": _scored_on(summary), **_of_what_is_shared(facts)}
-    return {**scores, **scored, "rounds": rounds, **_warning(summary)}
+    about = objective_rows(facts.config) if facts.config else {}
+    return {**scores, **scored, "rounds": rounds, **about, **_warning(summary)}
 
 
 def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:

@@ -25,6 +25,7 @@ from privfed.config.overrides import assign
 from privfed.errors import Refused
 from privfed.measures.estimate import Estimate
 from privfed.models.form import Form
+from privfed.models.local_part import missing_part
 from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
 from privfed.plan.liars import refuse_uncharged_aborts
 from privfed.plan.plan import refuse, solve_plan
@@ -63,6 +64,10 @@ class ClientEvaluation:
     delta: float
     on_trained: bool
     """Whether clients scored on examples that they trained this model on, too."""
+    personal: bool = False
+    """Whether each scored the model that it keeps, and not the run's."""
+    lacks: str = ""
+    """What the scored model lacks, where a part of it stays with each client."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed evaluate --federated --json` prints."""
@@ -84,11 +89,11 @@ def evaluate_by_clients(
         config = directory.config.read()
         setup, ledger = reassemble(config, directory)
         refuse_lost(setup, directory, ledger)
-        evaluating = _for_one_evaluation(setup, epsilon, keys)
+        evaluating = for_one_evaluation(setup, epsilon, keys)
         return _evaluated(evaluating, setup, directory, ledger)
 
 
-def _for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -> Setup:
+def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -> Setup:
     """The run with one more round, in which its clients evaluate. Raises `Refused`."""
     config = setup.plan.config
     if not config.mechanism.private:
@@ -175,6 +180,8 @@ def _evaluated(
         epsilon=spent(ledger, privacy.delta, privacy.accountant).epsilon,
         delta=privacy.delta,
         on_trained=begin.updates > 0 and not _hold_back(setup),
+        personal=evaluating.plan.config.evaluation.personal,
+        lacks="" if evaluating.plan.config.evaluation.personal else missing_part(setup.network),
     )
 
 

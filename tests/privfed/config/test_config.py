@@ -282,6 +282,7 @@ class Doubled(Part):
     """A server optimizer of the user's own."""
 
     in_client_rates: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
     gain: float = Field(2.0, gt=0)
 
     def init(self, params):

@@ -132,6 +132,9 @@ def test_noise_that_hostile_clients_leave_out_is_not_counted():
         keys = (*keys, f"secure.protocol={protocol}", "secure.simulate=arithmetic")
         with pytest.raises(Refused, match="40 clients of a cohort may be hostile"):
             guaranteed("aggregation.byzantine=40")
+    alone = ("privacy.sizing=layers", "privacy.tolerance=0.95", "aggregation.byzantine=1")
+    with pytest.raises(Refused, match=r"as few as 1 client may .*, but 1 client of a cohort may"):
+        guaranteed("secure.protocol=masks", "data.clients=12", *alone)
 
 
 def test_data_poisoning_leaves_honest_clients_examples_alone():

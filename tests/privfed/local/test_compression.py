@@ -15,9 +15,10 @@ from privfed.local.compression.qsgd import Qsgd
 from privfed.local.compression.random_mask import RandomMask
 from privfed.local.compression.sign import Sign
 from privfed.local.compression.top_k import TopK
+from privfed.local.trainer import _MEASURING, DROPOUT
 from privfed.parts import find
 from privfed.registry import BUILT_IN
-from privfed.streams import Streams
+from privfed.streams import Streams, uniforms
 from privfed.vector import Shapes
 
 SHAPES = Shapes(("wide", "bias", "kernel", "high"), ((6, 9), (6,), (4, 2, 3, 3), (11, 5)))
@@ -212,6 +213,22 @@ def test_qsgd_has_a_norm_for_each_bucket_and_none_for_zeros():
     sent, _ = Qsgd(levels=1, bucket=50).encode(row, None, sending(clients=1))
     assert not sent[:, :50].any()
     assert set(sent[0, 50:100].abs().unique().tolist()) <= {0.0, row[0, 50:100].norm().item()}
+
+
+def test_qsgd_rounds_by_coins_that_nobody_and_nothing_else_has():
+    """Three clients, four buckets and two rounds: halves, which go up at heads."""
+    part, ids = Qsgd(levels=4, bucket=64), np.arange(3)
+    rounded = []
+    for round in (1, 2):
+        keys = Streams(3, simulated=True).at("shuffle", round, ids)
+        sent, _ = part.encode(torch.ones(3, 256), None, Sending(SPACE, 1, {}, keys))
+        assert set(sent.unique().tolist()) == {0.0, 2.0}
+        up = (sent > 0).numpy()
+        rounded += [tuple(bucket) for bucket in up.reshape(12, 64)]
+        for salt in (*range(5), DROPOUT, _MEASURING):
+            others = uniforms(keys.per_client(256, salt=salt)) >= 0.5
+            assert 0.35 < (up == others).mean() < 0.65, f"the coins of salt {salt}"
+    assert len(set(rounded)) == 24
 
 
 def test_top_k_and_signs_send_what_they_say_and_remember_the_rest():

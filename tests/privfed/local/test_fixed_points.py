@@ -10,6 +10,7 @@ from papers import full_batches, gradients, quadratics
 
 from privfed.local.batches import plan_batches
 from privfed.local.objective import Work
+from privfed.local.objectives.feddyn import FedDyn
 from privfed.local.objectives.fedlin import FedLin
 from privfed.local.objectives.fedsplit import FedSplit
 from privfed.local.objectives.sgd import Sgd
@@ -121,6 +122,13 @@ def test_they_rest_at_the_optimum_of_heterogeneous_quadratics(
     tmp_path, objective, size, empty, count
 ):
     assert distance(tmp_path, objective, size, empty, count) < 1e-3
+
+
+@pytest.mark.parametrize("objective", [FedSplit(), FedDyn(alpha=1.0)], ids=["fedsplit", "feddyn"])
+def test_another_server_rests_there_too(tmp_path, objective):
+    server = FedAvgM(lr=0.5, momentum=0.3)
+    rounds, best = quadratics(tmp_path, objective, 8, server=server)
+    assert float((rounds.run(60).params - best).norm() / best.norm()) < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,15 @@ def test_a_row_of_ifca_is_one_slot_and_its_count():
     assert counts.sum(1).tolist() == [0.5, 0.5, 0.0, 0.5], "who holds nothing is in no cluster"
     assert torch.equal(slots.abs().sum(2) > 0, counts > 0)
     assert torch.equal(objective.admitted(rows), rows)
-    assert objective.admitted(rows + 9)[:, 3 * d :].eq(0.5).all()
+    claims = torch.tensor([[9.0, 8, 9], [-1, 0.1, 0], [0, -2, -9], [0, 0, 0]])
+    lies = torch.cat([rows[:, : 3 * d] + 9, claims], dim=1)
+    admitted = objective.admitted(lies)
+    sent = admitted[:, : 3 * d].view(4, 3, d)
+    counts = admitted[:, 3 * d :].tolist()
+    assert counts == [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    assert torch.equal(sent[0, 0], lies[0, :d]), "of slots as large the first"
+    assert not sent[0, 1:].any(), "an update for clusters that it is no member of"
+    assert not sent[2:].any()
     clipped = clip_rows(rows, 0.1).rows
     assert clipped.norm(dim=1).max() <= 0.1 + 1e-6
     full, cut = (each[0, 3 * d :].max() for each in (rows, clipped))

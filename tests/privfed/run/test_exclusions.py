@@ -173,6 +173,16 @@ def test_what_a_liar_of_the_last_round_takes_away_is_said_where_the_run_ends(tmp
     assert "none of a cohort's clients is hostile (aggregation.byzantine)" in words
 
 
+def test_who_lied_after_the_end_is_none_of_the_runs_culprits(tmp_path):
+    """A later round named it, as one that evaluates a run that has ended."""
+    path = trained(tmp_path / "run", *KEYS, *SHARED, "secure.simulate=arithmetic").path
+    for client, round in ((3, 2), (5, 3)):
+        RunDirectory(path).exclusions.note(Culprit(client, round, 0, "wrong share"))
+    outcome = resume(path, lambda stored: stored)
+    assert [(each.client, each.round) for each in outcome.culprits] == [(3, 2)]
+    assert outcome.to_json()["excluded"] == 1
+
+
 def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path, senders):
     path, declared = tmp_path / "run", "aggregation.byzantine=1"
     outcome = trained(path, *KEYS, *SHARED, declared)

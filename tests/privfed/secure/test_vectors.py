@@ -7,12 +7,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from second_client import arithmetic, graphs, noise
+import committee_vectors
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from second_client import arithmetic, committee, graphs, noise
+from second_client.encoding import records, sha256, sized, u64
 
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.table_sampler import skellam_table
 from privfed.privacy.noise.uniforms import REST
 from privfed.secure.agreement import PROTOCOL
+from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
 from privfed.secure.masked.graphs import random_graph
 from privfed.secure.masked.graphs.circle import neighbours
@@ -179,6 +183,7 @@ def vectors():
             "rows": rows(),
             "graphs": graph_draws(),
             "layers": layers_of_noise(),
+            "committee": committee_vectors.of_a_committee(),
         }
     )
 
@@ -254,6 +259,64 @@ def test_the_second_client_draws_layers_alike():
         j: int(below) for j, below in case["table"].items()
     }
     assert noise.draws(variances[1], seed, 11) == case["draws"]
+
+
+def test_a_committee_is_dealt_to_alike():
+    """Known answers of a committee's sum, from the page's words alone."""
+    case, of = FROZEN["committee"]["dealing"], committee_vectors
+    roots, corrections, commitments = committee.dealt(
+        of.AGREED, of.DEALER, of.SECRETS, of.KEYS, of.THRESHOLD
+    )
+    parts = (case["roots"], case["corrections"], case["commitments"])
+    assert (roots.hex(), corrections.hex(), commitments.hex()) == parts
+    for which, (secret, values) in enumerate(zip(of.SECRETS, case["shares"], strict=True)):
+        drawn = [committee.number(key, which) for key in of.KEYS]
+        assert drawn == [int(column[which]) for column in case["numbers"]]
+        for places in ((1, 2, 3), (2, 3, 4)):
+            some = {place: int(values[place - 1]) for place in places}
+            assert committee.interpolated(some, 0) == int.from_bytes(secret, "big")
+    for place, (key, shown) in enumerate(zip(of.KEYS, case["proofs"], strict=True), start=1):
+        levels = committee.tree(of.AGREED, of.DEALER, place, key, len(of.SECRETS))
+        assert committee.proof(levels, case["opened"]).hex() == shown
+    assert case["opened"] == [0, 2], "its own seed, and that of its pair with who is gone"
+
+
+def test_a_committee_is_drawn_and_masked_for_alike():
+    of, answers = committee_vectors, FROZEN["committee"]
+    derived = {
+        "book": committee.book_hash(
+            of.RUN, [(card.client, card.public, card.nonce) for card in of.book().cards.values()]
+        ),
+        "pair seed": committee.derived(of.AGREED, b"s" * 32, b"pair", 5, 9),
+        "mask key": committee.derived(of.AGREED, b"s" * 32, b"mask"),
+        "sealing key": committee.derived(of.AGREED, b"s" * 32, b"seal", 5, 9),
+    }
+    one, other = (X25519PrivateKey.from_private_bytes(key) for key in of.PRIVATE.values())
+    agreed = one.exchange(other.public_key())
+    derived["run secret"] = committee.derived(derived["book"], agreed, b"run", 5, 9)
+    assert {name: key.hex() for name, key in derived.items()} == {
+        name: answers["derived"][name] for name in derived
+    }
+    chain = [committee.exchange_secret(derived["run secret"], *each) for each in of.EXCHANGES]
+    assert [secret.hex() for secret in chain] == answers["derived"]["exchange secrets"]
+    seeds = dict(zip((5, 3, 9), of.SECRETS, strict=True))
+    assert committee.masked(of.AGREED, 5, (-1, 0, 1, 2), 20, seeds).hex() == answers["row"]
+    terms = (of.POLICY.size, of.POLICY.threshold, of.POLICY.colluders, of.POLICY.members)
+    for clients, sizes in answers["committees"]["sizes"].items():
+        assert committee.committee(int(clients), *terms) == sizes
+    assert committee.seats(7, 1, range(0, 40, 2), 6) == answers["committees"]["seats"]
+
+
+def test_messages_of_a_committee_are_read_as_they_are_written():
+    sent = committee_vectors.messages()
+    assert all(read_message(message_bytes(message)) == message for message in sent.values())
+    row, context = sent["contribution"], sent["call"].context
+    parts = (row.dealt.roots, row.dealt.corrections, row.dealt.secrets)
+    rest = sha256(records(list(row.sealed)), row.words)
+    dealing = sha256(b"\2", context, u64(5), *map(sized, parts), rest)
+    assert row.text == b"privfed committee" + dealing
+    for kind, message in ((b"\4", sent["ballot"]), (b"\6", sent["disclosure"])):
+        assert message.text == b"privfed committee" + sha256(kind, context, message.body()[64:])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 from small import same_run, small, stop_after, trained
 
+from accounting.ledger import Ledger
 from privfed.cli.main import main
 from privfed.errors import Broken, Refused
 from privfed.plan.plan import plan
@@ -33,6 +34,8 @@ ADAPTERS = (
 )
 SEEDED = ("run.randomness=seeded",)
 OPEN = ("privacy.mechanism=none",)
+BY_CLIENTS = ("evaluation.by=clients", "evaluation.every=2", "evaluation.personal=true")
+CLUSTERS = ("client.objective=ifca", "server.optimizer=fedavg")
 
 
 def test_what_stays_is_neither_sent_nor_noised():
@@ -52,8 +55,7 @@ def test_what_stays_is_neither_sent_nor_noised():
 
 def test_every_cluster_is_sent_and_has_its_slot():
     plain, clusters = (
-        check(small(*SILO, *keys)).forecast
-        for keys in ((), ("client.objective=ifca", "client.clusters=3"))
+        check(small(*SILO, *keys)).forecast for keys in ((), (*CLUSTERS, "client.clusters=3"))
     )
     d = plain.parameters
     assert clusters.down == 3 * plain.down
@@ -68,7 +70,8 @@ def test_adapters_stay_beside_a_shared_body():
 @pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
 def test_a_round_is_charged_as_fedavgs_is(name):
     plain = plan(small("data.setting=cross_silo"))
-    assert plan(small(f"client.objective={name}", *SILO)).event == plain.event
+    keys = CLUSTERS if name == "ifca" else (f"client.objective={name}",)
+    assert plan(small(*keys, *SILO)).event == plain.event
 
 
 REFUSED = {
@@ -82,7 +85,7 @@ REFUSED = {
         "which lack it",
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
-    "one of many": ((*SILO, 'model.local=["3*"]', "client.objective=ifca"), "of the two"),
+    "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
     "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model stays"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
@@ -93,7 +96,7 @@ REFUSED = {
         "adds parameters that are not",
     ),
     "attackers who steer one of several": (
-        ("client.objective=ifca", *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
+        (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "have no file"),
@@ -105,7 +108,7 @@ REFUSED = {
     ),
     "many models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7",
-         "client.objective=ifca"),
+         *CLUSTERS),
         "more than the model that is sent",
     ),
 }  # fmt: skip
@@ -148,7 +151,7 @@ KEEPING = {
     "heads": HEADS,
     "adapters": ADAPTERS,
     "ditto": (*SILO, "client.objective=ditto"),
-    "ifca": (*SILO, "client.objective=ifca", "client.spread=1.0", "server.optimizer=fedavg"),
+    "ifca": (*SILO, *CLUSTERS, "client.spread=1.0"),
 }
 
 
@@ -253,6 +256,63 @@ def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     scores = score_kept_models(tmp_path / "false")
     assert asked.measures["accuracy"].value == pytest.approx(scores.after["mean"], abs=0.02)
     assert abs(scores.after["mean"] - scores.before["mean"]) > 0.05
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+    """A run whose clients keep heads, and score them."""
+    folder = tmp_path_factory.mktemp("heads")
+    trained(folder / "before", *SILO, "run.rounds=2", "data.population=mine")
+    trained(
+        folder / "run", *HEADS, *BY_CLIENTS, "run.rounds=4", "data.population=mine",
+        f"model.init={folder / 'before'}", f'privacy.prior=["{folder / "before"}"]',
+    )  # fmt: skip
+    return folder
+
+
+def asked(folder, *further):
+    """What `privfed evaluate --federated` says of that run, on one line."""
+    words = ["evaluate", str(folder / "run"), "--federated", "--epsilon", "1", *further]
+    result = CliRunner().invoke(main, words)
+    return result, " ".join(result.output.split())
+
+
+def test_further_clients_score_the_runs_model(heads, tmp_path):
+    """What stays is as newcomers begin; and of what it began from nobody is asked either."""
+    others = ("--set", "data.alpha=3.0", "--set", "data.population=others")
+    refused, words = asked(heads, *others, "--out", str(tmp_path / "out"))
+    assert (refused.exit_code, "privacy.disjoint" in words) == (2, True)
+    others += ("--set", f'privacy.disjoint=["{heads / "before"}"]', "--out", str(tmp_path / "out"))
+    refused, words = asked(heads, *others, "--set", "evaluation.personal=true")
+    assert (refused.exit_code, "have trained nothing" in words) == (2, True)
+    refused, words = asked(heads, *others, "--set", 'evaluation.measures=["auc"]')
+    assert (refused.exit_code, "one of two classes" in words) == (2, True)
+    assert not (tmp_path / "out").exists(), "what was refused stands in nobody's way"
+    scored, words = asked(heads, *others)
+    assert scored.exit_code == 0, words
+    assert "stay with each client (model.local), and stand here untrained" in words
+    terms = Ledger.load(tmp_path / "out/ledger.jsonl").terms
+    assert [each["run"] for each in terms["disjoint"]] == [
+        str(heads / n) for n in ("run", "before")
+    ]
+    scored, words = asked(heads, *others)
+    assert (scored.exit_code, "holds another run" in words) == (2, True)
+
+
+def test_it_is_said_whose_models_are_scored(heads):
+    scored, words = asked(heads)
+    assert scored.exit_code == 0, words
+    assert "run, each client's own model, charged as round 5" in words
+    assert "stand here untrained" not in words
+    scored, words = asked(heads, "--set", "evaluation.personal=false")
+    assert "each client's own model" not in words
+    assert "stand here untrained" in words
+
+
+def test_a_folder_to_write_to_is_not_silently_ignored(heads):
+    words = ["evaluate", str(heads / "run"), "--personalise", "0", "--out", "elsewhere"]
+    refused = CliRunner().invoke(main, words)
+    assert (refused.exit_code, "leave out the other options" in refused.output) == (2, True)
 
 
 def test_intervals_over_clients_by_hand():

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast, Exchange
-from privfed.local.objective import Cohorts, Measures, Memory, Work
+from privfed.local.objective import Cohorts, Measures, Memory, ServerStep, Work
 from privfed.local.objectives.sgd import Sgd
 from privfed.vector import Layout
 
@@ -34,18 +34,25 @@ class Ifca(Sgd):
     """IFCA: clients choose among k models by their own loss, and train the one that they chose.
 
     A client sends k (d + 1) numbers and is sent k d. Models begin `spread` apart, by fixed numbers.
-    The run's own model is that of the largest cluster under `server.optimizer = "fedavg"` at rate
-    1; all k are in its checkpoint, moved by their members' mean. With one cluster it is FedAvg of
-    the clients that hold examples.
+    The run's own model is that of the largest cluster; all k are in its checkpoint, moved by their
+    members' mean. Any server but `server.optimizer = "fedavg"` at rate 1 is refused: the run's
+    model would be none of the k. With one cluster it is FedAvg of the clients that hold examples.
 
     Under privacy the choice stays with the client, whose row is one vector under one clip over
     (updates, count_scale * counts), one release, one event: that of FedAvg. Its slots change with
     the choice, its norm does not exceed the clip, and that is all that is charged for. Means, and
     which cluster is the largest, follow from noised sums; the floor is a constant. A clip that cuts
     a row cuts its count alike, so that means stay means.
+
+    Who lies to a server that sees rows counts as one member of one cluster: `admitted` cuts off the
+    rest. Where rows are hidden or noised nobody sees in how many slots one stands. Within the clip
+    all k counts have that norm at most: a liar weighs up to clip / count_scale members of one
+    cluster, or 1 / sqrt(k) of that in each, and ε is as it was. Without a clip nothing bounds it.
+    Robust rules on rows do not take rows of clusters.
     """
 
     measures: ClassVar[Measures] = "loss"
+    server_step: ClassVar[ServerStep] = "only_plain"
 
     clusters: int = Field(2, ge=1, le=1000)
     """k: how many models there are."""
@@ -94,8 +101,12 @@ class Ifca(Sgd):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        counts = rows[:, -self.clusters :].clamp(0.0, self.count_scale)
-        return torch.cat([rows[:, : -self.clusters], counts], dim=1)
+        """The slot of the largest count, counted once: no honest client is in two clusters."""
+        updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
+        largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
+        slots = largest * (counts > 0).to(rows)
+        admitted = updates.view(len(rows), self.clusters, -1) * slots[:, :, None]
+        return torch.cat([admitted.flatten(1), self.count_scale * slots], dim=1)
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts

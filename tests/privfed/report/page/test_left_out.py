@@ -1,0 +1,52 @@
+"""The chapter on who was proved to lie: what it says of a draw by clients, and of sites."""
+
+from types import SimpleNamespace
+
+import pytest
+from small import small
+
+from privfed.plan.plan import plan
+from privfed.report.page.left_out import left_out_chapters
+from privfed.secure.culprit import Culprit
+
+SHARED = (
+    *("secure.protocol=masks", "secure.simulate=arithmetic", "privacy.mechanism=skellam"),
+    *("secure.colluders=0.3", "privacy.delta=0.05"),
+)
+CLIENTS = ("cohort.sampler=full", "cohort.size=0")
+SITES = ("data.sites=5",)
+CULPRITS = (Culprit(3, 1, 0, "wrong share"), Culprit(1, 2, 0, "wrong dealing"))
+DRAWN = "Sampling: who is left out is drawn as ever"
+TELLS = "It tells that a liar was drawn in that round."
+ASKED = (
+    "Sampling: a site that is left out is asked in no later round. Whether a site stays tells of "
+    "nobody's coins, so that no abort is charged for it."
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "party", "says", "never", "holds"),
+    [
+        (CLIENTS, "client", (DRAWN, TELLS), ASKED, "none of a cohort's clients is hostile"),
+        (SITES, "site", (ASKED,), TELLS, "at most 2 of the sites are hostile"),
+    ],
+    ids=["clients", "sites"],
+)
+def test_it_is_about_those_who_take_part_in_the_sum(keys, party, says, never, holds):
+    planned = plan(small(*SHARED, *keys), length=21)
+    facts = SimpleNamespace(culprits=CULPRITS, plan=planned, config=planned.config)
+    (chapter,) = left_out_chapters(facts)
+    opening, table, points, _ = chapter.blocks
+    assert opening.text.endswith(f"left out of all rounds since: 2 {party}s.")
+    assert table.columns[0] == party
+    assert [line[:2] for line in table.lines] == [["3", "1"], ["1", "2"]]
+    text = " ".join(points.items)
+    assert all(words in text for words in says)
+    assert never not in text
+    assert f"ε holds while {holds}" in text
+
+
+def test_without_its_parts_a_run_has_no_sites_to_speak_of():
+    (chapter,) = left_out_chapters(SimpleNamespace(culprits=CULPRITS, plan=None, config=None))
+    assert DRAWN in " ".join(chapter.blocks[2].items)
+    assert left_out_chapters(SimpleNamespace(culprits=())) == []
