@@ -1,7 +1,8 @@
 """Several processes that play one run: every rank trains its share, and rank 0 decides.
 
 All ranks go through the same rounds. Rank 0 alone has the ledger and the run directory, draws
-cohorts and noise, and tells the others; each trains some of the cohort, and sums are all-reduced.
+cohorts, and tells the others; each trains some of the cohort, adds the noise of some of the numbers
+to its sum, and sums are all-reduced.
 What ranks say to each other is not encrypted: they are one party, on one trusted network.
 """
 
@@ -177,10 +178,12 @@ def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
     """Raises `RankLost` unless all that the ranks shared was done once.
 
     `times` says how often this rank did each piece of it. A client that two ranks count moves a sum
-    by twice its bound.
+    by twice its bound, and where no rank draws the noise there is none.
     """
     if not bool((ranks.reduce(times) == 1).all()):
-        raise RankLost("the processes of this run did not count every client exactly once")
+        raise RankLost(
+            "the processes of this run did not count every client, or draw all noise, exactly once"
+        )
 
 
 def under_torchrun() -> bool:

@@ -13,8 +13,10 @@ from torch import Tensor
 from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, PublicState
+from privfed.ranks import refuse_miscounted
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
+from privfed.streams import Keys
 from privfed.vector import Indices, Layout
 
 
@@ -36,9 +38,8 @@ class BySums:
         ranks, mechanism = updates.world.ranks, algorithm.mechanism
         noise = updates.world.noise(algorithm, updates.cohort.round, number)
         total = self.sum(exchange, number)
-        if ranks.count > 1:  # before their sums are added up, each adds the noise of its part
-            total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
-            total = replace(total, total=ranks.reduce(total.total))
+        if ranks.count > 1:
+            total = self._over_ranks(total, noise)
         divisor = updates.cohort.divisor
         if not algorithm.fixed_divisor:
             total, divisor = _parted(total, algorithm.wire(exchange.layout))
@@ -49,6 +50,18 @@ class BySums:
 
         released, self.state = ranks.first(averaged)
         return released.to(exchange.broadcast["params"].device)
+
+    def _over_ranks(self, total: BoundedSum, noise: Keys) -> BoundedSum:
+        """The sum over all ranks of `total`, to which each adds the noise of its part before.
+
+        Raises `RankLost` unless each has.
+        """
+        ranks, mechanism = self._updates.world.ranks, self._updates.algorithm.mechanism
+        total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
+        times = torch.zeros(ranks.count, dtype=torch.int64)
+        times[ranks.rank] = 1
+        refuse_miscounted(ranks, times)
+        return replace(total, total=ranks.reduce(total.total))
 
     def sum(self, exchange: Exchange, number: int) -> BoundedSum:
         """The bounded sum `[m]`, without noise, of this rank's part of the cohort."""

@@ -121,7 +121,7 @@ class World:
     writing: Writing = field(default_factory=AtOnce)
     """When releases become durable."""
     ranks: Ranks = field(default_factory=Alone)
-    """Who plays this run together: the first charges, draws, adds noise and writes."""
+    """Who plays this run together: the first charges, draws and writes."""
 
     @property
     def remembered(self) -> tuple[ClientState, ...]:

@@ -136,6 +136,11 @@ class CentralGaussian(NoisedMechanism):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
+        """The sum with the noise of `part`; of parts that make up a whole, all of its noise.
+
+        Each number of a sum over processes gets its noise from one of them, N(0, (z C)^2), drawn
+        independently of all others: the release is that of one process.
+        """
         require_bounded(total, self._norm(state))
         deviation, sums = self._noise() * total.bound, total.total.clone()
         for start in range(part.start, part.stop, _AT_ONCE):

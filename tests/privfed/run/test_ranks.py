@@ -18,7 +18,7 @@ from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.run.worker_rank import refuse_ranks
+from privfed.run.worker_rank import follow, refuse_ranks
 
 SEEDED = "run.randomness=seeded"
 KINDS = {
@@ -83,6 +83,8 @@ class First:
         return self.told[-1]
 
     def reduce(self, total):
+        if total.shape == (self.count,):  # all did what they shared
+            return torch.ones_like(total)
         self.totals.append(total)
         return total
 
@@ -129,7 +131,7 @@ def test_who_is_counted_twice_or_not_at_all_stops_the_round(tmp_path, others):
     rounds = Rounds(tmp_path)
     world = rounds.world
     executor = replace(world.executor, ranks=Another())
-    with pytest.raises(RankLost, match="every client exactly once"):
+    with pytest.raises(RankLost, match="did not count every client"):
         run_round(1, rounds.algorithm, rounds.state, replace(world, executor=executor))
     assert not rounds.store.releases
 
@@ -260,3 +262,31 @@ def test_the_second_rank_neither_charges_nor_draws_and_each_adds_noise_where_no_
     first, second = (ranks.totals[-1] != 0.0 for ranks in (one, two))
     assert torch.equal(first, ~second)
     assert first[:9].all()
+
+
+class Announces(Second):
+    """Rank 1, which hears of a run of another version."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = [("0.0.9", "", {}, torch.zeros(1))]
+
+
+def test_a_rank_of_another_version_does_not_take_part():
+    """It might draw another part of the noise, or none."""
+    with pytest.raises(Refused, match=r"rank 0 runs privfed 0\.0\.9, and this rank"):
+        follow(Announces())
+
+
+class Silent(First):
+    """Rank 0, beside which nobody draws noise."""
+
+    def reduce(self, total):
+        return total
+
+
+def test_a_release_without_all_of_its_noise_is_refused(tmp_path):
+    rounds = Rounds(tmp_path, simulated=False)
+    with pytest.raises(RankLost, match="draw all noise, exactly once"):
+        run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=Silent()))
+    assert not rounds.store.releases
