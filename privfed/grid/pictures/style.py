@@ -1,7 +1,7 @@
 """How privfed's pictures look: readable in print and for the colour-blind.
 
-Lines and bars take the Okabe-Ito palette with a marker and a dash each (Okabe & Ito 2008), and in the
-place of its black a grey, on which hatching and whiskers are seen.
+Lines and bars take the Okabe-Ito palette with a marker and a dash each (Okabe & Ito 2008), with a
+grey in the place of its black, on which hatching and whiskers show.
 """
 
 from __future__ import annotations
