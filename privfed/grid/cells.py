@@ -121,8 +121,8 @@ def _base(path: Path, grid: Grid) -> Raw:
 
 
 def _at_edge(value: Any, options: list[Any]) -> bool:
-    """Whether a better number may lie beyond what was tried."""
-    numbers = [option for option in options if isinstance(option, int | float)]
+    """Whether a better number may lie beyond what was tried; a switch has nothing beyond."""
+    numbers = [option for option in options if type(option) in (int, float)]
     return len(numbers) > 1 and value != 0 and value in (min(numbers), max(numbers))
 
 

@@ -193,6 +193,29 @@ def test_tuned_keys_are_set_before_the_seeds(tmp_path):
     assert all("client.lr" not in cell.values for cell in found)
 
 
+@pytest.mark.parametrize(
+    "key, options, at_edge",
+    [
+        ("privacy.clip", [0.1, 0.3, 1.0], [0.1, 1.0]),
+        ("privacy.clip", [1.0, 0.1, 0.3], [1.0, 0.1]),
+        ("client.batch_size", [4, 8, 2], [8, 2]),
+        ("client.stragglers", [0.0, 0.5, 0.9], [0.9]),
+        ("privacy.clip", [0.1], []),
+        ("run.simulation_metrics", [False, True], []),
+    ],
+    ids=["ascending", "in any order", "whole numbers", "zero is an end", "alone", "a switch"],
+)
+def test_what_was_chosen_is_marked_where_a_better_number_may_lie_beyond(
+    tmp_path, key, options, at_edge
+):
+    grid = TUNED.replace('"client.lr" = [0.0, 0.1, 1.0]', f'"{key}" = {json.dumps(options)}')
+    path = write(tmp_path, grid)
+    for chosen in options:
+        planned = tuned_cells(path, load_grid(path), lambda values, chosen=chosen: {key: chosen})
+        marked = {cell.tuned["at_edge"] for cell in planned}
+        assert marked == ({key} if chosen in at_edge else {""})
+
+
 def graded(scores, lower=False):
     """What is chosen of learning rates with these results."""
     grid = Grid.model_validate(
