@@ -27,7 +27,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from privfed.errors import RankLost
+from privfed.errors import RankLost, Refused
+from privfed.version import __version__
 
 T = TypeVar("T")
 _HERE = "127.0.0.1"
@@ -186,6 +187,18 @@ def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
         )
 
 
+def refuse_another_version(version: str) -> None:
+    """Raises `Refused` unless rank 0 is of this version.
+
+    Each adds its part of the noise, and what it leaves to others has to be what they add.
+    """
+    if version != __version__:
+        raise Refused(
+            f"rank 0 runs privfed {version}, and this rank {__version__}; install the same version "
+            "everywhere"
+        )
+
+
 def under_torchrun() -> bool:
     """Whether torchrun started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
@@ -237,7 +250,9 @@ def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iter
         dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=count)
     try:
         met = Together(rank, count, store, "", alive)
-        yield replace(met, group=met.first(lambda: secrets.token_hex(8)))
+        version, group = met.first(lambda: (__version__, secrets.token_hex(8)))
+        refuse_another_version(version)
+        yield replace(met, group=group)
     finally:
         dist.destroy_process_group()
 

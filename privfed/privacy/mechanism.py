@@ -71,7 +71,7 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class NoisedSum(BoundedSum):
+class SumWithNoise(BoundedSum):
     """A bounded sum with its mechanism's noise: of processes that share a run, each adds some."""
 
 
@@ -240,7 +240,7 @@ class Mechanism(Protocol):
         """The sum with the noise of its numbers in `part`, where that can be drawn in parts.
 
         Where several processes add up their sums, each adds the noise of another part before: then
-        it is all there, once, and the result a `NoisedSum`. Else it is left to `release`.
+        it is all there, once, and the result a `SumWithNoise`. Else it is left to `release`.
         """
         ...
 
@@ -249,6 +249,6 @@ class Mechanism(Protocol):
     ) -> tuple[Tensor, PublicState]:
         """The noised average `[m]` float32, which is all that leaves, and the next public state.
 
-        A `NoisedSum` has its noise.
+        A `SumWithNoise` has its noise.
         """
         ...

@@ -37,7 +37,7 @@ class AtOnce:
         return
 
 
-class Beside:
+class InBackground:
     """Writes in a thread of its own; leaving its context waits for it."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.tally import Tally
 from privfed.round.world import World
-from privfed.round.writing import Beside
+from privfed.round.writing import InBackground
 from privfed.run.canaries.run_canaries import RunCanaries
 from privfed.run.forecast import forecast
 from privfed.run.last_state import last_checkpoint, state_from_releases
@@ -62,7 +62,7 @@ def play_to_end(
     for observer in observers:
         observer.before(setup.plan, expected, directory.path, begin.round)
     rank_zero = RankZero(ranks)
-    with Beside() as writing:
+    with InBackground() as writing:
         world = replace(world, writing=writing)
         loop = Loop(
             setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries

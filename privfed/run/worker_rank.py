@@ -23,7 +23,6 @@ from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.run.world import HeldElsewhere, shared_world
-from privfed.version import __version__
 
 
 @dataclass
@@ -39,8 +38,7 @@ class RankZero:
         if self.ranks.count > 1:
             network = setup.network
             constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
-            text = setup.plan.config.toml()
-            run = (__version__, text, constants, network.initial_params.cpu())
+            run = (setup.plan.config.toml(), constants, network.initial_params.cpu())
             self.ranks.first(lambda: run)
 
     def announce(self, round: int, state: TrainingState) -> None:
@@ -56,16 +54,8 @@ class RankZero:
 
 
 def follow(ranks: Ranks) -> None:
-    """Play every round that rank 0 names, until it names none.
-
-    Raises `Refused` where it is of another version: each has to add its part of the noise.
-    """
-    version, text, constants, start = ranks.first(_nobody)
-    if version != __version__:
-        raise Refused(
-            f"rank 0 runs privfed {version}, and this rank {__version__}; install the same version "
-            "everywhere"
-        )
+    """Play every round that rank 0 names, until it names none."""
+    text, constants, start = ranks.first(_nobody)
     setup = _setup(read_resolved(text), constants, start)
     device = setup.network.initial_params.device
     world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks)

@@ -18,7 +18,7 @@ from privfed.privacy.mechanism import (
     BoundedSum,
     Encoding,
     Mechanism,
-    NoisedSum,
+    SumWithNoise,
     PublicState,
     Setting,
     require_bounded,
@@ -147,13 +147,13 @@ class CentralGaussian(NoisedMechanism):
             some = sums[start : min(start + _AT_ONCE, part.stop)]
             noise = gaussian_on_grid(keys.beginning(start), deviation, len(some))
             some += torch.from_numpy(noise).to(some)
-        return NoisedSum(sums, total.bound, total.survivors)
+        return SumWithNoise(sums, total.bound, total.survivors)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self._norm(state))
-        if not isinstance(total, NoisedSum):
+        if not isinstance(total, SumWithNoise):
             total = self.noised(total, keys, state, slice(0, len(total.total)))
         if not self.adaptive_clip:
             return (total.total / divisor).float(), state

@@ -11,7 +11,7 @@ from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.sgd import Sgd
 from privfed.models.network import Network
 from privfed.round.round import run_round
-from privfed.round.writing import AtOnce, Beside
+from privfed.round.writing import AtOnce, InBackground
 from privfed.store.releases import Releases
 from privfed.store.round_logs import MetricsLog
 
@@ -23,7 +23,7 @@ def test_writes_come_one_after_the_other_and_are_through_when_settled():
         gate.wait(10)
         written.append("first")
 
-    with Beside() as writing:
+    with InBackground() as writing:
         writing.begin(slow)
         assert not written
         threading.Timer(0.01, gate.set).start()
@@ -39,7 +39,7 @@ def test_what_a_write_raises_is_raised_by_whoever_comes_next(later):
     def fails():
         raise OSError("no space")
 
-    with Beside() as writing:
+    with InBackground() as writing:
         writing.begin(fails)
         with pytest.raises(OSError, match="no space"):
             later(writing)
@@ -87,7 +87,7 @@ def test_nobody_is_asked_and_nothing_charged_before_the_last_release_is_durable(
     monkeypatch.setattr(Ledger, "charge", charged)
     monkeypatch.setattr(type(executor), "chunks", chunks)
     object.__setattr__(rounds.world, "store", store)
-    with Beside() as writing:
+    with InBackground() as writing:
         object.__setattr__(rounds.world, "writing", writing)
         threading.Timer(0.05, store.gate.set).start()
         state = run_round(1, rounds.algorithm, rounds.state, rounds.world)

@@ -18,7 +18,7 @@ from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.run.worker_rank import follow, refuse_ranks
+from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = "run.randomness=seeded"
 KINDS = {
@@ -264,18 +264,10 @@ def test_the_second_rank_neither_charges_nor_draws_and_each_adds_noise_where_no_
     assert first[:9].all()
 
 
-class Announces(Second):
-    """Rank 1, which hears of a run of another version."""
-
-    def __init__(self):
-        super().__init__()
-        self.told = [("0.0.9", "", {}, torch.zeros(1))]
-
-
 def test_a_rank_of_another_version_does_not_take_part():
     """It might draw another part of the noise, or none."""
     with pytest.raises(Refused, match=r"rank 0 runs privfed 0\.0\.9, and this rank"):
-        follow(Announces())
+        module.refuse_another_version("0.0.9")
 
 
 class Silent(First):
