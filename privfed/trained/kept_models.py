@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.errors import Refused
@@ -27,7 +28,6 @@ from privfed.run.world import client_states
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.personal_scores import Personalised, client_score, comparison_of
-from privfed.vector import Indices
 
 _AT_ONCE = 32
 _NOTE = "a simulation: what clients keep, which no ε covers, on {}"
@@ -84,7 +84,11 @@ def score_kept_models(path: Path) -> Personalised:
 
 
 def _models(
-    setup: Setup, objective: Personal, now: Checkpoint, states: ClientStates | None, ids: Indices
+    setup: Setup,
+    objective: Personal,
+    now: Checkpoint,
+    states: ClientStates | None,
+    ids: NDArray[np.int64],
 ) -> Iterator[tuple[int, Tensor]]:
     """The model `[d]` that each of clients `ids` uses for itself."""
     trainer = setup.executor.trainer

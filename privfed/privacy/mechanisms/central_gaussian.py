@@ -18,9 +18,9 @@ from privfed.privacy.mechanism import (
     BoundedSum,
     Encoding,
     Mechanism,
-    SumWithNoise,
     PublicState,
     Setting,
+    SumWithNoise,
     require_bounded,
 )
 from privfed.privacy.mechanisms.noised import NoisedMechanism
