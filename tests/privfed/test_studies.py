@@ -49,7 +49,13 @@ def test_every_cell_of_a_study_is_a_run_that_can_be_meant(file):
 
 @pytest.mark.parametrize(
     "name",
-    ["benchmarks.workloads:Images", "benchmarks.workloads:Many", "fairness.two_cameras:TwoCameras"],
+    [
+        "benchmarks.workloads:Images",
+        "benchmarks.workloads:Many",
+        "fairness.two_cameras:TwoCameras",
+        "personalisation.small_images:SmallImages",
+        "personalisation.small_images:TwoReadings",
+    ],
 )
 def test_the_sources_of_studies_declare_what_sources_have_to(name):
     find("source", f"experiments.{name}", "data.source")

@@ -1,0 +1,1 @@
+"""What models of clients' own are worth to each of them, with and without noise."""

@@ -1,0 +1,122 @@
+"""Models of clients' own by nine methods, at three epsilons, each tuned on a seed of its own.
+
+    python -m experiments.personalisation.study          # in a folder that holds mnist/
+    python -m experiments.personalisation.study --draw   # tables and picture from the results
+
+Writes tuning.csv, results.csv and accuracy.svg beside this file, and prints the tables of its page.
+Interrupted anywhere, it goes on with the run that it was at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+
+import torch
+
+from accounting.durable import write_atomically
+from experiments.personalisation.cases import (
+    AFTERWARDS,
+    ALONE,
+    ARMS,
+    BY_ITSELF,
+    EPSILONS,
+    FINE_TUNED,
+    HERE,
+    METHODS,
+    SEEDS,
+    SETTINGS,
+    TUNING_SEED,
+    Adaptation,
+    Changes,
+    configured,
+    method_of,
+)
+from experiments.personalisation.models import ended, untrained
+from experiments.personalisation.picture import picture
+from experiments.personalisation.records import Record, append, read
+from experiments.personalisation.tables import tables
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    words.add_argument("--draw", action="store_true", help="from the results alone")
+    words.add_argument("--out", type=Path, default=HERE)
+    asked = words.parse_args()
+    tuning, results = asked.out / "tuning.csv", asked.out / "results.csv"
+    if not asked.draw:
+        torch.set_num_threads(1)
+        for setting in SETTINGS:
+            tune(setting, tuning)
+            measure(setting, read(tuning), results)
+    write_atomically(asked.out / "accuracy.svg", picture(read(results)))
+    print(tables(read(tuning), read(results)))
+
+
+def tune(setting: str, path: Path) -> None:
+    """Try all combinations on a seed that is not measured on; of adaptations the best is kept."""
+    done = {(*record.key[:3], record.chosen) for record in read(path)}
+    if (setting, ALONE, inf, "") not in done:
+        append(path, [alone(setting, TUNING_SEED, BY_ITSELF)])
+    for epsilon, method in itertools.product(EPSILONS, METHODS):
+        for chosen in METHODS[method].combinations(epsilon):
+            if (setting, method, epsilon, "; ".join(chosen)) not in done:
+                append(path, tried(setting, method, epsilon, chosen))
+
+
+def measure(setting: str, tuning: list[Record], path: Path) -> None:
+    """Train with what was best there, on other seeds."""
+    done = {record.key[:4] for record in read(path)}
+    for seed in SEEDS:
+        if (setting, ALONE, inf, seed) not in done:
+            way = Adaptation.read(best(tuning, setting, ALONE, inf).adaptation)
+            append(path, [alone(setting, seed, (way,))])
+        for epsilon, arm in itertools.product(EPSILONS, ARMS[1:]):
+            if (setting, arm, epsilon, seed) not in done:
+                append(path, [scored(best(tuning, setting, arm, epsilon), seed)])
+
+
+def alone(setting: str, seed: int, ways: tuple[Adaptation, ...]) -> Record:
+    """Clients who train the first model by themselves, in the best of these ways."""
+    start, key = untrained(configured(setting, ALONE, inf, seed)), (setting, ALONE, inf, seed)
+    return _best(Record.of(key, (), way, start.adapted(way)) for way in ways)
+
+
+def tried(setting: str, method: str, epsilon: float, chosen: Changes) -> Iterator[Record]:
+    """One run on the tuning seed, scored as each arm that trains so."""
+    run = ended(configured(setting, method, epsilon, TUNING_SEED, chosen))
+    rest, means = (epsilon, TUNING_SEED), METHODS[method]
+    if means.shared:
+        yield Record.of((setting, method, *rest), chosen, "", run.shared())
+    if means.adapts:
+        key = (setting, FINE_TUNED if means.shared else method, *rest)
+        yield _best(Record.of(key, chosen, way, run.adapted(way)) for way in AFTERWARDS)
+    else:
+        yield Record.of((setting, method, *rest), chosen, "", run.personal())
+
+
+def scored(chosen: Record, seed: int) -> Record:
+    """A run with what was `chosen`, on another seed."""
+    arm, key = chosen.arm, (chosen.setting, chosen.arm, chosen.epsilon, seed)
+    run = ended(configured(*key, chosen.changes))
+    if chosen.adaptation:
+        scores = run.adapted(Adaptation.read(chosen.adaptation))
+    else:
+        scores = run.shared() if METHODS[method_of(arm)].shared else run.personal()
+    return Record.of(key, chosen.changes, chosen.adaptation, scores)
+
+
+def best(tuning: list[Record], setting: str, arm: str, epsilon: float) -> Record:
+    """What the tuning seed chose."""
+    return _best(record for record in tuning if record.key[:3] == (setting, arm, epsilon))
+
+
+def _best(records: Iterator[Record]) -> Record:
+    return max(records, key=lambda record: record.mean)
+
+
+if __name__ == "__main__":
+    main()
