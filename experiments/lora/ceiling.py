@@ -1,0 +1,80 @@
+"""What tuning gains without privacy: by Adam, over the words of all clients at once.
+
+    python -m experiments.lora.ceiling
+
+runs where `experiments.lora.start` did, and prints perplexities on the speakers who are held out.
+There are no rounds, clips and noise in it: private tuning can hardly expect more of as many words.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from math import exp
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.config.reading import load
+from privfed.data.federation import Examples
+from privfed.models.network import Network
+from privfed.run.prepare import prepare
+
+HERE = Path(__file__).parent
+BATCH, EVERY, SCORED = 32, 50, 800
+"""Windows in a step; how many steps lie between two scores; how many windows are scored."""
+METHODS: Mapping[str, tuple[str, float]] = {
+    "full": ("model.frozen=[]", 3e-4),
+    "LoRA": ('model.lora={rank=4, targets=["blocks"]}', 3e-3),
+    "head": ('model.frozen=["characters", "places", "blocks", "last"]', 3e-3),
+}
+"""What is trained, and the rate of Adam."""
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    words.add_argument("--steps", type=int, default=50)
+    words.add_argument("--seed", type=int, default=500)
+    words.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    asked = words.parse_args()
+    torch.set_num_threads(1)
+    for method in asked.methods:
+        change, rate = METHODS[method]
+        network, clients, held_out = _prepared(change, asked.seed)
+        for step, score in tuned(network, clients, held_out, rate, asked.steps):
+            print(f"{method}: {step} steps, perplexity {score:.4f}", flush=True)
+
+
+def _prepared(change: str, seed: int) -> tuple[Network, Examples, Examples]:
+    """The network, the words of clients, and some of those who are held out."""
+    setup = prepare(load(HERE / "run.toml", (change, f"run.seed={seed}", "run.trainer=loop")))
+    test = setup.federation.test
+    some = np.linspace(0, len(test) - 1, min(SCORED, len(test))).astype(np.int64)
+    return setup.network, setup.federation.examples, test.take(some)
+
+
+def tuned(
+    network: Network, clients: Examples, held_out: Examples, rate: float, steps: int
+) -> Iterator[tuple[int, float]]:
+    """Perplexity on who is held out, before any step and after every so many."""
+    params = network.initial_params.clone()
+    optimizer = torch.optim.Adam([params], lr=rate)
+    generator = torch.Generator().manual_seed(0)
+    yield 0, perplexity(network, params, held_out)
+    for step in range(1, steps + 1):
+        rows = torch.randint(len(clients), (BATCH,), generator=generator)
+        params.grad = network.gradient(params, clients.x[rows], clients.y[rows])
+        optimizer.step()
+        if step % EVERY == 0:
+            yield step, perplexity(network, params, held_out)
+
+
+def perplexity(network: Network, params: Tensor, examples: Examples) -> float:
+    """Of a character, over all `examples`."""
+    return exp(network.evaluate(params, examples)["loss"])
+
+
+if __name__ == "__main__":
+    main()
