@@ -175,13 +175,13 @@ def _rank_lost_on_failure() -> Iterator[None]:
         raise RankLost("another process of this run has died or cannot be reached") from error
 
 
-def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
-    """Raises `RankLost` unless all that the ranks shared was done once.
+def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
+    """Raises `RankLost` unless each piece of what the ranks shared was done `expected` times.
 
     `times` says how often this rank did each piece of it. A client that two ranks count moves a sum
     by twice its bound, and where no rank draws the noise there is none.
     """
-    if not bool((ranks.reduce(times) == 1).all()):
+    if not bool((ranks.reduce(times) == expected).all()):
         raise RankLost(
             "the processes of this run did not count every client, or draw all noise, exactly once"
         )

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, PublicState
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    PublicState,
+    SumWithNoise,
+    draws_in_parts,
+)
 from privfed.ranks import refuse_miscounted
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
@@ -54,13 +60,16 @@ class BySums:
     def _over_ranks(self, total: BoundedSum, noise: Keys) -> BoundedSum:
         """The sum over all ranks of `total`, to which each adds the noise of its part before.
 
-        Raises `RankLost` unless each has.
+        Noise that cannot be drawn in parts is left to `release`, on rank 0. Raises `RankLost`
+        unless all ranks have drawn, or none.
         """
         ranks, mechanism = self._updates.world.ranks, self._updates.algorithm.mechanism
-        total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
+        if draws_in_parts(mechanism):
+            total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
+        drawn = isinstance(total, SumWithNoise)
         times = torch.zeros(ranks.count, dtype=torch.int64)
-        times[ranks.rank] = 1
-        refuse_miscounted(ranks, times)
+        times[ranks.rank] = drawn
+        refuse_miscounted(ranks, times, int(drawn))
         return replace(total, total=ranks.reduce(total.total))
 
     def sum(self, exchange: Exchange, number: int) -> BoundedSum:

@@ -36,7 +36,7 @@ _LIKELY = np.uint64(1 << 44)
 """A tail, in multiples of 2^-64, that fewer than two of a million draws are below."""
 _MOST_SLACK = 1.3e-13
 """More than the slack of a draw with a larger tail, over the scale: at 2^-20, where it is largest,
-z is 4.76, its error 1.16e-13, and the rest below 6e-15."""
+z is 4.76, its error 1.16e-13, and the rest below 9e-15."""
 FINENESS = 2.0**30
 """Steps of the grid in a deviation of the noise: from so many to twice as many."""
 LARGEST_SCALE = 4 * FINENESS

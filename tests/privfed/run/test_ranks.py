@@ -13,6 +13,8 @@ from small import SMALL, same_run, small, trained
 from privfed import ranks as module
 from privfed.cli.main import main
 from privfed.errors import RankLost, Refused
+from privfed.privacy.mechanism import draws_in_parts
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.ranks import ALONE, joined
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
@@ -83,8 +85,8 @@ class First:
         return self.told[-1]
 
     def reduce(self, total):
-        if total.shape == (self.count,):  # all did what they shared
-            return torch.ones_like(total)
+        if total.shape == (self.count,):  # all did what this one did
+            return torch.full_like(total, total[self.rank])
         self.totals.append(total)
         return total
 
@@ -281,4 +283,68 @@ def test_a_release_without_all_of_its_noise_is_refused(tmp_path):
     rounds = Rounds(tmp_path, simulated=False)
     with pytest.raises(RankLost, match="draw all noise, exactly once"):
         run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=Silent()))
+    assert not rounds.store.releases
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_parts_are_all_of_a_vector_and_each_number_lies_in_one(count):
+    parts = [module.Together(rank, count, None, "now", bool).part for rank in range(count)]
+    for length in {0, 1, count - 1, count, count + 1, 19, 1000}:
+        places = [place for part in parts for place in range(length)[part(length)]]
+        assert places == list(range(length))
+        assert max(len(range(length)[part(length)]) for part in parts) <= length // count + 1
+
+
+class Doubled(CentralGaussian):
+    """Says that rows are twice as long, and has twice the noise."""
+
+    def release(self, total, divisor, keys, state):
+        return super().release(replace(total, bound=2 * total.bound), divisor, keys, state)
+
+
+class Halved(CentralGaussian):
+    """Draws its noise in parts, with a release of its own: both as it means them."""
+
+    def noised(self, total, keys, state, part):
+        half = CentralGaussian(clip=self.clip, noise_multiplier=self.noise_multiplier / 2)
+        return half.noised(total, keys, state, part)
+
+    def release(self, total, divisor, keys, state):
+        released, state = super().release(total, divisor, keys, state)
+        return released, state
+
+
+@pytest.mark.parametrize("part", [CentralGaussian, Doubled, Halved])
+def test_a_mechanism_that_extends_another_has_the_same_noise_over_ranks(part, tmp_path):
+    """Who redefines the release alone adds noise there, of whatever came before."""
+    mechanism = part(clip=0.3, noise_multiplier=1.0)
+    assert draws_in_parts(mechanism) == (part is not Doubled)
+
+    def played(folder, ranks):
+        rounds = Rounds(folder, mechanism=mechanism)
+        run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=ranks))
+        return rounds.store.releases[1][0]
+
+    class Twice(First):
+        """Both ranks in one: what rank 1 would add is added here."""
+
+        def part(self, length):
+            return slice(0, length)
+
+    alone, shared = played(tmp_path / "alone", ALONE), played(tmp_path / "shared", Twice())
+    assert torch.equal(alone, shared)
+
+
+def test_a_sum_with_noise_of_some_ranks_alone_is_refused(tmp_path):
+    """Rank 0 leaves its noise to the release, and another has drawn some."""
+
+    class Another(First):
+        def reduce(self, total):
+            if total.shape == (self.count,):
+                total[1] = 1
+            return total
+
+    rounds = Rounds(tmp_path, mechanism=Doubled(clip=0.3, noise_multiplier=1.0))
+    with pytest.raises(RankLost, match="draw all noise, exactly once"):
+        run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=Another()))
     assert not rounds.store.releases
