@@ -4,7 +4,7 @@
 
 Time has to be linear in the cohort and in local steps, with any number of clients in the
 population; memory flat in the cohort, measured each in a process of its own. Then a population of a
-million clients, and how long `privfed train` takes to its first round.
+million clients.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
@@ -95,22 +92,6 @@ def crowd(clients: int, draws: int) -> tuple[float, float, float]:
         return ready, statistics.median(times), statistics.median(run.go(draws))
 
 
-def first_round() -> tuple[float, float, float]:
-    """Seconds of the default `privfed train` with one round: to its first round, and in all.
-
-    The ledger is last written when that round is charged. Third, seconds of importing what no run
-    can do without.
-    """
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "privfed", "train", "--set", "run.rounds=1"]
-        began = time.time()
-        subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
-        ended, charged = time.time(), (out / "ledger.jsonl").stat().st_mtime
-        subprocess.run([sys.executable, "-c", "import torch, dp_accounting"], check=True)
-        return charged - began, ended - began, time.time() - ended
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=15)
@@ -148,12 +129,6 @@ def main() -> None:
     console.print(
         f"{asked.clients:,} clients: set up in {ready:.1f} s, a cohort of 100 drawn in "
         f"{1e3 * drawn:.1f} ms, a round takes {1e3 * round_:.1f} ms"
-    )
-    starts = [first_round() for _ in range(5)]
-    charged, train_all, imports = (statistics.median(times) for times in zip(*starts, strict=True))
-    console.print(
-        f"`privfed train`: {charged:.2f} s to the first round (aim: 3), {train_all:.2f} s with one "
-        f"in all; importing torch and dp-accounting alone takes {imports:.2f} s"
     )
     spread.append(noise.reference())
     console.print(f"{noise.machine()}; {noise.spread(spread)}")

@@ -58,6 +58,11 @@ class Network:
         return sum(parameter.numel() for name, parameter in named if not is_factor(name))
 
     @property
+    def linear(self) -> bool:
+        """Whether many of it are a few batched products: linear and elementwise layers are."""
+        return self._layers is not None and not self.mixed
+
+    @property
     def unstackable(self) -> str:
         """Why many of it cannot be trained as one computation, where that is known; else empty."""
         if self.random:

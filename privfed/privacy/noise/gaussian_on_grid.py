@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
@@ -181,6 +180,8 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
     The nearest boundary to the double-precision value is the only one in doubt. Without a shift it
     is that of the number's size, so that both signs round alike.
     """
+    import mpmath  # few runs have a draw in doubt
+
     rounded = np.empty(len(words))
     rows = zip(words.tolist(), further.tolist(), shifts.tolist(), strict=True)
     with mpmath.workdps(80):
