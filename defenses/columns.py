@@ -70,7 +70,8 @@ def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
     """
     counted = keep is None and weights.device.type == "cpu"
     if counted and int(weights.count_nonzero()) * _SPARSE < weights.numel():
-        return torch.sparse.mm(weights.to_sparse().to(rows), rows)
+        picked: Tensor = torch.sparse.mm(weights.to_sparse().to(rows), rows)
+        return picked
     weights = weights.to(rows)
     if keep is None:
         return weights @ rows

@@ -185,8 +185,8 @@ def batched_products(rows: Tensor) -> Tensor:
 
     Those of 8192 columns are made at once, and their sums added up in float64.
     """
-    whole = rows.shape[1] // _CHUNK * _CHUNK
-    chunks = rows[:, :whole].unflatten(1, (-1, _CHUNK)).transpose(0, 1)
-    rest = rows[:, whole:]
+    count = rows.shape[1] // _CHUNK
+    even, rest = rows[:, : count * _CHUNK], rows[:, count * _CHUNK :]
+    chunks = even.view(len(rows), count, _CHUNK).transpose(0, 1)
     products: Tensor = (chunks @ chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
     return products + rest @ rest.T

@@ -161,10 +161,10 @@ class Together:
 
     def _gathered(self, text: str) -> list[str]:
         """What each rank says, up to 64 bytes of it, by their numbers."""
-        said = torch.zeros(self.count, _MOST_SAID, dtype=torch.uint8)
+        texts = torch.zeros(self.count, _MOST_SAID, dtype=torch.uint8)
         content = text.encode()[:_MOST_SAID].ljust(_MOST_SAID, b"\0")
-        said[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(said)]
+        texts[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(texts)]
 
     def _broadcast(self, content: bytes) -> bytes:
         """The `content` of rank 0, on all ranks: its length goes before it."""

@@ -60,5 +60,5 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
 
 def mean_of_blocks(rows: Tensor, center: Tensor, radius: float) -> Tensor:
     """`mean_pull` of a few rows at once, on a GPU: to look at each norm is to wait for each."""
-    ways = (pull(block, center, radius)[0].sum(0) for block in rows.split(_AT_ONCE))
+    ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _AT_ONCE))
     return sum(ways, torch.zeros_like(center)) / len(rows)

@@ -10,10 +10,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from privfed.data.federation import Examples, Federation
 from privfed.errors import Refused
@@ -88,15 +90,13 @@ def fastest(
     return replace(best, unstacked=reason)
 
 
-def _fitting(
-    trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int
-) -> int:
+def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
     """How many clients fit in each of these `ways`. Raises `Refused` where none does."""
     d = trainer.network.shapes.length
     length, free = trainer.objective.layout(d).length, memory.free()
     fitting = []
     for way in ways:
-        need = need_of(lambda clients, way=way: _tried(trainer, way, clients), memory, length)
+        need = need_of(partial(_tried, trainer, way), memory, length)
         fitting.append(need.clients(free, held) if need else 0)
     if min(fitting) == 0:
         raise Refused(

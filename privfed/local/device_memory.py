@@ -84,16 +84,16 @@ def need_of(train: Callable[[int], object], memory: DeviceMemory, length: int) -
     """
     try:
         train(1)  # what libraries need for themselves is not counted, and not free afterwards
-        one = memory.peak(lambda: train(1))
+        first = memory.peak(lambda: train(1))
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
         return None
     try:
-        further = memory.peak(lambda: train(2)) - one
+        further = memory.peak(lambda: train(2)) - first
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
-        further = one
+        further = first
     each = max(further, _AFTER_TRAINING * length)
-    return Need(max(one - each, 0), each)
+    return Need(max(first - each, 0), each)

@@ -141,9 +141,7 @@ class LocalExecutor:
         for half in np.array_split(ids, 2):  # by now the first try holds no memory
             yield from self._in_memory(exchange, round, trainer, half)
 
-    def _answer(
-        self, exchange: Exchange, round: int, trainer: LocalTrainer, ids: Indices
-    ) -> Chunk:
+    def _answer(self, exchange: Exchange, round: int, trainer: LocalTrainer, ids: Indices) -> Chunk:
         who = self.trainer.federation.identify(ids)
         keys = self.streams.at("shuffle", round, who)
         if exchange.task == "gradient":

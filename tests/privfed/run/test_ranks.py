@@ -346,7 +346,8 @@ def all_reduce(tensor, group=None, async_op=False):
     return reduce_all(getattr(tensor, "numbers", tensor), group=group, async_op=async_op)
 
 
-ranks.dist.new_group, reduce_all, ranks.dist.all_reduce = new_group, ranks.dist.all_reduce, all_reduce
+reduce_all = ranks.dist.all_reduce
+ranks.dist.new_group, ranks.dist.all_reduce = new_group, all_reduce
 with joined(2) as met:
     here = met.on(torch.device("cuda:0"))
     first = here.reduce(OnCard(torch.tensor([met.rank + 1.0]))) if made else torch.tensor([3.0])
