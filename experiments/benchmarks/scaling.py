@@ -1,6 +1,6 @@
 """How privfed's rounds grow: time with the cohort, with local steps and with the model; memory.
 
-    python -m experiments.benchmarks.scaling --out growth.svg
+    python -m experiments.benchmarks.scaling --table growth.csv
 
 Time has to be linear in the cohort and in local steps, with any number of clients in the
 population; memory flat in the cohort, measured each in a process of its own. Then a population of a
@@ -13,7 +13,7 @@ import argparse
 import multiprocessing
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks import memory, noise
-from experiments.benchmarks.growth import Growth, draw, rounded
+from experiments.benchmarks.growth import Growth, rounded
+from experiments.benchmarks.measured import Measured, add_rows
 from experiments.benchmarks.running import Running
 from experiments.benchmarks.workloads import LOGISTIC, MANY, Workload
 from privfed.streams import Streams
@@ -57,6 +58,14 @@ def grown(what: str, points: list[tuple[float, Workload]], repeats: int) -> Grow
     quartiles = [statistics.quantiles(times, n=4) for times in zip(*taken, strict=True)]
     low, middle, high = zip(*quartiles, strict=True)
     return Growth(what, tuple(x for x, _ in points), low, middle, high)
+
+
+def rows_of(growth: Growth) -> Iterator[Measured]:
+    """What was measured, as rows of the table."""
+    times = zip(growth.xs, growth.low, growth.seconds, growth.high, strict=True)
+    for x, low, middle, high in times:
+        way, setting = "privfed", "1 process of 1"
+        yield Measured("scaling", growth.what, way, setting, True, x, low, middle, high)
 
 
 def memory_of(cohort: int, clients: int) -> tuple[float, float]:
@@ -97,7 +106,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--clients", type=int, default=1_000_000, help="of the large population")
     parser.add_argument("--largest", type=int, default=10_000, help="the largest cohort, of memory")
-    parser.add_argument("--out", type=Path, help="draw the growth here (.svg)")
+    parser.add_argument("--table", type=Path, help="add how time grows to this table (.csv)")
     asked = parser.parse_args()
     console, spread = Console(width=110), [noise.reference()]
     growths = []
@@ -118,8 +127,8 @@ def main() -> None:
         cells = rounded(1e3 * line.slope), f"{100 * line.deviation:.0f} %", f"{line.exponent:.2f}"
         table.add_row(growth.what, places, times, *cells)
     console.print(table)
-    if asked.out:
-        draw(growths, asked.out)
+    if asked.table:
+        add_rows(asked.table, (row for growth in growths for row in rows_of(growth)))
     held = {n: apart(n, CLIENTS) for n in (100, 1000, asked.largest)}
     listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
     ratio, rows = held[asked.largest][1] / held[100][1], asked.largest * 36_362 * 4 / 1e6

@@ -7,21 +7,27 @@ and only how fast that is remains to be measured.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from privfed.data.federation import Examples, Federation
 from privfed.errors import Refused
 from privfed.local.batches import steps
+from privfed.local.device_memory import MARGIN, DeviceMemory, need_of
 from privfed.local.exchange import Broadcast
 from privfed.local.trainer import LocalTrainer, Way
 from privfed.streams import Streams
 
-_CHUNKS = (8, 32, 128)
+_CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
+"""What is tried on a device of that kind."""
 _CACHED = 1 << 20
 """Numbers: models one after the other that a cache holds until they are clipped and summed."""
 _REPEATS = 3
@@ -43,6 +49,8 @@ Time per local step, one thread, batches of 1 to 32, over that of chunks of 128:
 | 19,210 | 1.1 to 1.6 | 2 to 3 | 6 to 11 |
 | 76,810 | 0.7 to 0.8 | 0.8 to 1.0 | 1.6 to 1.9 |
 """
+_LARGE_BATCH = 1024
+"""A larger batch is taken to mean all examples of a client."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +66,25 @@ class Speed:
     unstacked: str | None = None
 
 
-def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chunk: int) -> Speed:
+def fastest(
+    trainer: LocalTrainer,
+    cohort: int,
+    way: Way | Literal["auto"],
+    chunk: int,
+    memory: DeviceMemory | None = None,
+    held: int = 0,
+) -> Speed:
     """The best way and chunk size for a `cohort`, of what "auto" and 0 leave open.
 
     A network that draws (dropout), or that PyTorch cannot batch over models (an LSTM), is trained
     one client after the other. Raises `Refused` where "stacked" was asked for nevertheless.
+
+    No chunk is larger than what fits the `memory` of a device, beside `held` bytes: nor one that
+    was asked for. Raises `Refused` where a single client does not fit.
     """
     most = max(2 * cohort, 2)
-    largest = min(most, _CHUNKS[-1])
-    if way != "loop" and not chunk and _is_known(trainer):
+    if way != "loop" and not chunk and not memory and _is_known(trainer):
+        largest = min(most, _CHUNKS["cpu"][-1])
         return _speed(trainer, "stacked", largest, repeats=2, most=most)
     ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
     reason = _not_stackable(trainer) if "stacked" in ways else None
@@ -74,7 +92,11 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
         if way == "stacked":
             raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
         ways = ("loop",)
-    sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
+    if memory:
+        fitting = _fitting(trainer, ways, memory, held)
+        most, chunk = min(most, fitting), min(chunk, fitting)
+    tried = _CHUNKS.get(trainer.network.initial_params.device.type, _CHUNKS["cpu"])
+    sizes = (chunk,) if chunk else tuple(sorted({min(size, most) for size in tried}))
     cached = max(1, _CACHED // max(len(trainer.network.initial_params), 1))
     options = [
         (kind, size)
@@ -95,6 +117,35 @@ def _is_known(trainer: LocalTrainer) -> bool:
     return small and trainer.plain and network.linear
 
 
+def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
+    """How many clients fit in each of these `ways`. Raises `Refused` where none does."""
+    d = trainer.network.shapes.length
+    length, free = trainer.objective.layout(d).length, memory.free()
+    fitting = []
+    for way in ways:
+        need = need_of(partial(_tried, trainer, way), memory, length)
+        fitting.append(need.clients(free, held) if need else 0)
+    if min(fitting) == 0:
+        raise Refused(
+            f"run.device: the GPU has {free / 1e9:.1f} GB free, of which {100 * MARGIN:.0f} % are "
+            "kept as a margin, and a single client does not fit the rest; use run.device = "
+            '"cpu", a smaller client.batch_size or cohort, or a smaller model'
+        )
+    return min(fitting)
+
+
+def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
+    """Train `clients` made-up clients on a batch of as many examples as it may hold.
+
+    How many that is follows from public facts: the configuration or, where it says "all of them",
+    what is known of the population.
+    """
+    typical = trainer.federation.typical
+    bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
+    size = trainer.batch_size if trainer.batch_size <= _LARGE_BATCH else bound
+    _training(trainer, way, _made_up(trainer, clients, size))()
+
+
 def _not_stackable(trainer: LocalTrainer) -> str | None:
     if trainer.network.unstackable:
         return trainer.network.unstackable
@@ -109,22 +160,28 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int) -> Speed:
     """The speed measured on `most` clients at most, however many a chunk may hold."""
     clients = min(chunk, most if way == "stacked" else _LOOPED)
-    population = _made_up(trainer, clients)
-    candidate = replace(trainer, federation=population, way=way, epochs=1)
-    ids = np.arange(clients)
-    keys = Streams(0, simulated=True).at("measure", 0, ids)
-    broadcast = first_broadcast(trainer)
-    unseen = trainer.objective.unseen(broadcast).expand(clients, -1)
-    states = unseen if trainer.objective.keeps else None
-    returning = torch.zeros(clients, dtype=torch.bool, device=unseen.device)
+    # Not more than a few dozen examples: "one batch of everything" is often a huge size.
+    population = _made_up(trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES))
+    train = _training(trainer, way, population)
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        rows, _ = candidate.train(ids, broadcast, states, keys, returning=returning)
-        rows.sum().item()
+        train().sum().item()
         times.append(time.perf_counter() - began)
-    taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])
+    taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
     return Speed(way, chunk, min(times) / taken)
+
+
+def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callable[[], Tensor]:
+    """One epoch of all clients of a made-up `population`, which gives their rows `[c, m]`."""
+    candidate = replace(trainer, federation=population, way=way, epochs=1)
+    ids = np.arange(population.clients)
+    keys = Streams(0, simulated=True).at("measure", 0, ids)
+    broadcast = first_broadcast(trainer)
+    unseen = trainer.objective.unseen(broadcast).expand(len(ids), -1)
+    states = unseen if trainer.objective.keeps else None
+    returning = torch.zeros(len(ids), dtype=torch.bool, device=unseen.device)
+    return lambda: candidate.train(ids, broadcast, states, keys, returning=returning)[0]
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
@@ -140,15 +197,13 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
         answer = params.new_zeros(exchange.layout.length)
 
 
-def _made_up(trainer: LocalTrainer, clients: int) -> Federation:
-    """`clients` clients of up to two batches each, of random numbers in the shape of the real ones.
+def _made_up(trainer: LocalTrainer, clients: int, size: int) -> Federation:
+    """`clients` clients of `size` examples each, random numbers in the shape of the real ones.
 
-    Not more than a few dozen examples: "one batch of everything" is often written as a huge size.
     Random, since the largest of equal numbers (pooling) is found in half the time; the same for
     all, as many large images take long to draw.
     """
     real = trainer.federation.examples
-    size = min(2 * trainer.batch_size, _MOST_EXAMPLES)
     x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.made_up(size))
     examples = Examples(x, y, real.classes)
     return Federation(examples, np.arange(clients + 1) * size, examples)

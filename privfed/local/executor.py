@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from privfed.data.federation import Federation
+from privfed.errors import ran_out_of_memory
 from privfed.local.batches import steps
 from privfed.local.byzantine import Attackers
 from privfed.local.client_measures import ClientMeasures
@@ -117,14 +118,37 @@ class LocalExecutor:
     ) -> Iterator[Chunk]:
         """Answers of clients `ids` as `trainer` has their examples."""
         for chunk in self._chunks_of(ids, f"{cohort.round}/{exchange.task}"):
-            who = self.trainer.federation.identify(chunk)
-            keys = self.streams.at("shuffle", cohort.round, who)
-            if exchange.task == "gradient":
-                gradients = trainer.gradients(chunk, exchange.broadcast["params"], keys)
-                rows = exchange.scale * gradients
-            else:
-                rows = self._train(trainer, chunk, exchange, keys, cohort.round)
-            yield Chunk(chunk, rows, self._weights(chunk).to(rows))
+            yield from self._in_memory(exchange, cohort.round, trainer, chunk)
+
+    def _in_memory(
+        self, exchange: Exchange, round: int, trainer: LocalTrainer, ids: Indices
+    ) -> Iterator[Chunk]:
+        """Answers of clients `ids` `[c]`, or of halves of them where memory does not suffice.
+
+        The round was charged, so it goes on. A row is a function of its client and the model alone,
+        whoever else is in a chunk, and nothing of the first try was seen or kept. Silos are charged
+        as they train, and alone anyway.
+        """
+        chunk = None
+        try:
+            chunk = self._answer(exchange, round, trainer, ids)
+        except RuntimeError as error:
+            if len(ids) == 1 or self.silos or not ran_out_of_memory(error):
+                raise
+        if chunk is not None:
+            yield chunk
+            return
+        for half in np.array_split(ids, 2):  # by now the first try holds no memory
+            yield from self._in_memory(exchange, round, trainer, half)
+
+    def _answer(self, exchange: Exchange, round: int, trainer: LocalTrainer, ids: Indices) -> Chunk:
+        who = self.trainer.federation.identify(ids)
+        keys = self.streams.at("shuffle", round, who)
+        if exchange.task == "gradient":
+            rows = exchange.scale * trainer.gradients(ids, exchange.broadcast["params"], keys)
+        else:
+            rows = self._train(trainer, ids, exchange, keys, round)
+        return Chunk(ids, rows, self._weights(ids).to(rows))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
         """This rank's of clients `ids`, most work first, a chunk at a time."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from defenses.types import RowRule
+from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.held_back import with_held_back
@@ -15,6 +15,7 @@ from privfed.errors import Refused
 from privfed.local.autotune import Speed, fastest
 from privfed.local.byzantine import Attackers, targeted
 from privfed.local.client_measures import ClientMeasures
+from privfed.local.device_memory import memory_of
 from privfed.local.executor import LocalExecutor
 from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
@@ -35,6 +36,10 @@ from privfed.run.canaries.crafting import refuse_uncraftable
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams
+
+_COPIES, _FLOAT32 = 3, 4
+"""Of the rows that a round keeps: as they are trained, as they are sent, and room for more clients
+than are expected."""
 
 
 def assemble(plan: Plan, federation: Federation, network: Network, streams: Streams) -> Setup:
@@ -60,10 +65,10 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     trainer = _trainer(config, federation, network)
     if config.client_mechanism.private:  # refuses what mixes examples, be it sent or not
         PerExample(trainer.network).verify(*federation.examples.made_up(3))
-    speed = fastest(trainer, config.sampler.size, config.run.trainer, config.run.chunk)
+    speed = _speed(config, algorithm, trainer)
     attackers = _attackers(config, federation, streams)
     return Setup(
-        plan=replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk)),
+        plan=replace(plan, config=_as_measured(config, speed)),
         federation=federation,
         network=network,
         algorithm=algorithm,
@@ -188,6 +193,21 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
             f"these, or fewer; remove the last {grouping.least - len(names)} of {key}",
             key=key,
         )
+
+
+def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
+    """How to train here: within the memory of a GPU, beside the rows that a round keeps there."""
+    rule, run = algorithm.rule, config.run
+    memory = memory_of(trainer.network.initial_params.device)
+    length = trainer.objective.layout(trainer.network.shapes.length).length
+    keeps = not isinstance(rule, SumRule) or rule.uploads > 1
+    held = _COPIES * config.sampler.size * length * _FLOAT32 if keeps else 0
+    return fastest(trainer, config.sampler.size, run.trainer, run.chunk, memory, held)
+
+
+def _as_measured(config: Config, speed: Speed) -> Config:
+    """The configuration with what it left open; a chunk that was asked for stays as it was."""
+    return config.with_run(trainer=speed.way, chunk=config.run.chunk or speed.chunk)
 
 
 def _executor(

@@ -63,7 +63,7 @@ def play_to_end(
         observer.before(setup.plan, expected, directory.path, begin.round)
     rank_zero = RankZero(ranks)
     with InBackground() as writing:
-        world = replace(world, writing=writing)
+        world = replace(world, writing=writing, ranks=rank_zero.begin(setup))
         loop = Loop(
             setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries
         )
@@ -107,7 +107,6 @@ class Loop:
         """Every round after `now`: where they ended, and why."""
         config, constants = self.setup.plan.config, self.setup.network.digest()
         run = config.run
-        self.rank_zero.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
             if self.recorder.stopping.over:
                 break

@@ -1,5 +1,6 @@
 """Several processes play one run: bit for bit what one process does."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -92,6 +93,9 @@ class First:
 
     def part(self, length):
         return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
+
+    def on(self, device):
+        return self
 
 
 DIES_ONCE = """
@@ -348,3 +352,86 @@ def test_a_sum_with_noise_of_some_ranks_alone_is_refused(tmp_path):
     with pytest.raises(RankLost, match="draw all noise, exactly once"):
         run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=Another()))
     assert not rounds.store.releases
+
+
+@pytest.mark.parametrize(
+    ("cards", "backend"),
+    [
+        (["a", "b"], "nccl"),
+        (["a", "b", "c", "d"], "nccl"),
+        (["a", "b", "a"], "gloo"),  # two on one card
+        (["a", ""], "gloo"),
+        (["", ""], "gloo"),
+    ],
+)
+def test_cards_add_up_by_themselves_where_each_rank_has_its_own(cards, backend):
+    assert module.backend_of(cards) == backend
+
+
+def test_what_has_no_card_of_its_own_is_told_apart(monkeypatch):
+    assert module.card_of(torch.device("cpu")) == ""
+    card = torch.device("cuda:1")
+    cards = {card: type("Properties", (), {"uuid": "0f" * 16})}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
+    for nccl in (True, False):
+        monkeypatch.setattr(module.dist, "is_nccl_available", lambda nccl=nccl: nccl)
+        assert module.card_of(card) == ("0f" * 16 if nccl else "")
+
+
+TWO_RANKS = """
+import json, sys
+import torch
+from privfed import ranks
+from privfed.ranks import joined
+
+cards, made, sums = json.loads(sys.argv[1]), [], []
+ranks.card_of = lambda device: cards[int(__import__("os").environ["RANK"])]
+torch.cuda.set_device = lambda device: None
+real = ranks.dist.new_group
+
+
+def new_group(backend, timeout):  # no card is at hand: another group of gloo stands for NCCL's
+    made.append(backend)
+    return real(backend="gloo", timeout=timeout)
+
+
+class OnCard:
+    \"\"\"A tensor as one on a card looks to `reduce`, which may not copy it to the CPU.\"\"\"
+
+    is_cuda, device = True, "cuda:0"
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def to(self, device):
+        return self.numbers
+
+
+def all_reduce(tensor, group=None, async_op=False):
+    sums.append(group is not None)
+    return reduce_all(getattr(tensor, "numbers", tensor), group=group, async_op=async_op)
+
+
+reduce_all = ranks.dist.all_reduce
+ranks.dist.new_group, ranks.dist.all_reduce = new_group, all_reduce
+with joined(2) as met:
+    here = met.on(torch.device("cuda:0"))
+    first = here.reduce(OnCard(torch.tensor([met.rank + 1.0]))) if made else torch.tensor([3.0])
+    second = here.reduce(torch.tensor([met.rank + 1.0]))
+    assert here.first(lambda: 7) == 7 and list(here.claimed("x", 0)) == []
+    print(json.dumps([made, sums, first.tolist(), second.tolist()]), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cards", "made", "sums"),
+    [(["a", "b"], ["nccl"], [False, True, False]), (["a", ""], [], [False, False])],
+)
+def test_two_ranks_agree_on_how_cards_add_up(tmp_path, cards, made, sums):
+    """What lies on a card goes by its own group, and what lies on the CPU by gloo as before."""
+    (tmp_path / "two.py").write_text(TWO_RANKS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launch, str(tmp_path / "two.py"), json.dumps(cards)]
+    ran = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
+    assert lines == [[made, sums, [3.0], [3.0]]] * 2
