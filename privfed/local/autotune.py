@@ -23,6 +23,8 @@ from privfed.streams import Streams
 _CHUNKS = (8, 32, 128)
 _CACHED = 1 << 20
 """Numbers: models one after the other that a cache holds until they are clipped and summed."""
+_MOST = 1 << 25
+"""Numbers: the rows of a chunk, of which training holds several copies, where it is chosen here."""
 _REPEATS = 3
 _LOOPED = 4
 """One after the other: enough that what a call costs by itself is shared as in a round."""
@@ -46,18 +48,23 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
     """The best way and chunk size for a `cohort`, of what "auto" and 0 leave open.
 
     A network that draws (dropout), or that PyTorch cannot batch over models (an LSTM), is trained
-    one client after the other. Raises `Refused` where "stacked" was asked for nevertheless.
+    one client after the other, and so is one of which two are too many numbers. A chunk that is
+    chosen here has at most `_MOST` of them: memory does not grow with chunk times model.
+    Raises `Refused` where "stacked" was asked for nevertheless.
     """
     ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
-    reason = _not_stackable(trainer) if "stacked" in ways else None
+    length = max(len(trainer.network.initial_params), 1)
+    reason = _too_long(length) if way == "auto" else None
+    if reason is None and "stacked" in ways:
+        reason = _not_stackable(trainer)
     if reason:
         if way == "stacked":
             raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
         ways = ("loop",)
     most = max(2 * cohort, 2)
-    largest = min(most, _CHUNKS[-1])
+    largest = max(1, min(most, _CHUNKS[-1], _MOST // length))
     sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in _CHUNKS}))
-    cached = max(1, _CACHED // max(len(trainer.network.initial_params), 1))
+    cached = max(1, _CACHED // length)
     options = [
         (kind, size)
         for kind in ways
@@ -67,6 +74,13 @@ def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chun
     speeds = [_speed(trainer, kind, size, repeats, most) for kind, size in options]
     best = min(speeds, key=lambda speed: speed.seconds)
     return replace(best, unstacked=reason)
+
+
+def _too_long(length: int) -> str | None:
+    """Why models of so many numbers are not stacked, where they are not."""
+    if 2 * length <= _MOST:
+        return None
+    return f"two models of {length:,} parameters are more than {_MOST:,} numbers"
 
 
 def _not_stackable(trainer: LocalTrainer) -> str | None:
