@@ -18,8 +18,8 @@ PlaceOf = Callable[[int], str]
 class RawExamples:
     """What stands in files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
 
-    An array may be in pieces. y is None where texts have no labels. `owners` `[N]` says whose an example is, a place among the
-    `clients`, who may hold none; None where nobody owns them.
+    An array may be in pieces. y is None where texts have no labels. `owners` `[N]` says whose an
+    example is, a place among the `clients`, who may hold none; None where nobody owns them.
     """
 
     x: np.ndarray | Pieces | Sequence[str]
