@@ -30,6 +30,8 @@ _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 """What is tried on a device of that kind."""
 _CACHED = 1 << 20
 """Numbers: models one after the other that a cache holds until they are clipped and summed."""
+_MOST = 1 << 25
+"""Numbers: the rows of a chunk, of which training holds several copies, where it is chosen here."""
 _REPEATS = 3
 _LOOPED = 4
 """One after the other: enough that what a call costs by itself is shared as in a round."""
@@ -77,17 +79,22 @@ def fastest(
     """The best way and chunk size for a `cohort`, of what "auto" and 0 leave open.
 
     A network that draws (dropout), or that PyTorch cannot batch over models (an LSTM), is trained
-    one client after the other. Raises `Refused` where "stacked" was asked for nevertheless.
+    one client after the other, and so is one of which two are too many numbers. A chunk that is
+    chosen here has at most `_MOST` of them: memory does not grow with chunk times model.
+    Raises `Refused` where "stacked" was asked for nevertheless.
 
-    No chunk is larger than what fits the `memory` of a device, beside `held` bytes: nor one that
-    was asked for. Raises `Refused` where a single client does not fit.
+    No chunk is larger than what fits the `memory` of a device, where that is another than the
+    processor's, beside `held` bytes: nor one that was asked for. Raises `Refused` where a single
+    client does not fit.
     """
     most = max(2 * cohort, 2)
     if way != "loop" and not chunk and not memory and _is_known(trainer):
-        largest = min(most, _CHUNKS["cpu"][-1])
-        return _speed(trainer, "stacked", largest, repeats=2, most=most)
+        return _speed(trainer, "stacked", min(most, _CHUNKS["cpu"][-1]), repeats=2, most=most)
     ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
-    reason = _not_stackable(trainer) if "stacked" in ways else None
+    length = max(len(trainer.network.initial_params), 1)
+    reason = _too_long(length) if way == "auto" and not memory else None
+    if reason is None and "stacked" in ways:
+        reason = _not_stackable(trainer)
     if reason:
         if way == "stacked":
             raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
@@ -95,9 +102,10 @@ def fastest(
     if memory:
         fitting = _fitting(trainer, ways, memory, held)
         most, chunk = min(most, fitting), min(chunk, fitting)
+    largest = most if memory else max(1, min(most, _MOST // length))
     tried = _CHUNKS.get(trainer.network.initial_params.device.type, _CHUNKS["cpu"])
-    sizes = (chunk,) if chunk else tuple(sorted({min(size, most) for size in tried}))
-    cached = max(1, _CACHED // max(len(trainer.network.initial_params), 1))
+    sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in tried}))
+    cached = max(1, _CACHED // length)
     options = [
         (kind, size)
         for kind in ways
@@ -144,6 +152,13 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
     size = trainer.batch_size if trainer.batch_size <= _LARGE_BATCH else bound
     _training(trainer, way, _made_up(trainer, clients, size))()
+
+
+def _too_long(length: int) -> str | None:
+    """Why models of so many numbers are not stacked, where they are not."""
+    if 2 * length <= _MOST:
+        return None
+    return f"two models of {length:,} parameters are more than {_MOST:,} numbers"
 
 
 def _not_stackable(trainer: LocalTrainer) -> str | None:

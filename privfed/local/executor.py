@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from privfed.data.federation import Federation
+from privfed.data.mapped import Mapped
 from privfed.errors import ran_out_of_memory
 from privfed.local.batches import steps
 from privfed.local.byzantine import Attackers
@@ -17,6 +19,7 @@ from privfed.local.client_measures import ClientMeasures
 from privfed.local.exchange import Broadcast, Chunk, Exchange
 from privfed.local.objective import ClientState
 from privfed.local.personal import personalises
+from privfed.local.reading import as_read, read_ahead
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
 from privfed.ranks import Alone, Ranks, refuse_miscounted
@@ -63,9 +66,12 @@ class LocalExecutor:
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         times = torch.zeros(len(cohort.clients), dtype=torch.int64)
-        for chunk in self._answers(exchange, cohort):
+
+        def counted(chunk: Chunk) -> Chunk:
             times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
-            yield chunk
+            return chunk
+
+        yield from map(counted, self._answers(exchange, cohort))
         refuse_miscounted(self.ranks, times)
 
     def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
@@ -117,38 +123,65 @@ class LocalExecutor:
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
         """Answers of clients `ids` as `trainer` has their examples."""
-        for chunk in self._chunks_of(ids, f"{cohort.round}/{exchange.task}"):
-            yield from self._in_memory(exchange, cohort.round, trainer, chunk)
+        chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
+        for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
+            holding = replace(trainer, federation=federation)
+            yield from self._in_memory(exchange, holding, chunk, mine, cohort.round)
 
     def _in_memory(
-        self, exchange: Exchange, round: int, trainer: LocalTrainer, ids: Indices
+        self,
+        exchange: Exchange,
+        trainer: LocalTrainer,
+        chunk: Indices,
+        ids: Indices,
+        round: int,
     ) -> Iterator[Chunk]:
-        """Answers of clients `ids` `[c]`, or of halves of them where memory does not suffice.
+        """`_answer`, or answers of halves of the clients where memory does not suffice.
 
         The round was charged, so it goes on. A row is a function of its client and the model alone,
         whoever else is in a chunk, and nothing of the first try was seen or kept. Silos are charged
         as they train, and alone anyway.
         """
-        chunk = None
+        answer = None
         try:
-            chunk = self._answer(exchange, round, trainer, ids)
+            answer = self._answer(exchange, trainer, chunk, ids, round)
         except RuntimeError as error:
             if len(ids) == 1 or self.silos or not ran_out_of_memory(error):
                 raise
-        if chunk is not None:
-            yield chunk
+        if answer is not None:
+            yield answer
             return
-        for half in np.array_split(ids, 2):  # by now the first try holds no memory
-            yield from self._in_memory(exchange, round, trainer, half)
+        halves = zip(np.array_split(chunk, 2), np.array_split(ids, 2), strict=True)
+        for half, places in halves:  # by now the first try holds no memory
+            yield from self._in_memory(exchange, trainer, half, places, round)
 
-    def _answer(self, exchange: Exchange, round: int, trainer: LocalTrainer, ids: Indices) -> Chunk:
-        who = self.trainer.federation.identify(ids)
-        keys = self.streams.at("shuffle", round, who)
+    def _answer(
+        self,
+        exchange: Exchange,
+        trainer: LocalTrainer,
+        chunk: Indices,
+        ids: Indices,
+        round: int,
+    ) -> Chunk:
+        """The answer of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`."""
+        keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
         if exchange.task == "gradient":
-            rows = exchange.scale * trainer.gradients(ids, exchange.broadcast["params"], keys)
+            gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
+            rows = exchange.scale * gradients
         else:
-            rows = self._train(trainer, ids, exchange, keys, round)
-        return Chunk(ids, rows, self._weights(ids).to(rows))
+            rows = self._train(trainer, ids, chunk, exchange, keys, round)
+        return Chunk(chunk, rows, self._weights(chunk).to(rows))
+
+    def _with_examples(
+        self, federation: Federation, chunks: Iterator[Indices]
+    ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
+        """Each of `chunks` of clients, with a population that holds them, and their places there.
+
+        Silos that protect examples draw these by themselves, after they are charged.
+        """
+        if self.silos or not isinstance(federation.examples.x, Mapped):
+            return ((chunk, (federation, chunk)) for chunk in chunks)
+        return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
         """This rank's of clients `ids`, most work first, a chunk at a time."""
@@ -162,10 +195,19 @@ class LocalExecutor:
             yield chunks[number]
 
     def _train(
-        self, trainer: LocalTrainer, chunk: Indices, exchange: Exchange, keys: Keys, round: int
+        self,
+        trainer: LocalTrainer,
+        ids: Indices,
+        chunk: Indices,
+        exchange: Exchange,
+        keys: Keys,
+        round: int,
     ) -> Tensor:
-        """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
-        broadcast, who = exchange.broadcast, trainer.federation.identify(chunk)
+        """Rows `[c, m]` of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`.
+
+        What they remember is gathered before, and scattered after.
+        """
+        broadcast, who = exchange.broadcast, trainer.federation.identify(ids)
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
@@ -173,10 +215,10 @@ class LocalExecutor:
         if self.silos:
             noise = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(
-                trainer, chunk, broadcast, before, round, noise, keys, epochs, returning
+                trainer, ids, broadcast, before, round, noise, keys, epochs, returning
             )
         else:
-            rows, after = trainer.train(chunk, broadcast, before, keys, epochs, returning)
+            rows, after = trainer.train(ids, broadcast, before, keys, epochs, returning)
         if self.states is None or exchange.task == "project":
             return rows
         if after is None:

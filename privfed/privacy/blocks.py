@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from privfed.deferred import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -24,3 +26,11 @@ def blocks(rows: Tensor) -> Iterator[slice]:
     step = numbers // max(count, 1)
     for start in range(0, width, max(step, 1)):
         yield slice(start, min(start + max(step, 1), width))
+
+
+def averaged(total: Tensor, divisor: float) -> Tensor:
+    """`total` `[m]` over `divisor`, in float32; in float64 there are a few numbers at a time."""
+    average = total.new_empty(len(total), dtype=torch.float32)
+    for block in blocks(total[None]):
+        average[block] = total[block] / divisor
+    return average

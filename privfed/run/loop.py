@@ -28,6 +28,7 @@ from privfed.run.world import Elsewhere, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
+from privfed.vector import all_finite
 
 
 def play_to_end(
@@ -252,7 +253,7 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
 
 def _refuse_not_finite(now: Checkpoint) -> None:
     """Raises `Refused` where the model is not finite."""
-    if not bool(now.state.params.isfinite().all()):
+    if not all_finite(now.state.params):
         raise Refused(
             f"the model is no longer finite after round {now.round}: training diverged; "
             "start a new run with a lower client.lr or server.lr"

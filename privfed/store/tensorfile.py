@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from accounting import durable
 from accounting.documents import from_json
 from privfed.errors import Broken, private_text, public_text, unreadable
+from privfed.vector import all_finite
 
 if TYPE_CHECKING:
     import torch
@@ -41,11 +43,21 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
 
     Equal tensors and facts give equal bytes.
     """
-    from safetensors.torch import save  # which imports torch, and reading facts needs none
+    return b"".join(_parts(tensors, about))
 
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # One key: safetensors writes several in an order of its own, and equal runs give equal bytes.
-    return save(copies, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
+
+def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write what `pack` gives to `path`, atomically and durably, and never copy it as a whole."""
+    durable.write_parts_atomically(path, _parts(tensors, about))
+
+
+def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, part by part."""
+    from privfed.store.tensorparts import file_parts  # which imports torch; facts need none
+
+    # One key: equal runs give equal bytes, in whatever order facts are given.
+    facts = json.dumps({"format": FORMAT, **about}, sort_keys=True)
+    return file_parts(tensors, {"privfed": facts})
 
 
 def unpack(
@@ -56,7 +68,7 @@ def unpack(
     Raises `Broken` where that is not what lies there and, with `finite`, where any number is not.
     """
     tensors, about = _read(path, "pt", str(device))
-    if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+    if finite and not all(all_finite(tensor) for tensor in tensors.values()):
         raise _not_finite(path)
     # In memory that torch aligned itself: on other addresses products differ in their last bits.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
