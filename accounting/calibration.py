@@ -47,15 +47,13 @@ def noise_multiplier(
         together = Counter(prior or {}) + Counter({event(z): rounds})
         return together + Counter(besides(z)) if besides else together
 
-    def spent_by(z: float, accountants: tuple[str, ...]) -> float:
-        bounds = [accountant_epsilon(total(z), delta, each) for each in accountants]
-        return min((bound for bound in bounds if bound is not None), default=math.inf)
-
     def spent(z: float) -> float:
-        return spent_by(z, ACCOUNTANTS if accountant == TIGHTEST else (accountant,))
+        return _least_bound(
+            total(z), delta, ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
+        )
 
     def spent_by_pld(z: float) -> float:
-        return spent_by(z, ("pld",))
+        return _least_bound(total(z), delta, ("pld",))
 
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
     if before >= epsilon:
@@ -81,6 +79,12 @@ def noise_multiplier(
         f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
         f"multiplier above {MOST_NOISE:g}; ask for more epsilon or delta, or fewer rounds"
     )
+
+
+def _least_bound(spending: Spending, delta: float, accountants: tuple[str, ...]) -> float:
+    """The least epsilon of `accountants`; infinite where none has a bound."""
+    bounds = [accountant_epsilon(spending, delta, each) for each in accountants]
+    return min((bound for bound in bounds if bound is not None), default=math.inf)
 
 
 def most_rounds(
