@@ -90,31 +90,46 @@ def fastest(
     most = max(2 * cohort, 2)
     if way != "loop" and not chunk and not memory and _is_known(trainer):
         return _speed(trainer, "stacked", min(most, _CHUNKS["cpu"][-1]), repeats=2, most=most)
-    ways: tuple[Way, ...] = ("stacked", "loop") if way == "auto" else (way,)
-    length = max(len(trainer.network.initial_params), 1)
-    reason = _too_long(length) if way == "auto" and not memory else None
-    if reason is None and "stacked" in ways:
-        reason = _not_stackable(trainer)
-    if reason:
-        if way == "stacked":
-            raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
-        ways = ("loop",)
+    ways, reason = _ways(trainer, way, memory)
     if memory:
         fitting = _fitting(trainer, ways, memory, held)
         most, chunk = min(most, fitting), min(chunk, fitting)
-    largest = most if memory else max(1, min(most, _MOST // length))
-    tried = _CHUNKS.get(trainer.network.initial_params.device.type, _CHUNKS["cpu"])
-    sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in tried}))
-    cached = max(1, _CACHED // length)
-    options = [
-        (kind, size)
-        for kind in ways
-        for size in (sizes if kind == "stacked" else (chunk or min(cached, sizes[0]),))
-    ]
+    options = _options(trainer, ways, chunk, most, bounded=not memory)
     repeats = _REPEATS if options[1:] else 1
     speeds = [_speed(trainer, kind, size, repeats, most) for kind, size in options]
     best = min(speeds, key=lambda speed: speed.seconds)
     return replace(best, unstacked=reason)
+
+
+def _ways(
+    trainer: LocalTrainer, way: Way | Literal["auto"], memory: DeviceMemory | None
+) -> tuple[tuple[Way, ...], str | None]:
+    """The ways to try, and why models cannot be stacked, where that was open. Raises `Refused`."""
+    if way == "loop":
+        return ("loop",), None
+    too_long = way == "auto" and not memory and _too_long(trainer)
+    reason = too_long or _not_stackable(trainer)
+    if reason is None:
+        return (("stacked", "loop") if way == "auto" else ("stacked",)), None
+    if way == "stacked":
+        raise Refused(f'run.trainer is "stacked", but {reason}; use "loop" or "auto"')
+    return ("loop",), reason
+
+
+def _options(
+    trainer: LocalTrainer, ways: tuple[Way, ...], chunk: int, most: int, bounded: bool
+) -> list[tuple[Way, int]]:
+    """What is compared: ways, and chunks of at most `most` clients, of numbers that are `bounded`
+    where no device's memory bounds them.
+    """
+    start = trainer.network.initial_params
+    length = max(len(start), 1)
+    largest = max(1, min(most, _MOST // length)) if bounded else most
+    tried = _CHUNKS.get(start.device.type, _CHUNKS["cpu"])
+    sizes = (chunk,) if chunk else tuple(sorted({min(size, largest) for size in tried}))
+    looped = chunk or min(max(1, _CACHED // length), sizes[0])
+    chunks = {"stacked": sizes, "loop": (looped,)}
+    return [(way, size) for way in ways for size in chunks[way]]
 
 
 def _is_known(trainer: LocalTrainer) -> bool:
@@ -154,8 +169,9 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     _training(trainer, way, _made_up(trainer, clients, size))()
 
 
-def _too_long(length: int) -> str | None:
+def _too_long(trainer: LocalTrainer) -> str | None:
     """Why models of so many numbers are not stacked, where they are not."""
+    length = len(trainer.network.initial_params)
     if 2 * length <= _MOST:
         return None
     return f"two models of {length:,} parameters are more than {_MOST:,} numbers"

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from accounting import durable
 from accounting.documents import from_json
 from privfed.errors import Broken, private_text, public_text, unreadable
-from privfed.vector import all_finite
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +67,7 @@ def unpack(
     Raises `Broken` where that is not what lies there and, with `finite`, where any number is not.
     """
     tensors, about = _read(path, "pt", str(device))
-    if finite and not all(all_finite(tensor) for tensor in tensors.values()):
+    if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _not_finite(path)
     # In memory that torch aligned itself: on other addresses products differ in their last bits.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
