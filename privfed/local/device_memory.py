@@ -55,14 +55,14 @@ class CudaMemory:
         return int(torch.cuda.max_memory_allocated(self.device) - before)
 
 
-def memory_of(device: torch.device, processes: int = 1, one: bool = False) -> DeviceMemory | None:
+def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
     """The memory of `device`; None for a CPU, whose system has means of its own.
 
-    So many `processes` of this machine train at once, in turn on its cards, or all on that `one`.
+    So many `processes` of this machine train at once, in turn on its cards, or all on the one `named`.
     """
     if device.type != "cuda":
         return None
-    cards = 1 if one else torch.cuda.device_count()
+    cards = 1 if named else torch.cuda.device_count()
     return CudaMemory(device, math.ceil(processes / max(cards, 1)))
 
 

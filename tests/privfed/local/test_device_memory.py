@@ -149,8 +149,8 @@ def test_processes_that_share_a_gpu_share_its_memory(processes, cards, named, pa
     assert memory_of(card, processes, named).free() == (12_000 + 600) // part
 
 
-@pytest.mark.parametrize(("device", "one"), [("auto", False), ("cuda:1", True)])
-def test_a_run_asks_for_its_part_of_a_gpu(device, one, monkeypatch):
+@pytest.mark.parametrize(("device", "named"), [("auto", False), ("cuda:1", True)])
+def test_a_run_asks_for_its_part_of_a_gpu(device, named, monkeypatch):
     asked, config = [], small("run.workers=3")
     setup = prepare(config)
     monkeypatch.setattr(assemble, "memory_of", lambda *given: asked.append(given))
@@ -158,7 +158,7 @@ def test_a_run_asks_for_its_part_of_a_gpu(device, one, monkeypatch):
     assemble._speed(config.with_run(device=device), setup.algorithm, trainer)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assemble._speed(config.with_run(device=device), setup.algorithm, trainer)
-    assert asked == [(torch.device("cpu"), 3, one), (torch.device("cpu"), 2, one)]
+    assert asked == [(torch.device("cpu"), 3, named), (torch.device("cpu"), 2, named)]
 
 
 def test_a_gpus_peak_is_what_an_act_holds_more_than_before(monkeypatch):
