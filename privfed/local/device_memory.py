@@ -58,7 +58,7 @@ class CudaMemory:
 def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
     """The memory of `device`; None for a CPU, whose system has means of its own.
 
-    So many `processes` of this machine train at once, in turn on its cards, or all on the one `named`.
+    So many `processes` of this machine train at once, on its cards in turn or all on one `named`.
     """
     if device.type != "cuda":
         return None
