@@ -3,12 +3,11 @@
     python -m experiments.benchmarks.device                  # a GPU where there is one
     python -m experiments.benchmarks.device --device cpu
 
-A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters; a CNN and a
-transformer as many clients at once as the device takes (`device_clients`); and a server works on
-rows (`device_rules`). What the device can do is measured in the same run: a large matrix product,
-and a copy in memory. A local step needs at least its products, and to read and write the model
-once: the shares printed are of that least work, so what is moved or computed twice counts against
-them.
+A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters; many
+clients at once train a CNN and a transformer (`device_clients`); and a server works on rows
+(`device_rules`). What the device can do is measured in the same run: a large matrix product, and a
+copy in memory. A local step needs at least its products, and to read and write the model once: the
+shares printed are of that least work, so what is moved or computed twice counts against them.
 """
 
 from __future__ import annotations

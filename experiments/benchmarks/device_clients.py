@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def many_clients(
         taken = _seconds(setup, "stacked", clients, repeats)
         held = 0
         if memory:
-            held = memory.peak(lambda clients=clients: train(setup, "stacked", clients, 0))
+            held = memory.peak(partial(train, setup, "stacked", clients, 0))
         each = held // clients
         results.append(ManyClients(work.name, clients, taken, alone, operations, each))
     return results

@@ -29,15 +29,9 @@ class Measured:
 
     @classmethod
     def of(
-        cls,
-        benchmark: str,
-        work: str,
-        way: str,
-        setting: str,
-        private: bool,
-        times: Sequence[float],
+        cls, benchmark: str, work: str, way: str, setting: str, private: bool, each: Sequence[float]
     ) -> Self:
-        low, middle, high = statistics.quantiles(times, n=4)
+        low, middle, high = statistics.quantiles(each, n=4)
         return cls(benchmark, work, way, setting, private, 0.0, low, middle, high)
 
 
@@ -59,11 +53,11 @@ def add_rows(path: Path, rows: Iterable[Measured]) -> None:
 def read_rows(path: Path) -> list[Measured]:
     """The rows of the table at `path`."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [
-            Measured(
-                *(line[name] for name in COLUMNS[:4]),
-                line["private"] == "yes",
-                *(float(line[name]) for name in COLUMNS[5:]),
-            )
-            for line in csv.DictReader(file)
-        ]
+        return [_row(line) for line in csv.DictReader(file)]
+
+
+def _row(line: dict[str, str]) -> Measured:
+    benchmark, work, way, setting = (line[name] for name in COLUMNS[:4])
+    size, low, seconds, high = (float(line[name]) for name in COLUMNS[5:])
+    private = line["private"] == "yes"
+    return Measured(benchmark, work, way, setting, private, size, low, seconds, high)

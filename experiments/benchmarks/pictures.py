@@ -18,6 +18,7 @@ from experiments.benchmarks.measured import Measured, read_rows
 from privfed.grid.pictures.style import COLOURS, MARKERS, STYLE
 
 RESULTS = Path(__file__).parent / "results"
+_ACROSS = "time per round under DP (log scale), and how many times privfed's"
 
 
 def best(rows: Sequence[Measured]) -> list[Measured]:
@@ -131,9 +132,7 @@ def _drawn(shape: tuple[int, int], size: tuple[float, float], fill: Any, path: P
         canvas, grid = pyplot.subplots(*shape, figsize=size, squeeze=False)
         try:
             fill(grid)
-            canvas.supxlabel(
-                "time per round under DP (log scale), and how many times privfed's", fontsize=9
-            )
+            canvas.supxlabel(_ACROSS, fontsize=9)
             buffer = io.BytesIO()
             plain = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 150}
             canvas.savefig(buffer, format=path.suffix[1:], **plain)

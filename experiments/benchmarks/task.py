@@ -21,8 +21,8 @@ from experiments.benchmarks.characters import CausalTransformer, Recurrent
 class Task:
     """Client k owns rows `offsets[k]:offsets[k + 1]` of x and y; `cohorts` `[rounds, n]` take part.
 
-    x are numbers, or tokens `[N, T]`, whose y are `[N, T]`, too. `model` names one of `MODELS`, with
-    `width` outputs; `start` `[d]` is its flat vector at the start. A `clip` of 0 means no privacy.
+    x are numbers, or tokens `[N, T]` with y `[N, T]`. `model` names one of `MODELS`, with `width`
+    outputs; `start` `[d]` is its flat vector at the start. A `clip` of 0 means no privacy.
     """
 
     name: str

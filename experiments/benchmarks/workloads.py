@@ -1,4 +1,4 @@
-"""The work that rounds are timed on: a small convex model, and networks for images and characters."""
+"""The work that rounds are timed on: a small convex model, networks for images and characters."""
 
 from __future__ import annotations
 

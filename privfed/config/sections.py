@@ -41,8 +41,8 @@ class Run(Part):
     """"stacked": all models of a chunk as one computation. "loop": one after the other. "auto":
     what is faster, as measured when the run starts."""
     chunk: int = Field(0, ge=0)
-    """How many clients are trained together, of whom a GPU's memory may hold fewer; 0: measured when
-    the run starts."""
+    """How many clients are trained together, or as many of them as a GPU's memory holds; 0:
+    measured when the run starts."""
     precision: Literal["full", "mixed"] = "full"
     """Of local steps: "mixed" computes them in bfloat16 where that is safe, and nothing else
     (`privfed.models.precision`)."""

@@ -7,6 +7,7 @@ within what is free, less a margin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,13 +37,14 @@ class DeviceMemory(Protocol):
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """The memory of a GPU."""
+    """The memory of a GPU, of which `sharing` processes have a part each."""
 
     device: torch.device
+    sharing: int = 1
 
     def free(self) -> int:
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return int(torch.cuda.mem_get_info(self.device)[0] + unused)
+        return int(torch.cuda.mem_get_info(self.device)[0] + unused) // self.sharing
 
     def peak(self, act: Callable[[], object]) -> int:
         torch.cuda.synchronize(self.device)
@@ -53,9 +55,15 @@ class CudaMemory:
         return int(torch.cuda.max_memory_allocated(self.device) - before)
 
 
-def memory_of(device: torch.device) -> DeviceMemory | None:
-    """The memory of `device`; None for a CPU, whose system has means of its own."""
-    return CudaMemory(device) if device.type == "cuda" else None
+def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
+    """The memory of `device`; None for a CPU, whose system has means of its own.
+
+    So many `processes` of this machine train at once, on its cards in turn or all on one `named`.
+    """
+    if device.type != "cuda":
+        return None
+    cards = 1 if named else torch.cuda.device_count()
+    return CudaMemory(device, math.ceil(processes / max(cards, 1)))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -198,7 +199,9 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
     """How to train here: within the memory of a GPU, beside the rows that a round keeps there."""
     rule, run = algorithm.rule, config.run
-    memory = memory_of(trainer.network.initial_params.device)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
+    device, named = trainer.network.initial_params.device, ":" in run.device
+    memory = memory_of(device, processes, named)
     length = trainer.objective.layout(trainer.network.shapes.length).length
     keeps = not isinstance(rule, SumRule) or rule.uploads > 1
     held = _COPIES * config.sampler.size * length * _FLOAT32 if keeps else 0

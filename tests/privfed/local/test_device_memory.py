@@ -10,7 +10,7 @@ from accounting.ledger import Ledger
 from defenses.on_rows.median import Median
 from privfed.errors import Refused, ran_out_of_memory
 from privfed.local.autotune import fastest
-from privfed.local.device_memory import Need, memory_of, need_of
+from privfed.local.device_memory import CudaMemory, Need, memory_of, need_of
 from privfed.local.trainer import LocalTrainer
 from privfed.models.recipes import Mlp
 from privfed.run import assemble
@@ -136,9 +136,50 @@ def test_a_cpu_has_no_end_that_is_looked_for():
     assert memory_of(torch.device("cpu")) is None
 
 
+@pytest.mark.parametrize(
+    ("processes", "cards", "named", "part"),
+    [(1, 1, False, 1), (4, 4, False, 1), (4, 1, False, 4), (3, 2, False, 2), (4, 4, True, 4)],
+)
+def test_processes_that_share_a_gpu_share_its_memory(processes, cards, named, part, monkeypatch):
+    card = torch.device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12_000, 99_999))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 900)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 300)
+    assert memory_of(card, processes, named).free() == (12_000 + 600) // part
+
+
+@pytest.mark.parametrize(("device", "named"), [("auto", False), ("cuda:1", True)])
+def test_a_run_asks_for_its_part_of_a_gpu(device, named, monkeypatch):
+    asked, config = [], small("run.workers=3")
+    setup = prepare(config)
+    monkeypatch.setattr(assemble, "memory_of", lambda *given: asked.append(given))
+    trainer = setup.executor.trainer
+    assemble._speed(config.with_run(device=device), setup.algorithm, trainer)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assemble._speed(config.with_run(device=device), setup.algorithm, trainer)
+    assert asked == [(torch.device("cpu"), 3, named), (torch.device("cpu"), 2, named)]
+
+
+def test_a_gpus_peak_is_what_an_act_holds_more_than_before(monkeypatch):
+    calls = []
+
+    def noting(name, value=None):
+        return lambda device: (calls.append(name), value)[1]
+
+    for name, value in (("memory_allocated", 300), ("max_memory_allocated", 1300)):
+        monkeypatch.setattr(torch.cuda, name, noting(name, value))
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, noting(name))
+    memory = CudaMemory(torch.device("cuda:0"))
+    assert memory.peak(lambda: calls.append("act")) == 1000
+    assert calls.index("reset_peak_memory_stats") < calls.index("act")
+    assert calls[-3:] == ["act", "synchronize", "max_memory_allocated"]
+
+
 def test_memory_is_decided_before_anything_is_written(tmp_path, watched, monkeypatch):
     memory = watched(Memory(free=100))
-    monkeypatch.setattr(assemble, "memory_of", lambda device: memory)
+    monkeypatch.setattr(assemble, "memory_of", lambda *_: memory)
     with pytest.raises(Refused, match="a single client does not fit"):
         train(small(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -146,7 +187,7 @@ def test_memory_is_decided_before_anything_is_written(tmp_path, watched, monkeyp
 
 def test_a_chunk_that_was_asked_for_is_recorded_as_it_was(watched, monkeypatch):
     memory = watched(Memory(free=5000, each=1500))
-    monkeypatch.setattr(assemble, "memory_of", lambda device: memory)
+    monkeypatch.setattr(assemble, "memory_of", lambda *_: memory)
     setup = prepare(small("run.chunk=5"))
     assert (setup.executor.chunk, setup.plan.config.run.chunk) == (2, 5)
     setup = prepare(small("run.chunk=0"))
