@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privfed.data.federation import Federation
+from privfed.local import autotune
 from privfed.local.autotune import fastest
 from privfed.local.batches import plan_batches, steps
 from privfed.models.recipes import Mlp
@@ -165,6 +166,20 @@ def test_the_measured_way_is_one_that_was_offered():
     assert (loop.way, loop.chunk) == ("loop", 7)
     assert loop.seconds > 0
     assert fastest(local, cohort=20, way="stacked", chunk=0).way == "stacked"
+
+
+def test_the_rows_of_a_chunk_are_bounded(monkeypatch):
+    """Memory does not grow with chunk times model; what was asked for is done."""
+    local = trainer(population(SIZES))
+    length = len(local.network.initial_params)
+    monkeypatch.setattr(autotune, "_MOST", 3 * length)
+    assert fastest(local, cohort=20, way="stacked", chunk=0).chunk == 3
+    assert fastest(local, cohort=20, way="stacked", chunk=5).chunk == 5
+    monkeypatch.setattr(autotune, "_MOST", 2 * length - 1)
+    alone = fastest(local, cohort=20, way="auto", chunk=0)
+    assert (alone.way, alone.chunk) == ("loop", 1)
+    assert "two models" in alone.unstacked
+    assert fastest(local, cohort=20, way="stacked", chunk=0).chunk == 1
 
 
 def test_the_measurement_stays_small_whatever_the_batch_size(monkeypatch):
