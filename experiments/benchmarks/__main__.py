@@ -22,6 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 SHORT: dict[str, list[str]] = {
     "rounds": ["--repeats", "3"],
     "scaling": ["--repeats", "9"],
+    "scale.bottlenecks": ["--clients", "100000", "--parameters", "1e7"],
+    "scale.reading_ahead": ["--clients", "50000", "--turns", "5"],
     "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
     "device": ["--repeats", "5"],

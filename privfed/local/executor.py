@@ -29,6 +29,9 @@ from privfed.schedules import CONSTANT, Schedule
 from privfed.streams import Keys, Streams, coins, uniforms
 from privfed.vector import Indices
 
+FEWEST_EPOCHS = 2
+"""Local epochs from which on examples are read ahead."""
+
 
 @dataclass(frozen=True)
 class LocalExecutor:
@@ -177,9 +180,11 @@ class LocalExecutor:
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
         """Each of `chunks` of clients, with a population that holds them, and their places there.
 
-        Silos that protect examples draw these by themselves, after they are charged.
+        Examples in files are read ahead where clients go over them several times: for one epoch it
+        is no faster. Silos that protect examples draw these by themselves, after they are charged.
         """
-        if self.silos or not isinstance(federation.examples.x, Mapped):
+        again = self.trainer.epochs >= FEWEST_EPOCHS
+        if self.silos or not again or not isinstance(federation.examples.x, Mapped):
             return ((chunk, (federation, chunk)) for chunk in chunks)
         return read_ahead(chunks, partial(as_read, federation))
 

@@ -1,5 +1,8 @@
 """Benchmarks measure what they say: the same arithmetic, rounds that happen, lines that fit."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,9 @@ from experiments.benchmarks.growth import Growth, draw
 from experiments.benchmarks.measured import Measured, add_rows, read_rows
 from experiments.benchmarks.rounds import WHOLE
 from experiments.benchmarks.running import Running
+from experiments.benchmarks.scale import bottlenecks
+from experiments.benchmarks.scale.bottlenecks import tabulated
+from experiments.benchmarks.scale.phases import AHEAD, Phases
 from experiments.benchmarks.scaling import crowd, grown, rows_of
 from experiments.benchmarks.task import Task
 from experiments.benchmarks.workloads import CNN, LOGISTIC, LSTM, TRANSFORMER, task
@@ -184,6 +190,29 @@ def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
     setups = [sites.workload(20, *way).setup() for way in (sites.TOGETHER, sites.CENTRAL)]
     assert [setup.algorithm.sites for setup in setups] == [sites.SITES, 0]
     assert [len(setup.network.initial_params) for setup in setups] == [100_004] * 2
+
+
+def test_people_on_disk_are_measured_and_the_phases_of_their_rounds():
+    scale = bottlenecks.people(40, 10, 1)
+    assert (scale.clients, scale.cohort, scale.parameters) == (40, 10, 65 * 4)
+    assert scale.on_disk > 40 * 8 * 64
+    assert {"drawing", "reading", "training", "clipping", "noise", "writing"} <= {*scale.parts}
+    assert sum(scale.parts.values()) == pytest.approx(100.0, abs=1.0)
+    assert tabulated([scale]).row_count == 1
+
+
+def test_seconds_count_to_the_innermost_phase():
+    phases = Phases()
+    inner = phases._timed("inner", lambda: time.sleep(0.02))
+    outer = phases._timed("outer", inner)
+    outer()
+    assert phases.seconds["inner"] >= 0.02
+    assert phases.seconds["outer"] < phases.seconds["inner"]
+    thread = threading.Thread(target=inner)
+    thread.start()
+    thread.join()
+    assert phases.seconds[AHEAD] >= 0.02
+    assert AHEAD not in phases.parts(1.0)
 
 
 LEAN = sorted(name for name, each in RULES.items() if each.lean)

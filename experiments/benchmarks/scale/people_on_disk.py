@@ -15,21 +15,21 @@ _AT_ONCE = 1000
 """Clients of a batch of rows."""
 
 
-def write(folder: Path, clients: int, seed: int = 0) -> int:
+def write(folder: Path, clients: int, seed: int = 0, features: int = FEATURES) -> int:
     """Write `clients` of `EACH` examples to a new `folder`; the bytes of the file."""
     import pyarrow
 
     folder.mkdir()
     rng, file = np.random.default_rng(seed), folder / "data-00000-of-00001.arrow"
-    fields = [("x", pyarrow.list_(pyarrow.uint8(), FEATURES)), ("y", pyarrow.int64())]
+    fields = [("x", pyarrow.list_(pyarrow.uint8(), features)), ("y", pyarrow.int64())]
     schema = pyarrow.schema([*fields, ("client", pyarrow.int64())])
     with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as stream:
         for start in range(0, clients, _AT_ONCE):
             owners = np.arange(start, min(start + _AT_ONCE, clients)).repeat(EACH)
             y = rng.integers(0, CLASSES, len(owners))
-            x = rng.integers(0, 256, (len(owners), FEATURES), dtype=np.uint8)
+            x = rng.integers(0, 256, (len(owners), features), dtype=np.uint8)
             x[np.arange(len(y)), y] = 255
-            arrays = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(x.ravel()), FEATURES)
+            arrays = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(x.ravel()), features)
             columns = [arrays, pyarrow.array(y), pyarrow.array(owners + (seed << 40))]
             stream.write(pyarrow.record_batch(columns, schema=schema))
     state = {"_data_files": [{"filename": file.name}]}
@@ -37,7 +37,14 @@ def write(folder: Path, clients: int, seed: int = 0) -> int:
     return file.stat().st_size
 
 
-def workload(folder: Path, public: Path, clients: int, cohort: int, *settings: str) -> Workload:
+def workload(
+    folder: Path,
+    public: Path,
+    clients: int,
+    cohort: int,
+    *settings: str,
+    features: int = FEATURES,
+) -> Workload:
     """Rounds of Poisson cohorts of the people in `folder`, scored on those in `public`."""
     return Workload(
         "people on disk",
@@ -49,7 +56,7 @@ def workload(folder: Path, public: Path, clients: int, cohort: int, *settings: s
             "data.label=y",
             "data.client=client",
             f"data.classes={CLASSES}",
-            f"data.shape=[{FEATURES}]",
+            f"data.shape=[{features}]",
             "data.bounds=[0, 255]",
             f"data.clients={clients}",
             "cohort.sampler=poisson",

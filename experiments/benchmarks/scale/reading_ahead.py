@@ -36,6 +36,8 @@ from privfed.vector import Indices
 
 Read = Callable[[Indices], tuple[Federation, Indices]]
 Chunks = Iterator[tuple[Indices, tuple[Federation, Indices]]]
+WIDTHS = {64: 1, 3072: 5}
+"""Bytes of an example -> how many times fewer clients there are."""
 _GIVE_BACK = 4
 """MADV_DONTNEED of `madvise(2)`."""
 
@@ -81,7 +83,7 @@ def compared(setup: Setup, path: Path, turns: int, cold: bool) -> dict[str, list
             for name, way in WAYS.items():
                 if cold:
                     give_back(setup, path)
-                with patch.object(executor, "read_ahead", way):
+                with patch.multiple(executor, read_ahead=way, FEWEST_EPOCHS=1):
                     began = time.perf_counter()
                     run.go()
                     taken[name].append(time.perf_counter() - began)
@@ -94,23 +96,27 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     asked = parser.parse_args()
     console, spread, cohort = Console(width=110), [noise.reference()], asked.clients // 10
-    table = Table(title=f"s per round of {cohort:,} clients, medians of {asked.turns} (quartiles)")
+    table = Table(title=f"s per round, medians of {asked.turns} (quartiles)")
     for name in ("run", "file", *WAYS):
         table.add_column(name)
-    with TemporaryDirectory() as folder:
-        path, public = Path(folder) / "people", Path(folder) / "public"
-        write(path, asked.clients)
-        write(public, 200, seed=1)
-        for settings in ((), ("client.epochs=5",), ("model.name=mlp", "model.hidden=[64]")):
-            setup = workload(path, public, asked.clients, cohort, *settings).setup()
-            for cold in (False, True):
-                taken = compared(setup, next(path.glob("*.arrow")), asked.turns, cold)
-                table.add_row(
-                    " ".join(settings) or "one epoch, logistic",
-                    "given back" if cold else "in memory",
-                    *(shown(times) for times in taken.values()),
-                )
-                spread.append(noise.reference())
+    for features, fewer in WIDTHS.items():
+        with TemporaryDirectory() as folder:
+            path, public = Path(folder) / "people", Path(folder) / "public"
+            write(path, asked.clients // fewer, 0, features)
+            write(public, 50, 1, features)
+            for epochs in (1, 3):
+                counts, chunks = (asked.clients // fewer, cohort // fewer), "run.chunk=32"
+                settings = (chunks, "run.trainer=stacked", f"client.epochs={epochs}")
+                work = workload(path, public, *counts, *settings, features=features)
+                setup = work.setup()
+                for cold in (False, True):
+                    taken = compared(setup, next(path.glob("*.arrow")), asked.turns, cold)
+                    table.add_row(
+                        f"{counts[1]:,} drawn, {features:,} bytes, {epochs} epochs",
+                        "given back" if cold else "in memory",
+                        *(shown(times) for times in taken.values()),
+                    )
+                    spread.append(noise.reference())
     console.print(table)
     console.print(f"{noise.machine()}; {noise.spread(spread)}")
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privfed.data.federation import Federation
+from privfed.local import autotune
 from privfed.local.autotune import fastest
 from privfed.local.batches import plan_batches, steps
 from privfed.local.objectives.fedprox import FedProx
@@ -214,6 +215,21 @@ def test_other_models_and_objectives_are_measured(local, trained_ways):
 def test_chunks_that_are_given_are_measured(trained_ways):
     fastest(trainer(population(SIZES)), cohort=20, way="auto", chunk=1)
     assert {way for way, _ in trained_ways} == {"stacked", "loop"}
+
+
+def test_the_rows_of_a_chunk_are_bounded(monkeypatch):
+    """Memory does not grow with chunk times model; what was asked for is done."""
+    monkeypatch.setattr(autotune, "_SMALL", 0)
+    local = trainer(population(SIZES))
+    length = len(local.network.initial_params)
+    monkeypatch.setattr(autotune, "_MOST", 3 * length)
+    assert fastest(local, cohort=20, way="stacked", chunk=0).chunk == 3
+    assert fastest(local, cohort=20, way="stacked", chunk=5).chunk == 5
+    monkeypatch.setattr(autotune, "_MOST", 2 * length - 1)
+    alone = fastest(local, cohort=20, way="auto", chunk=0)
+    assert (alone.way, alone.chunk) == ("loop", 1)
+    assert "two models" in alone.unstacked
+    assert fastest(local, cohort=20, way="stacked", chunk=0).chunk == 1
 
 
 def test_the_measurement_stays_small_whatever_the_batch_size(monkeypatch):
