@@ -7,6 +7,7 @@ configuration must not depend on private data.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,6 +27,8 @@ _CACHED = 1 << 20
 _REPEATS = 3
 _LOOPED = 4
 """One after the other: enough that what a call costs by itself is shared as in a round."""
+_TURNS = 5
+"""For each of two that are compared."""
 _MOST_EXAMPLES = 32
 
 
@@ -33,13 +36,15 @@ _MOST_EXAMPLES = 32
 class Speed:
     """How clients are trained here, and the seconds that one local step of one of them takes.
 
-    `unstacked` says why models could not be stacked, where that was left open.
+    `unstacked` says why models could not be stacked, where that was left open, and `precision` in
+    which precision they train, and why, where that is to be said.
     """
 
     way: Way
     chunk: int
     seconds: float
     unstacked: str | None = None
+    precision: str = ""
 
 
 def fastest(trainer: LocalTrainer, cohort: int, way: Way | Literal["auto"], chunk: int) -> Speed:
@@ -80,8 +85,32 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
     return None
 
 
+def times_as_fast(
+    candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int
+) -> float:
+    """How many times as fast as the `reference` the `candidate` trains, both in the way of `speed`.
+
+    They take turns, so that noise of the machine meets both, and the best of each count: what else
+    a machine does only ever takes time.
+    """
+    most = max(2 * cohort, 2)
+    run, reference_run = (
+        _stopwatch(trainer, speed.way, speed.chunk, most) for trainer in (candidate, reference)
+    )
+    times = [(run(), reference_run()) for _ in range(_TURNS)]
+    return min(theirs for _, theirs in times) / min(ours for ours, _ in times)
+
+
 def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int) -> Speed:
-    """The speed measured on `most` clients at most, however many a chunk may hold."""
+    run = _stopwatch(trainer, way, chunk, most)
+    return Speed(way, chunk, min(run() for _ in range(repeats)))
+
+
+def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
+    """What trains made-up clients and gives the seconds that a local step of one of them took.
+
+    They are `most` at most, however many a chunk may hold.
+    """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     population = _made_up(trainer, clients)
     candidate = replace(trainer, federation=population, way=way, epochs=1)
@@ -91,14 +120,15 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
     unseen = trainer.objective.unseen(broadcast).expand(clients, -1)
     states = unseen if trainer.objective.keeps else None
     returning = torch.zeros(clients, dtype=torch.bool, device=unseen.device)
-    times = []
-    for _ in range(repeats):
+    taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])
+
+    def run() -> float:
         began = time.perf_counter()
         rows, _ = candidate.train(ids, broadcast, states, keys, returning=returning)
         rows.sum().item()
-        times.append(time.perf_counter() - began)
-    taken = clients * int(steps(population.sizes(ids[:1]), 1, trainer.batch_size)[0])
-    return Speed(way, chunk, min(times) / taken)
+        return (time.perf_counter() - began) / taken
+
+    return run
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:

@@ -12,7 +12,7 @@ from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.held_back import with_held_back
 from privfed.errors import Refused
-from privfed.local.autotune import Speed, fastest
+from privfed.local.autotune import Speed, fastest, times_as_fast
 from privfed.local.byzantine import Attackers, targeted
 from privfed.local.client_measures import ClientMeasures
 from privfed.local.executor import LocalExecutor
@@ -27,6 +27,7 @@ from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
+from privfed.models.precision import FASTER, unsound
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
@@ -57,13 +58,12 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0
     scoring_seconds = _seconds_to_score(network, federation)
-    trainer = _trainer(config, federation, network)
+    network, trainer, speed = _measured(config, federation, network)
     if config.client_mechanism.private:  # refuses what mixes examples, be it sent or not
         PerExample(trainer.network).verify(*federation.examples.made_up(3))
-    speed = fastest(trainer, config.sampler.size, config.run.trainer, config.run.chunk)
     attackers = _attackers(config, federation, streams)
     return Setup(
-        plan=replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk)),
+        plan=replace(plan, config=_as_measured(config, network, speed)),
         federation=federation,
         network=network,
         algorithm=algorithm,
@@ -138,6 +138,37 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
     began = time.perf_counter()
     network.evaluate(network.initial_params, federation.test)
     return (time.perf_counter() - began) * federation.test_scale
+
+
+def _measured(
+    config: Config, federation: Federation, network: Network
+) -> tuple[Network, LocalTrainer, Speed]:
+    """The network in the precision that is asked for, or faster here, and how it trains fastest.
+
+    Measured on examples that are made up: no choice depends on anybody's.
+    """
+    run, cohort = config.run, config.sampler.size
+    trainer = _trainer(config, federation, network)
+    speed = fastest(trainer, cohort, run.trainer, run.chunk)
+    if run.precision != "fast":
+        precision = "in mixed precision" if network.mixed else ""
+        return network, trainer, replace(speed, precision=precision)
+    if reason := unsound(network, federation.examples, config.client.batch_size):
+        return network, trainer, replace(speed, precision=f"in full precision: mixed {reason}")
+    rounded = replace(network, mixed=config.client.batch_size)
+    candidate = _trainer(config, federation, rounded)
+    ratio = times_as_fast(candidate, trainer, speed, cohort)
+    if ratio < FASTER:
+        why = f"in full precision: mixed is not faster here ({ratio:.2f} x)"
+        return network, trainer, replace(speed, precision=why)
+    why = f"in mixed precision, {ratio:.2f} x as fast here"
+    return rounded, candidate, replace(speed, seconds=speed.seconds / ratio, precision=why)
+
+
+def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
+    """The configuration with what was measured, as the run keeps it."""
+    precision = "mixed" if network.mixed else "full"
+    return config.with_run(trainer=speed.way, chunk=speed.chunk, precision=precision)
 
 
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
