@@ -35,6 +35,8 @@ _MOST = 1 << 25
 _REPEATS = 3
 _LOOPED = 4
 """One after the other: enough that what a call costs by itself is shared as in a round."""
+_TURNS = 5
+"""For each of two that are compared."""
 _MOST_EXAMPLES = 32
 _SMALL = 10_000
 """Parameters up to which linear layers are trained fastest in the largest chunks, on a processor.
@@ -59,13 +61,15 @@ _LARGE_BATCH = 1024
 class Speed:
     """How clients are trained here, and the seconds that one local step of one of them takes.
 
-    `unstacked` says why models could not be stacked, where that was left open.
+    `unstacked` says why models could not be stacked, where that was left open, and `precision` in
+    which precision they train, and why, where that is to be said.
     """
 
     way: Way
     chunk: int
     seconds: float
     unstacked: str | None = None
+    precision: str = ""
 
 
 def fastest(
@@ -188,19 +192,44 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
     return None
 
 
+def times_as_fast(
+    candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int
+) -> float:
+    """How many times as fast as the `reference` the `candidate` trains, both in the way of `speed`.
+
+    They take turns, so that noise of the machine meets both, and the best of each count: what else
+    a machine does only ever takes time.
+    """
+    most = max(2 * cohort, 2)
+    run, reference_run = (
+        _stopwatch(trainer, speed.way, speed.chunk, most) for trainer in (candidate, reference)
+    )
+    times = [(run(), reference_run()) for _ in range(_TURNS)]
+    return min(theirs for _, theirs in times) / min(ours for ours, _ in times)
+
+
 def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int) -> Speed:
-    """The speed measured on `most` clients at most, however many a chunk may hold."""
+    run = _stopwatch(trainer, way, chunk, most)
+    return Speed(way, chunk, min(run() for _ in range(repeats)))
+
+
+def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
+    """What trains made-up clients and gives the seconds that a local step of one of them took.
+
+    They are `most` at most, however many a chunk may hold.
+    """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # Not more than a few dozen examples: "one batch of everything" is often a huge size.
     population = _made_up(trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES))
     train = _training(trainer, way, population)
-    times = []
-    for _ in range(repeats):
+    taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
+
+    def run() -> float:
         began = time.perf_counter()
         train().sum().item()
-        times.append(time.perf_counter() - began)
-    taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
-    return Speed(way, chunk, min(times) / taken)
+        return (time.perf_counter() - began) / taken
+
+    return run
 
 
 def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callable[[], Tensor]:
