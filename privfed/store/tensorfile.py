@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 """The version of the facts that every file states."""
 CPU = "cpu"
+_AT_ONCE = 1 << 20
+"""Numbers that are checked at once."""
 
 
 @contextlib.contextmanager
@@ -67,7 +69,8 @@ def unpack(
     Raises `Broken` where that is not what lies there and, with `finite`, where any number is not.
     """
     tensors, about = _read(path, "pt", str(device))
-    if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+    parts = (part for each in tensors.values() for part in each.reshape(-1).split(_AT_ONCE))
+    if finite and not all(bool(part.isfinite().all()) for part in parts):
         raise _not_finite(path)
     # In memory that torch aligned itself: on other addresses products differ in their last bits.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}

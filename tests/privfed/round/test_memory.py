@@ -115,7 +115,15 @@ def test_no_row_lives_on_while_the_next_chunk_trains(monkeypatch, private, cohor
         rows.append(weakref.ref(trained))
         return trained, states
 
+    bounded = ClientUpdates.bounded
+
+    def watched_bounds(self, *given):
+        sent = bounded(self, *given)
+        rows.append(weakref.ref(sent.rows))
+        return sent
+
     monkeypatch.setattr(LocalTrainer, "train", watched)
+    monkeypatch.setattr(ClientUpdates, "bounded", watched_bounds)
     total = summed(setup)
     assert alive == [0] * (cohort // 3)
     assert float(total.total.abs().max()) > 0
