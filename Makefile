@@ -9,7 +9,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constra
 
 FLOWER_VENV ?= .venv-flower
 
-.PHONY: help train federation test test-slow reliability lint docs clean
+.PHONY: help train federation test test-slow test-device reliability lint docs clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ test: $(VENV)/.test-ready  ## the tests
 
 test-slow: $(VENV)/.test-ready  ## long statistical tests, studies, every page's code
 	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+
+test-device: $(VENV)/.test-ready  ## on a GPU: rules, training, noise, rounds, kill and resume, processes
+	PRIVFED_TEST_DEVICE=cuda $(BIN)/python -m pytest -n 0 -m "slow or not slow" tests/defenses \
+		tests/privfed/local tests/privfed/round tests/privfed/run/test_on_devices.py \
+		tests/privfed/run/test_ranks.py tests/privfed/run/test_resume.py $(ARGS)
 
 reliability: $(VENV)/.test-ready  ## crashes and spoiled files at length, into docs/reliability.md
 	PYTHONPATH=.:tests:tests/privfed $(BIN)/python -m trials $(ARGS)

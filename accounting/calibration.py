@@ -6,16 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
+from accounting.accountants import ACCOUNTANTS, supports
 from accounting.accountants import epsilon as accountant_epsilon
-from accounting.accountants import supports
+from accounting.central_limit import MOST_NOISE
 from accounting.errors import Unaccountable
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee, refuse_unaccountable
+from accounting.least_noise import least_noise
 
-_LOW, _HIGH = 1e-3, 1e6
-_PRECISION = 1e-5
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
 """A margin that keeps another machine's rounding from putting the same run beyond its budget."""
@@ -50,11 +48,12 @@ def noise_multiplier(
         return together + Counter(besides(z)) if besides else together
 
     def spent(z: float) -> float:
-        return guarantee(total(z), delta, accountant).epsilon
+        return _least_bound(
+            total(z), delta, ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
+        )
 
     def spent_by_pld(z: float) -> float:
-        bound = accountant_epsilon(total(z), delta, "pld")
-        return math.inf if bound is None else bound
+        return _least_bound(total(z), delta, ("pld",))
 
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
     if before >= epsilon:
@@ -65,51 +64,27 @@ def noise_multiplier(
     target = epsilon * _MARGIN
     if accountant == TIGHTEST and all(supports(each, "pld") for each in total(1.0)):
         # Nearly always the tighter one, in half the time; where it is not, both are asked.
-        z = _least(spent_by_pld, target)
+        z = least_noise(spent_by_pld, target, delta, total)
         if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
             return z
-    if spent(1.0) == math.inf and spent(_HIGH) == math.inf and not event(1.0).slack:
+    z = least_noise(spent, target, delta, total)
+    if z is not None:
+        return z
+    if spent(1.0) == math.inf and spent(MOST_NOISE) == math.inf and not event(1.0).slack:
         raise Unaccountable(
             f"accountant {accountant!r} has no bound at delta {delta:g} over {rounds} rounds (its "
             "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
         )
-    z = _least(spent, target)
-    if z is None:
-        raise Unaccountable(
-            f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
-            f"multiplier above {_HIGH:g}; ask for more epsilon or delta, or fewer rounds"
-        )
-    return z
+    raise Unaccountable(
+        f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
+        f"multiplier above {MOST_NOISE:g}; ask for more epsilon or delta, or fewer rounds"
+    )
 
 
-def _least(spent: Callable[[float], float], target: float) -> float | None:
-    """The least z in [1e-3, 1e6], nearly, whose epsilon `spent(z)` is at most `target`, if any."""
-    tried: dict[float, float] = {}
-
-    def excess(z: float) -> float:
-        if z not in tried:
-            tried[z] = spent(z)
-        return math.log(min(max(tried[z], 1e-300), 1e300) / target)  # nearly a line in z
-
-    low = high = 1.0
-    # Epsilon mostly falls faster than 1 / z: one stride then brackets z, else the next are doubled.
-    stride = min(1.1 * math.exp(min(abs(excess(1.0)), 1.0)), 2.0)
-    while excess(high) > 0:
-        low, high, stride = high, high * stride, 2.0
-        if high > _HIGH:
-            return None
-    while excess(low) <= 0:
-        low, high, stride = low / stride, low, 2.0
-        if low < _LOW:
-            return high
-    brentq(excess, low, high, xtol=_PRECISION * low, rtol=_PRECISION)
-
-    best = min(z for z, spent in tried.items() if spent <= target)
-    worst = max(z for z, spent in tried.items() if spent > target)
-    while best - worst > 2 * _PRECISION * best:
-        middle = (best + worst) / 2
-        best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
-    return best
+def _least_bound(spending: Spending, delta: float, accountants: tuple[str, ...]) -> float:
+    """The least epsilon of `accountants`; infinite where none has a bound."""
+    bounds = [accountant_epsilon(spending, delta, each) for each in accountants]
+    return min((bound for bound in bounds if bound is not None), default=math.inf)
 
 
 def most_rounds(

@@ -6,15 +6,19 @@ A file that was synced may still be lost with its name: every new name is synced
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
+
+Part = bytes | memoryview
+"""Some bytes of a file."""
 
 
 def append(path: Path, line: bytes) -> None:
     """Append `line` and return only when it is durable, as is the name of a new file."""
     new = not path.exists()
     with path.open("ab") as file:
-        _write(file, line)
+        _write(file, (line,))
     if new:
         sync_folder(path.parent)
 
@@ -22,7 +26,7 @@ def append(path: Path, line: bytes) -> None:
 def create(path: Path, content: bytes) -> None:
     """Write a file that must not exist, durably. Raises `FileExistsError`."""
     with path.open("xb") as file:
-        _write(file, content)
+        _write(file, (content,))
     sync_folder(path.parent)
 
 
@@ -50,15 +54,23 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     A link at `path` is replaced, and one in the temporary file's place is not followed.
     """
+    write_parts_atomically(path, (content,))
+
+
+def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
+    """`write_atomically` of `parts` one after another, each of which is asked for and written.
+
+    A link at `path` is replaced, and one in the temporary file's place is not followed.
+    """
     temporary = path.with_name(_temporary(path.name))
     if temporary.is_symlink():
         temporary.unlink()
     try:
         with temporary.open("wb") as file:
-            _write(file, content)
+            _write(file, parts)
         temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # half a file on a full disk helps nobody
+    except Exception:
+        temporary.unlink(missing_ok=True)  # half a file helps nobody
         raise
     sync_folder(path.parent)
 
@@ -76,7 +88,7 @@ def _temporary(name: str) -> str:
     return f".{name}.tmp"
 
 
-def _write(file: BinaryIO, content: bytes) -> None:
-    file.write(content)
+def _write(file: BinaryIO, parts: Iterable[Part]) -> None:
+    file.writelines(parts)
     file.flush()
     os.fsync(file.fileno())

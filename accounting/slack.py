@@ -26,17 +26,20 @@ def with_slack(
     if slack <= 0.0:
         return epsilon(delta)
     claim = epsilon(delta * (1 - _NEGLIGIBLE))
-    if claim is None or (claim < 700 and _term(claim, slack) <= delta * _NEGLIGIBLE):
+    if claim is None or price_of_slack(claim, slack) <= delta * _NEGLIGIBLE:
         return claim
     for _ in range(_TRIES):
-        if claim > 700 or _term(claim, slack) >= delta:
+        if price_of_slack(claim, slack) >= delta:
             return math.inf
-        needed = epsilon(delta - _term(claim, slack))
+        needed = epsilon(delta - price_of_slack(claim, slack))
         if needed is None or needed <= claim:
             return None if needed is None else claim
         claim = needed * (1 + 1e-6) + 1e-12
     return math.inf
 
 
-def _term(epsilon: float, slack: float) -> float:
-    return (1 + math.exp(epsilon)) * slack
+def price_of_slack(epsilon: float, slack: float) -> float:
+    """What `slack` takes of delta at `epsilon`; infinite where that is too large for a float."""
+    if not slack:
+        return 0.0
+    return (1 + math.exp(epsilon)) * slack if epsilon < 700 else math.inf

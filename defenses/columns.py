@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 8192
+_AT_ONCE = 1 << 24
+"""Numbers that a GPU sorts at once."""
 _SPARSE = 8
 """Mixtures of fewer than one in so many rows are added up row by row."""
 
@@ -29,9 +31,9 @@ def by_column(
     returns `[c]`. This needs memory for a few chunks.
     """
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    mixing = None if weights is None else weights.to(rows.dtype).T
+    mixing = None if weights is None else weights.to(rows).T
     lanes = torch.get_num_threads() if rows.device.type == "cpu" else 1
-    step = _CHUNK * lanes
+    step = _columns_at_once(rows, lanes)
     with ThreadPoolExecutor(lanes) as pool:
         for start in range(0, rows.shape[1], step):
             chunk = rows[:, start : start + step].T
@@ -42,6 +44,13 @@ def by_column(
                 columns = columns @ mixing
             out[start : start + step] = reduce(_ascending(columns, pool))
     return out
+
+
+def _columns_at_once(rows: Tensor, lanes: int) -> int:
+    """How many columns of `rows` `[n, d]` are sorted at once, in so many `lanes` of a CPU."""
+    if rows.device.type == "cpu":
+        return _CHUNK * lanes
+    return max(_CHUNK, _AT_ONCE // max(len(rows), 1))
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
@@ -55,11 +64,17 @@ def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
 
 
 def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
-    """`weights @ rows[keep]`, `[m, d]` in the rows' dtype; no copy of the rows is made."""
-    weights = weights.to(rows.dtype)
+    """`weights @ rows[keep]`, `[m, d]` in the rows' dtype; no copy of the rows is made.
+
+    Weights on the CPU may be sparse, wherever the rows lie: to count on a GPU is to wait for it.
+    """
+    counted = keep is None and weights.device.type == "cpu"
+    if counted and int(weights.count_nonzero()) * _SPARSE < weights.numel():
+        picked: Tensor = torch.sparse.mm(weights.to_sparse().to(rows), rows)
+        return picked
+    weights = weights.to(rows)
     if keep is None:
-        few = int(weights.count_nonzero()) * _SPARSE < weights.numel()
-        return torch.sparse.mm(weights.to_sparse(), rows) if few else weights @ rows
+        return weights @ rows
     out = torch.empty(len(weights), rows.shape[1], dtype=rows.dtype, device=rows.device)
     for start in range(0, rows.shape[1], _CHUNK):
         chunk = rows[:, start : start + _CHUNK]

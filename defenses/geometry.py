@@ -2,7 +2,9 @@
 
 n rows of d numbers enter a rule only by their inner products, an n x n matrix; what the rule then
 chooses are weights on the rows. So rules and pre-aggregators compose on small matrices, whatever d
-is, and the rows are read twice: for the inner products, and for one final product.
+is, and the rows are read twice: for the inner products, and for one final product. Wherever rows
+lie, the small matrices lie on the CPU: a rule looks at what it finds in them step by step, and each
+look at a GPU would wait for it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _CHUNK, _BLOCK = 8192, 40
+_AT_ONCE = 64
+"""Chunks whose products a GPU makes at once."""
 _ROUNDING = 1e-5
 """The rounding of squared norms, in multiples of those about the center; float32 sums err less."""
 _FAR = 100.0
@@ -35,8 +39,6 @@ class Geometry:
 
     rows: int
     """How many rows there are: n."""
-    device: torch.device
-    """Where weights on them belong."""
     products: Callable[[], Tensor]
     """The inner products `[n + 1, n + 1]` that `gram` is."""
     lengths: Callable[[], Tensor] | None = None
@@ -46,11 +48,11 @@ class Geometry:
     def of(cls, rows: Tensor, keep: Tensor | None = None) -> Geometry:
         """The geometry of `rows[keep]`, `[n, d]`."""
         count = len(rows) if keep is None else len(keep)
-        return cls(count, rows.device, partial(_amid, rows, keep), partial(_lengths, rows, keep))
+        return cls(count, partial(_amid, rows, keep), partial(_lengths, rows, keep))
 
     @cached_property
     def gram(self) -> Tensor:
-        """Inner products `[n + 1, n + 1]` float64 about a point near the rows.
+        """Inner products `[n + 1, n + 1]` float64 about a point near the rows, on the CPU.
 
         The last is the origin. As only differences of rows are used, which point it is does not
         matter, but for precision: about a distant one, squared norms drown the distances.
@@ -97,13 +99,13 @@ class Geometry:
 
     def mixed(self, weights: Tensor) -> Geometry:
         """The geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
-        return Geometry(len(weights), self.device, lambda: _mixed(self.gram, weights))
+        return Geometry(len(weights), lambda: _mixed(self.gram, weights))
 
 
 def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Squared norms `[n]` float64 of `rows[keep]`."""
+    """Squared norms `[n]` float64 of `rows[keep]`, on the CPU."""
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return (norms if keep is None else norms[keep]).double().square()
+    return (norms if keep is None else norms[keep]).cpu().double().square()
 
 
 def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
@@ -122,16 +124,16 @@ def _between(gram: Tensor) -> Tensor:
 
 
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Inner products of `rows[keep]` about a point that most of them are near to.
+    """Inner products of `rows[keep]` about a point that most of them are near to, on the CPU.
 
     It starts with the origin. Where most rows are much nearer to one of them than to it, they lie
     far out, and that one is taken instead; where that was an outlier, another, until it is none.
     Hostile rows can hide behind one another, each a thousandth as far out as the one before: so
     often it may take.
     """
-    places = torch.arange(len(rows), device=rows.device) if keep is None else keep
+    places = torch.arange(len(rows)) if keep is None else keep.cpu()
     center = None
-    gram = _about(rows, keep, None)
+    gram = _about(rows, keep, None).cpu()
     for _ in range(len(places)):
         half = len(places) // 2
         near = _between(gram)[:-1, :-1].sort(dim=1).values[:, half]
@@ -140,7 +142,7 @@ def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
         if best == center or typical <= _FAR * near[best]:
             break
         center = best
-        gram = _about(rows, keep, rows[places[center]])
+        gram = _about(rows, keep, rows[places[center]]).cpu()
     return gram
 
 
@@ -152,14 +154,15 @@ def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
-    room = torch.empty(n + 1, _CHUNK, dtype=rows.dtype, device=rows.device)
-    for start in range(0, rows.shape[1], _CHUNK):
-        chunk = rows[:, start : start + _CHUNK]
+    width = _CHUNK if rows.device.type == "cpu" else _CHUNK * _AT_ONCE
+    room = torch.empty(n + 1, min(width, rows.shape[1]), dtype=rows.dtype, device=rows.device)
+    for start in range(0, rows.shape[1], width):
+        chunk = rows[:, start : start + width]
         chunk = chunk if keep is None else chunk[keep]
         if center is None:
             _add_products(gram[:n, :n], chunk)
         else:
-            middle, centered = center[start : start + _CHUNK], room[:, : chunk.shape[1]]
+            middle, centered = center[start : start + width], room[:, : chunk.shape[1]]
             torch.sub(chunk, middle, out=centered[:n])
             torch.neg(middle, out=centered[n])
             _add_products(gram, centered)
@@ -168,7 +171,22 @@ def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
 
 def _add_products(gram: Tensor, chunk: Tensor) -> None:
     """Add the inner products of `chunk` `[m, c]` to `gram` `[m, m]`, on and above its diagonal."""
+    if chunk.device.type != "cpu":
+        gram += batched_products(chunk)
+        return
     m = len(gram)
     block = math.ceil(m / math.ceil(m / _BLOCK)) if m else 1
     for first in range(0, m, block):
         gram[first : first + block, first:] += chunk[first : first + block] @ chunk[first:].T
+
+
+def batched_products(rows: Tensor) -> Tensor:
+    """Inner products `[m, m]` float64 of `rows` `[m, c]`, in as few calls as may be.
+
+    Those of 8192 columns are made at once, and their sums added up in float64.
+    """
+    count = rows.shape[1] // _CHUNK
+    even, rest = rows[:, : count * _CHUNK], rows[:, count * _CHUNK :]
+    chunks = even.view(len(rows), count, _CHUNK).transpose(0, 1)
+    products: Tensor = (chunks @ chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
+    return products + rest @ rest.T

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -34,6 +34,7 @@ T = TypeVar("T")
 _HERE = "127.0.0.1"
 _PATIENCE = timedelta(hours=1)
 """How long ranks wait to meet, and for what one rank does alone: an evaluation, say."""
+_MOST_SAID = 64
 _SPIN = 0.001
 """Seconds for which an exchange is awaited without sleeping, and then between two looks."""
 
@@ -56,7 +57,11 @@ class Ranks(Protocol):
         ...
 
     def reduce(self, total: Tensor) -> Tensor:
-        """The sum of `total`, of any shape, over all ranks."""
+        """The sum of `total`, of any shape, over all ranks; `total` itself may become it."""
+        ...
+
+    def on(self, device: torch.device) -> Ranks:
+        """The same ranks, of which this one trains on `device`. All ask for it, or none."""
         ...
 
     def part(self, length: int) -> slice:
@@ -84,6 +89,9 @@ class Alone:
     def reduce(self, total: Tensor) -> Tensor:
         return total
 
+    def on(self, device: torch.device) -> Alone:
+        return self
+
     def part(self, length: int) -> slice:
         return slice(0, length)
 
@@ -99,7 +107,8 @@ class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
     They count at `store` what is claimed, under the name `group`: a store may outlive a group that
-    failed. `alive` says whether those processes still run whose end this one would see.
+    failed. `alive` says whether those processes still run whose end this one would see. `cards` is
+    the group by which GPUs add up among themselves, where each rank has one of its own.
     """
 
     rank: int
@@ -107,6 +116,7 @@ class Together:
     store: Any
     group: str
     alive: Callable[[], bool]
+    cards: Any = None
     _tasks: Counter[str] = field(default_factory=Counter)
 
     def first(self, act: Callable[[], T]) -> T:
@@ -123,9 +133,18 @@ class Together:
         return result
 
     def reduce(self, total: Tensor) -> Tensor:
-        on_cpu = total.cpu()
-        self._wait(lambda: dist.all_reduce(on_cpu, async_op=True))
-        return on_cpu.to(total.device)
+        by_cards = self.cards is not None and total.is_cuda
+        summed, group = (total, self.cards) if by_cards else (total.cpu(), None)
+        self._wait(lambda: dist.all_reduce(summed, group=group, async_op=True))
+        return summed.to(total.device)
+
+    def on(self, device: torch.device) -> Together:
+        cards = self._gathered(card_of(device))
+        if backend_of(cards) == "gloo":
+            return self
+        torch.cuda.set_device(device)
+        with _rank_lost_on_failure():
+            return replace(self, cards=dist.new_group(backend="nccl", timeout=_PATIENCE))
 
     def part(self, length: int) -> slice:
         return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
@@ -139,6 +158,13 @@ class Together:
     def _next(self, name: str) -> int:
         with _rank_lost_on_failure():
             return int(self.store.add(name, 1)) - 1
+
+    def _gathered(self, text: str) -> list[str]:
+        """What each rank says, up to 64 bytes of it, by their numbers."""
+        texts = torch.zeros(self.count, _MOST_SAID, dtype=torch.uint8)
+        content = text.encode()[:_MOST_SAID].ljust(_MOST_SAID, b"\0")
+        texts[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(texts)]
 
     def _broadcast(self, content: bytes) -> bytes:
         """The `content` of rank 0, on all ranks: its length goes before it."""
@@ -175,13 +201,31 @@ def _rank_lost_on_failure() -> Iterator[None]:
         raise RankLost("another process of this run has died or cannot be reached") from error
 
 
-def refuse_miscounted(ranks: Ranks, times: Tensor) -> None:
-    """Raises `RankLost` unless all that the ranks shared was done once.
+def card_of(device: torch.device) -> str:
+    """What tells the GPU `device` from any other; empty for a CPU, or where NCCL is missing."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return ""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
+    """How ranks with these `cards` add up: all of them alike.
+
+    NCCL wants a card of its own for each rank, and nobody without one.
+
+    >>> backend_of(["a", "b"]), backend_of(["a", "a"]), backend_of(["a", ""])
+    ('nccl', 'gloo', 'gloo')
+    """
+    return "nccl" if all(cards) and len(set(cards)) == len(cards) else "gloo"
+
+
+def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
+    """Raises `RankLost` unless each piece of what the ranks shared was done `expected` times.
 
     `times` says how often this rank did each piece of it. A client that two ranks count moves a sum
     by twice its bound, and where no rank draws the noise there is none.
     """
-    if not bool((ranks.reduce(times) == 1).all()):
+    if not bool((ranks.reduce(times) == expected).all()):
         raise RankLost(
             "the processes of this run did not count every client, or draw all noise, exactly once"
         )

@@ -20,6 +20,17 @@ Indices = NDArray[np.int64]
 """Numbers of clients or of examples `[n]`."""
 
 
+_AT_ONCE = 1 << 20
+"""Numbers that are looked at at once."""
+
+
+def all_finite(numbers: Tensor) -> bool:
+    """Whether all `numbers`, of any shape, are finite: of many, a few are looked at at once."""
+    flat = numbers.reshape(-1)
+    parts = torch.split(flat, _AT_ONCE) if len(flat) else ()
+    return all(bool(part.isfinite().all()) for part in parts)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The named parts of a row, in order: `(("delta", d), ("weight", 1))`."""

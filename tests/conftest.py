@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from devices import require_device
 from spelling import asked_in_every_spelling
 
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30
@@ -30,3 +31,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def every_spelling(monkeypatch):
     """Whatever a test plans is refused or not, however its parts are spelt."""
     asked_in_every_spelling(monkeypatch)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    """The CPU, and a GPU where there is one: what a test gets by this name runs on each."""
+    return require_device(request.param)

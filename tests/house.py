@@ -30,6 +30,13 @@ class Function:
     branches: int
 
 
+def written_pages() -> list[Path]:
+    """The pages that this repository writes; an environment beside them has others."""
+    rooms = (*PACKAGES, "experiments", "tests", "docs")
+    readmes = [page for room in rooms for page in (ROOT / room).glob("**/README.md")]
+    return [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *readmes]
+
+
 def modules(package: str) -> dict[str, Path]:
     """All modules of `package` by dotted name; a folder's `__init__` has the folder's."""
     names = {}

@@ -22,6 +22,7 @@ from house import (
     modules,
     twice,
     undocumented,
+    written_pages,
 )
 
 import privfed
@@ -68,10 +69,9 @@ def test_a_public_name_is_defined_once():
 
 def test_words_point_to_what_is_there():
     """Modules and names in backticks, in docstrings and pages."""
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/**/README.md")]
     sources = [path for package in PACKAGES for path in modules(package).values()]
     gone = set()
-    for path in (*pages, *sources):
+    for path in (*written_pages(), *sources):
         for name in re.findall(r"`((?:accounting|privfed)(?:\.\w+)+)`", path.read_text("utf-8")):
             if not (name.endswith(".json") or _is_there(name)):
                 gone.add((str(path.relative_to(ROOT)), name))
@@ -79,9 +79,8 @@ def test_words_point_to_what_is_there():
 
 
 def test_pages_point_to_files_that_are_there():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/**/README.md")]
     gone = set()
-    for page in pages:
+    for page in written_pages():
         text = page.read_text("utf-8")
         links = [page.parent / unquote(link) for link in re.findall(r"\]\(([^)#:]+\.\w+)\)", text)]
         paths = re.findall(r"`((?:privfed|tests|experiments)/[\w/]+\.(?:py|md))`", text)

@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from typing import TYPE_CHECKING
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
+
+if TYPE_CHECKING:
+    import mpmath
 
 _DIFFERENCES = 256
 """The last term with central moments; beyond it stands the theorem's simpler bound of a term."""
@@ -72,6 +75,8 @@ def _log_central(z: float) -> NDArray[np.float64]:
     left over from terms of up to 2^l M(l); where M grows faster than l^l its largest term is all
     that is left. That many digits are added.
     """
+    import mpmath  # every other draw is accounted for without
+
     count = _DIFFERENCES + 2
     lost = count * (0.31 + max(math.log10(z), 0.0))
     lost += min(0.22 * count**2 / z**2, count * math.log10(count))
@@ -90,7 +95,8 @@ def _moments(step: mpmath.mpf, count: int) -> list[mpmath.mpf]:
     `step` is exp(1 / z^2), and M(x + 1) = M(x) step^x: a product costs a hundredth of an
     exponential at so many digits.
     """
-    moments, growth = [mpmath.mpf(1)], mpmath.mpf(1)
+    growth = step**0
+    moments = [growth]
     for _ in range(count):
         moments.append(moments[-1] * growth)
         growth *= step

@@ -55,5 +55,4 @@ class Bucketing(PreAggregator):
         dealt = torch.randperm(n, generator=generator)
         weights = torch.zeros(self.left(n), n, dtype=torch.float64)
         weights[torch.arange(n) // self.bucket_size, dealt] = 1.0
-        weights /= weights.sum(dim=1, keepdim=True)
-        return weights.to(geometry.device)
+        return weights / weights.sum(dim=1, keepdim=True)

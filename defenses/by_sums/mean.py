@@ -44,4 +44,4 @@ class Mean(SumRule, WeightRule):
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         n = geometry.rows
-        return torch.full((n,), 1 / n, dtype=torch.float64, device=geometry.device)
+        return torch.full((n,), 1 / n, dtype=torch.float64)

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from defenses.columns import product
 
+_AT_ONCE = 8
+"""Rows whose ways from a center a GPU holds at once."""
+
 
 def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Each row's way from `center`, clipped to `radius`, and what part of it that is.
@@ -26,7 +29,7 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     part = (radius / norms).clamp(max=1.0).nan_to_num(nan=1.0)  # a row at the center: 0/0
     part = torch.where(norms.isfinite(), part, 0.0)
     away *= part
-    away[~norms.isfinite().squeeze(1)] = 0.0  # not 0 times infinity
+    away.masked_fill_(~norms.isfinite(), 0.0)  # not 0 times infinity
     return away, part
 
 
@@ -44,6 +47,8 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
         weights = radius / norms.clamp(min=radius) / len(rows)
         keep = None if bool(norms.isfinite().all()) else norms.isfinite().nonzero().squeeze(1)
         return product(weights[None] if keep is None else weights[None, keep], rows, keep)[0]
+    if rows.device.type != "cpu":
+        return mean_of_blocks(rows, center, radius)
     ways, away = torch.zeros_like(center), torch.empty_like(center)
     for row in rows:
         torch.sub(row, center, out=away)
@@ -51,3 +56,9 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
         if math.isfinite(norm):
             ways.add_(away, alpha=radius / max(norm, radius))
     return ways / len(rows)
+
+
+def mean_of_blocks(rows: Tensor, center: Tensor, radius: float) -> Tensor:
+    """`mean_pull` of a few rows at once, on a GPU: to look at each norm is to wait for each."""
+    ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _AT_ONCE))
+    return sum(ways, torch.zeros_like(center)) / len(rows)

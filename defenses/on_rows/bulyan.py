@@ -38,7 +38,7 @@ class Bulyan(WeightRule):
         while len(picked) < geometry.rows - 2 * byzantine:
             among = distances[left][:, left]
             picked.append(left.pop(int(krum_scores(among, byzantine).argmin())))
-        return torch.eye(geometry.rows, dtype=distances.dtype, device=distances.device)[picked]
+        return torch.eye(geometry.rows, dtype=distances.dtype)[picked]
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
         return mean_nearest(ordered, ordered.shape[1] - 2 * byzantine)

@@ -39,9 +39,9 @@ class MinimumDiameter(WeightRule):
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         distances = geometry.distances()
-        closest = closest_together(distances.cpu().numpy(), byzantine, self.search)
+        closest = closest_together(distances.numpy(), byzantine, self.search)
         weights = distances.new_zeros(geometry.rows)
-        weights[torch.from_numpy(closest).to(weights.device)] = 1 / len(closest)
+        weights[torch.from_numpy(closest)] = 1 / len(closest)
         return weights
 
 

@@ -51,9 +51,9 @@ class SmallestEigenvalue(WeightRule):
         return 4 * byzantine / (n - byzantine) * (1 + byzantine / (n - 2 * byzantine)) ** 2
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
-        least = _varying_least(geometry.gram[:-1, :-1].cpu(), byzantine)
+        least = _varying_least(geometry.gram[:-1, :-1], byzantine)
         weights = geometry.gram.new_zeros(geometry.rows)
-        weights[least.to(weights.device)] = 1 / len(least)
+        weights[least] = 1 / len(least)
         return weights
 
 

@@ -16,11 +16,14 @@ from pathlib import Path
 
 from experiments.benchmarks import noise
 from experiments.benchmarks.peers.environments import DEFAULT, ROOT
+from experiments.benchmarks.pictures import draw_all
 
 RESULTS = Path(__file__).parent / "results"
 SHORT: dict[str, list[str]] = {
     "rounds": ["--repeats", "3"],
     "scaling": ["--repeats", "9"],
+    "scale.bottlenecks": ["--clients", "100000", "--parameters", "1e7"],
+    "scale.reading_ahead": ["--clients", "50000", "--turns", "5"],
     "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
     "device": ["--repeats", "5"],
@@ -79,9 +82,12 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     today, machine = date.today().isoformat(), noise.machine()
-    more = {"scaling": ["--out", str(asked.out / f"{today}-growth.svg")]}
+    table = asked.out / f"{today}.csv"
+    table.unlink(missing_ok=True)  # of an earlier try today
+    more = {name: ["--table", str(table)] for name in ("rounds", "scaling")}
     if asked.peers:
-        more |= {name: ["--peers", str(asked.peers)] for name in ("rounds", "secure_sums")}
+        for name in ("rounds", "secure_sums"):
+            more[name] = [*more.get(name, []), "--peers", str(asked.peers)]
     spread: list[float] = []
     finished: list[Report] = []
     path = asked.out / f"{today}.md"
@@ -90,6 +96,8 @@ def main() -> None:
         finished.append(report)
         path.write_text(written(today, machine, spread, finished), "utf-8")  # so far
     print(f"written to {path}")
+    for picture in draw_all(table) if table.exists() else ():
+        print(f"drawn: {picture}")
     if any(each.code for each in finished):
         raise SystemExit(1)
 

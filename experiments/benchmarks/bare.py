@@ -9,9 +9,9 @@ import math
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from experiments.benchmarks.task import Task
+from experiments.benchmarks.task import Task, mean_loss
 
 
 class BareLoop:
@@ -21,7 +21,7 @@ class BareLoop:
         self.task, self.threads = task, threads
         self.clip = task.clip if private else math.inf
         self.noise = task.noise_multiplier * task.clip if private else 0.0
-        self.module = task.model()
+        self.module = task.module()
         self.clients = [task.examples(client) for client in range(len(task.offsets) - 1)]
         self.params: list[Tensor] = list(self.module.parameters())
         self.model = [p.detach().clone() for p in self.params]
@@ -60,7 +60,7 @@ class BareLoop:
 
     def _train(self, x: Tensor, y: Tensor) -> None:
         for batch in torch.split(torch.randperm(len(y)), self.task.batch_size):
-            loss = nn.functional.cross_entropy(self.module(x[batch]), y[batch])
+            loss = mean_loss(self.module(x[batch]), y[batch])
             gradients = torch.autograd.grad(loss, self.params)
             with torch.no_grad():
                 torch._foreach_add_(self.params, gradients, alpha=-self.task.lr)

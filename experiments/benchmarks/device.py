@@ -3,10 +3,11 @@
     python -m experiments.benchmarks.device                  # a GPU where there is one
     python -m experiments.benchmarks.device --device cpu
 
-A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters. What the
-device can do is measured beside it: a large matrix product, and a copy in memory. A local step
-needs at least its products, and to read and write the model once: the shares printed are of that
-least work, so what is moved or computed twice counts against them.
+A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters; many
+clients at once train a CNN and a transformer (`device_clients`); and a server works on rows
+(`device_rules`). What the device can do is measured in the same run: a large matrix product, and a
+copy in memory. A local step needs at least its products, and to read and write the model once: the
+shares printed are of that least work, so what is moved or computed twice counts against them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks import noise
+from experiments.benchmarks.device_clients import CLIENTS, NETWORKS, many_clients
+from experiments.benchmarks.device_rules import ROWS, rounds, server_work, timer
 from experiments.benchmarks.workloads import LOGISTIC, Workload
 from privfed.local.trainer import Way
 from privfed.memory import keep_freed
@@ -106,42 +109,98 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tuple[Table, float]:
+    """A cohort of 100 by the size of its model, and the least ratio."""
+    title = f"ms of a cohort of {COHORT}, {STEPS} steps of {BATCH}"
+    table = _table(
+        title, ("parameters", "by", "stacked", "one by one", "ratio", "arithmetic", "memory")
+    )
+    slowest, steps = float("inf"), COHORT * STEPS
+    for hidden in HIDDEN:
+        setup, stacked, looped = both(hidden, asked.device, asked.threads, asked.repeats)
+        d = len(setup.network.initial_params)
+        shares = (
+            steps * BATCH * products(hidden) / stacked / limits[0],
+            steps * 8 * d / stacked / limits[1],
+        )
+        slowest = min(slowest, looped / stacked)
+        times = (f"{1e3 * taken:.2f}" for taken in (stacked, looped))
+        ratio = f"{looped / stacked:.1f}"
+        table.add_row(f"{d:,}", str(setup.speed.chunk), *times, ratio, *map(percent, shares))
+    return table, slowest
+
+
+def clients_table(asked: argparse.Namespace, arithmetic: float) -> tuple[Table, float]:
+    """Many clients at once, and the best ratio of the network that gains least."""
+    columns = ("network", "clients", "ms, stacked", "ms, one by one", "ratio", "arithmetic")
+    table = _table("clients at once", (*columns, "MB a client"))
+    kind, ratios = torch.device(asked.device).type, []
+    for work in NETWORKS:
+        counted = many_clients(work, asked.device, asked.clients or CLIENTS[kind], asked.repeats)
+        ratios.append(max(many.ratio for many in counted))
+        for many in counted:
+            share = many.operations * many.clients / many.stacked / arithmetic
+            times = (1e3 * many.stacked, 1e3 * many.alone * many.clients)
+            cells = (*(f"{taken:.1f}" for taken in times), f"{many.ratio:.1f}", percent(share))
+            held = f"{many.held / 1e6:.1f}" if many.held else "-"
+            table.add_row(work.name, f"{many.clients:,}", *cells, held)
+    return table, min(ratios)
+
+
+def server_table(asked: argparse.Namespace, memory: float) -> Table:
+    """Rules, clips, noise and masks."""
+    device = torch.device(asked.device)
+    shape = ROWS[device.type]
+    table = _table(f"{shape[0]} rows of {shape[1]:,}, and rounds", ("work", "ms", "memory", "aim"))
+    timed = timer(lambda: _wait(device), asked.repeats)
+    for work in (*server_work(device, timed, shape), *rounds(asked.device, asked.repeats)):
+        share = percent(work.least / work.seconds / memory) if work.least else "-"
+        aim = f"{1e3 * work.aim:.0f}" if work.aim and device.type == "cuda" else "-"
+        table.add_row(work.name, f"{1e3 * work.seconds:.2f}", share, aim)
+    return table
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    return table
+
+
+def percent(share: float) -> str:
+    """A share in per cent.
+
+    >>> percent(0.123)
+    '12.3 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clients", type=int, nargs="*", help="how many are stacked")
     asked = parser.parse_args()
     keep_freed()  # as a run does
     device, console = torch.device(asked.device), Console(width=110)
     torch.set_num_threads(asked.threads)
-    arithmetic, memory = limits(device, asked.repeats)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    table = Table(title=f"{name}: ms of a cohort of {COHORT}, {STEPS} steps of {BATCH}")
-    for column in ("parameters", "by", "stacked", "one by one", "ratio", "arithmetic", "memory"):
-        table.add_column(column, justify="right")
-    slowest = float("inf")
-    for hidden in HIDDEN:
-        setup, stacked, looped = both(hidden, asked.device, asked.threads, asked.repeats)
-        d = len(setup.network.initial_params)
-        steps = COHORT * STEPS
-        used = steps * BATCH * products(hidden) / stacked / arithmetic
-        moved = steps * 8 * d / stacked / memory
-        slowest = min(slowest, looped / stacked)
-        table.add_row(
-            f"{d:,}",
-            str(setup.speed.chunk),
-            *(f"{1e3 * taken:.2f}" for taken in (stacked, looped)),
-            f"{looped / stacked:.1f}",
-            *(f"{100 * share:.1f} %" for share in (used, moved)),
-        )
-    console.print(table)
+    measured = limits(device, asked.repeats)
+    card = device.type == "cuda"
+    console.print(torch.cuda.get_device_name(device) if card else "no accelerator: CPU")
     console.print(
-        f"the device: {arithmetic / 1e9:,.0f} GFLOP/s (float32 product), {memory / 1e9:,.0f} GB/s "
-        f"(copy); {asked.threads} thread{'s' * (asked.threads > 1)}"
+        f"the device: {measured[0] / 1e9:,.0f} GFLOP/s (float32 product), {measured[1] / 1e9:,.0f} "
+        f"GB/s (copy); {asked.threads} thread{'s' * (asked.threads > 1)}"
     )
-    aim = f" (aim on a GPU: {AIM:.0f})" if device.type == "cuda" else ""
-    console.print(f"stacked is at least {slowest:.1f} x as fast as one by one{aim}")
+    table, slowest = stacked_table(asked, measured)
+    console.print(table)
+    console.print(f"stacked is at least {slowest:.1f} x as fast as one by one")
+    table, ratio = clients_table(asked, measured[0])
+    console.print(table)
+    aim = f" (aim on a GPU: {AIM:.0f})" if card else ""
+    console.print(f"at its best number of clients each network is {ratio:.1f} x as fast{aim}")
+    console.print(server_table(asked, measured[1]))
     console.print(noise.machine())
 
 

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.rounds --peers          # installs the peers from PyPI
 
-Two workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise
+Four workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise
 of the machine meets all. Before, all train the same cohorts in whole-client batches without noise,
 where nothing is random: equal losses show that the arithmetic is the same. Privfed's rounds are a
 run's, charged and stored durably; the others keep nothing.
@@ -15,7 +15,7 @@ import math
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,11 +25,13 @@ from rich.table import Table
 
 from experiments.benchmarks import noise
 from experiments.benchmarks.bare import BareLoop
+from experiments.benchmarks.measured import Measured, add_rows
 from experiments.benchmarks.peers.environments import DEFAULT, PEERS, Environment, Unavailable
 from experiments.benchmarks.running import Running
 from experiments.benchmarks.task import Task
 from experiments.benchmarks.together import played
 from experiments.benchmarks.workloads import NO_DP, WORKLOADS, Workload, task
+from privfed.memory import keep_freed
 
 WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
 """Nothing random: every client's examples in one batch, and no noise."""
@@ -59,6 +61,11 @@ class Way:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
+    def measured(self, workload: Workload) -> Measured:
+        """What it took, as a row of the table."""
+        work = f"{workload.name}, cohort {workload.cohort}"
+        return Measured.of("rounds", work, self.name, self.setting, self.private, self.seconds)
+
     @property
     def setting(self) -> str:
         """The cores it uses."""
@@ -72,10 +79,10 @@ def losses(workload: Workload, peers: list[Environment]) -> dict[str, float]:
     bare = BareLoop(work, private=False, threads=1)
     bare.go(EQUAL)
     losses = {BARE: bare.loss()}
-    for trainer in ("stacked", "loop"):
+    for trainer in workload.trainers:
         with Running(workload.setup(*WHOLE, f"run.trainer={trainer}")) as run:
             run.go(EQUAL)
-            module = work.model()
+            module = work.module()
             torch.nn.utils.vector_to_parameters(run.state.params, module.parameters())
             losses[f"privfed {trainer}"] = work.loss(module)
     for peer in peers:
@@ -96,9 +103,9 @@ def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -
     ways = [
         privfed_way(" auto"),
         privfed_way(" auto", *NO_DP, private=False),
-        privfed_way("", "run.trainer=stacked"),
-        privfed_way("", "run.trainer=loop"),
+        *(privfed_way("", f"run.trainer={trainer}") for trainer in workload.trainers),
         privfed_way(" mixed precision", "run.precision=mixed"),
+        privfed_way(" precision fast", "run.precision=fast"),
     ]
     bare = ((private, BareLoop(work, private, threads)) for private in (True, False))
     return [*ways, *(Way(BARE, threads, private, loop.go) for private, loop in bare)]
@@ -115,7 +122,8 @@ def by_workers(workload: Workload, workers: int, stack: ExitStack) -> list[Way]:
 
         return Way("privfed auto", 1, private, go, workers)
 
-    return [way(private=True), way(*NO_DP, private=False)]
+    fast = replace(way("run.precision=fast", private=True), name="privfed precision fast")
+    return [way(private=True), way(*NO_DP, private=False), fast]
 
 
 def timed(
@@ -173,8 +181,8 @@ def fastest(ways: list[Way], name: str, private: bool = True) -> Way:
 
 def verdicts(workload: Workload, ways: list[Way]) -> list[str]:
     """What was aimed at, and what came out: each framework at its own best threads."""
-    ours = fastest(ways, "privfed auto")
-    lines = []
+    ours, quick = fastest(ways, "privfed auto"), fastest(ways, "privfed precision fast")
+    lines = [f"precision fast: {ours.median / quick.median:.2f} x as fast as full precision"]
     for name in (BARE, *(peer.name for peer in PEERS)):
         if not any(way.name == name for way in ways):
             continue
@@ -204,6 +212,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--workloads", nargs="*", default=[w.name for w in WORKLOADS])
+    parser.add_argument("--table", type=Path, help="add what was measured to this table (.csv)")
     parser.add_argument(
         "--peers",
         nargs="?",
@@ -213,6 +222,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     console = Console(width=110)
+    keep_freed()  # as `privfed train` does; the bare loop gains by it, too
     peers = []
     for peer in PEERS if asked.peers else ():
         try:
@@ -229,6 +239,8 @@ def main() -> None:
             console.print(f"  {name:<20} {loss:.7f}")
         ways, spread, starts = timed(workload, peers, workload.rounds, asked.repeats, asked.threads)
         show(console, workload, ways)
+        if asked.table:
+            add_rows(asked.table, (way.measured(workload) for way in ways))
         for line in verdicts(workload, ways):
             console.print(line)
         for name, start in starts.items():

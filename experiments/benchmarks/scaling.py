@@ -1,10 +1,10 @@
 """How privfed's rounds grow: time with the cohort, with local steps and with the model; memory.
 
-    python -m experiments.benchmarks.scaling --out growth.svg
+    python -m experiments.benchmarks.scaling --table growth.csv
 
 Time has to be linear in the cohort and in local steps, with any number of clients in the
 population; memory flat in the cohort, measured each in a process of its own. Then a population of a
-million clients, and how long `privfed train` takes to its first round.
+million clients.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks import memory, noise
-from experiments.benchmarks.growth import Growth, draw, rounded
+from experiments.benchmarks.growth import Growth, rounded
+from experiments.benchmarks.measured import Measured, add_rows
 from experiments.benchmarks.running import Running
 from experiments.benchmarks.workloads import LOGISTIC, MANY, Workload
 from privfed.streams import Streams
@@ -62,6 +60,14 @@ def grown(what: str, points: list[tuple[float, Workload]], repeats: int) -> Grow
     return Growth(what, tuple(x for x, _ in points), low, middle, high)
 
 
+def rows_of(growth: Growth) -> Iterator[Measured]:
+    """What was measured, as rows of the table."""
+    times = zip(growth.xs, growth.low, growth.seconds, growth.high, strict=True)
+    for x, low, middle, high in times:
+        way, setting = "privfed", "1 process of 1"
+        yield Measured("scaling", growth.what, way, setting, True, x, low, middle, high)
+
+
 def memory_of(cohort: int, clients: int) -> tuple[float, float]:
     """MB that this process held before and at most in two rounds of a model of 36,362 numbers."""
     work = MLP.with_(f"data.clients={clients}", f"cohort.size={cohort}", "model.hidden=[512]")
@@ -95,28 +101,12 @@ def crowd(clients: int, draws: int) -> tuple[float, float, float]:
         return ready, statistics.median(times), statistics.median(run.go(draws))
 
 
-def first_round() -> tuple[float, float, float]:
-    """Seconds of the default `privfed train` with one round: to its first round, and in all.
-
-    The ledger is last written when that round is charged. Third, seconds of importing what no run
-    can do without.
-    """
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "privfed", "train", "--set", "run.rounds=1"]
-        began = time.time()
-        subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
-        ended, charged = time.time(), (out / "ledger.jsonl").stat().st_mtime
-        subprocess.run([sys.executable, "-c", "import torch, dp_accounting"], check=True)
-        return charged - began, ended - began, time.time() - ended
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--clients", type=int, default=1_000_000, help="of the large population")
     parser.add_argument("--largest", type=int, default=10_000, help="the largest cohort, of memory")
-    parser.add_argument("--out", type=Path, help="draw the growth here (.svg)")
+    parser.add_argument("--table", type=Path, help="add how time grows to this table (.csv)")
     asked = parser.parse_args()
     console, spread = Console(width=110), [noise.reference()]
     growths = []
@@ -137,8 +127,8 @@ def main() -> None:
         cells = rounded(1e3 * line.slope), f"{100 * line.deviation:.0f} %", f"{line.exponent:.2f}"
         table.add_row(growth.what, places, times, *cells)
     console.print(table)
-    if asked.out:
-        draw(growths, asked.out)
+    if asked.table:
+        add_rows(asked.table, (row for growth in growths for row in rows_of(growth)))
     held = {n: apart(n, CLIENTS) for n in (100, 1000, asked.largest)}
     listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
     ratio, rows = held[asked.largest][1] / held[100][1], asked.largest * 36_362 * 4 / 1e6
@@ -148,12 +138,6 @@ def main() -> None:
     console.print(
         f"{asked.clients:,} clients: set up in {ready:.1f} s, a cohort of 100 drawn in "
         f"{1e3 * drawn:.1f} ms, a round takes {1e3 * round_:.1f} ms"
-    )
-    starts = [first_round() for _ in range(5)]
-    charged, train_all, imports = (statistics.median(times) for times in zip(*starts, strict=True))
-    console.print(
-        f"`privfed train`: {charged:.2f} s to the first round (aim: 3), {train_all:.2f} s with one "
-        f"in all; importing torch and dp-accounting alone takes {imports:.2f} s"
     )
     spread.append(noise.reference())
     console.print(f"{noise.machine()}; {noise.spread(spread)}")

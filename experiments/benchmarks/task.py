@@ -5,6 +5,7 @@ Imports nothing of privfed: peers run this in environments that have not got it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,16 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from experiments.benchmarks.characters import CausalTransformer, Recurrent
+
 
 @dataclass(frozen=True)
 class Task:
     """Client k owns rows `offsets[k]:offsets[k + 1]` of x and y; `cohorts` `[rounds, n]` take part.
 
-    `start` `[d]` is the model's flat vector at the start. A `clip` of 0 means no privacy.
+    x are numbers, or tokens `[N, T]` with y `[N, T]`. `model` names one of `MODELS`, with `width`
+    outputs; `start` `[d]` is its flat vector at the start. A `clip` of 0 means no privacy.
     """
 
     name: str
-    x: NDArray[np.float32]
+    model: str
+    width: int
+    x: NDArray[np.float32] | NDArray[np.int64]
     y: NDArray[np.int64]
     offsets: NDArray[np.int64]
     cohorts: NDArray[np.int64]
@@ -46,11 +52,9 @@ class Task:
         place = slice(self.offsets[client], self.offsets[client + 1])
         return torch.from_numpy(self.x[place]), torch.from_numpy(self.y[place])
 
-    def model(self) -> nn.Module:
-        """The module at the start."""
-        features, classes = self.x.shape[1:], int(self.y.max()) + 1
-        build = convolutional if len(features) == 3 else logistic
-        module = build(features, classes)
+    def module(self) -> nn.Module:
+        """The model at the start."""
+        module = MODELS[self.model](self.x.shape[1:], self.width)
         nn.utils.vector_to_parameters(torch.tensor(self.start), module.parameters())
         return module
 
@@ -59,10 +63,15 @@ class Task:
         x, y = torch.from_numpy(self.x), torch.from_numpy(self.y)
         with torch.no_grad():
             pieces = [
-                nn.functional.cross_entropy(module(a), b, reduction="sum").double()
+                mean_loss(module(a), b).double() * len(b)
                 for a, b in zip(torch.split(x, 1000), torch.split(y, 1000), strict=True)
             ]
         return float(sum(pieces)) / len(y)
+
+
+def mean_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """The mean cross-entropy of outputs `[B, *positions, width]`, over examples and positions."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten())
 
 
 def logistic(features: tuple[int, ...], width: int) -> nn.Module:
@@ -88,3 +97,12 @@ def convolutional(features: tuple[int, ...], width: int) -> nn.Module:
         nn.ReLU(),
         nn.Linear(128, width),
     )
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "logistic": logistic,
+    "convolutional": convolutional,
+    "transformer": CausalTransformer,
+    "recurrent": Recurrent,
+}
+"""Of the shape of an example and the number of outputs, by name."""

@@ -1,4 +1,4 @@
-"""The work that rounds are timed on: a small convex model, and a network of 421,642 parameters."""
+"""The work that rounds are timed on: a small convex model, networks for images and characters."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from privfed.run.setup import Setup
 from privfed.streams import Streams
 
 SIDE, CLASSES = 28, 10
+CHARACTERS = "experiments.benchmarks.made_up_text:Characters"
 NO_DP = ("privacy.mechanism=none", "aggregation.weights=uniform")
 SAME_FOR_ALL = (
     "run.rounds=9999",
@@ -35,17 +36,26 @@ SAME_FOR_ALL = (
 class Workload:
     """A task by name: overrides of the default run, and the rounds that one timing takes.
 
-    `workers`: as many processes are tried, too.
+    `model` names it in `task.MODELS`. `workers`: as many processes are tried, too. `trainers` are
+    the ways in which it can be trained.
     """
 
     name: str
     settings: tuple[str, ...]
     rounds: int
     workers: tuple[int, ...] = ()
+    model: str = "logistic"
+    trainers: tuple[str, ...] = ("stacked", "loop")
 
     def setup(self, *overrides: str) -> Setup:
         """The run of this work, ready to start."""
         return prepare(load(None, (*SAME_FOR_ALL, *self.settings, *overrides)))
+
+    @property
+    def cohort(self) -> int:
+        """How many clients take part in a round."""
+        sizes = [text for text in self.settings if text.startswith("cohort.size=")]
+        return int(sizes[-1].partition("=")[2])
 
     def with_(self, *settings: str) -> Workload:
         return replace(self, settings=(*self.settings, *settings))
@@ -75,8 +85,36 @@ CNN = Workload(
     ),
     3,
     workers=(2,),
+    model="convolutional",
 )
-WORKLOADS = (LOGISTIC, CNN)
+TRANSFORMER = Workload(
+    "transformer",
+    (
+        f"data.source={CHARACTERS}",
+        "model.name=experiments.benchmarks.characters:CausalTransformer",
+        "data.clients=200",
+        "cohort.size=50",
+        "client.lr=0.5",
+    ),
+    3,
+    workers=(2,),
+    model="transformer",
+)
+LSTM = Workload(
+    "LSTM",
+    (
+        f"data.source={CHARACTERS}",
+        "model.name=experiments.benchmarks.characters:Recurrent",
+        "data.clients=200",
+        "cohort.size=50",
+        "client.lr=0.5",
+    ),
+    3,
+    workers=(2,),
+    model="recurrent",
+    trainers=("loop",),
+)
+WORKLOADS = (LOGISTIC, CNN, TRANSFORMER, LSTM)
 MANY = Workload(
     "many",
     (f"data.source={__name__}:Many", "cohort.sampler=poisson", "cohort.size=100"),
@@ -164,6 +202,8 @@ def task(workload: Workload, rounds: int, *overrides: str) -> Task:
         raise TypeError("these examples are mapped from a file; benchmarks hold theirs in memory")
     return Task(
         workload.name,
+        workload.model,
+        setup.network.loss.width(examples),
         examples.x.numpy(),
         examples.y.numpy(),
         setup.federation.offsets,

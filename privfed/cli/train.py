@@ -15,7 +15,6 @@ from privfed.cli.answering import print_json, quotes_on_request
 from privfed.cli.options import DIRECTORY, JSON_AT_THE_END, OPTIONAL_RUN_FILE, OVERRIDES
 from privfed.errors import Broken, RankLost, Refused
 from privfed.failures import STOPPED_AT_BUDGET, report_error
-from privfed.store.folders import new_folder
 
 if TYPE_CHECKING:
     from privfed.config.config import Config
@@ -43,6 +42,8 @@ def train_command(
         raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
     if out:
         _refuse_taken(out)
+    from privfed.store.folders import new_folder
+
     directory = resume or out or new_folder()
     try:
         from privfed.report.console import console

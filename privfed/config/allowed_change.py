@@ -11,7 +11,7 @@ from privfed.errors import Refused
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
     """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
-    for key, unset in (("trainer", "auto"), ("chunk", 0)):
+    for key, unset in (("trainer", "auto"), ("chunk", 0), ("precision", "fast")):
         if getattr(wanted.run, key) == unset:
             wanted = wanted.with_run(**{key: getattr(stored.run, key)})
     wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)

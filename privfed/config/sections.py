@@ -41,10 +41,12 @@ class Run(Part):
     """"stacked": all models of a chunk as one computation. "loop": one after the other. "auto":
     what is faster, as measured when the run starts."""
     chunk: int = Field(0, ge=0)
-    """How many clients are trained together; 0: measured when the run starts."""
-    precision: Literal["full", "mixed"] = "full"
-    """Of local steps: "mixed" computes them in bfloat16 where that is safe, and nothing else
-    (`privfed.models.precision`)."""
+    """How many clients are trained together, or as many of them as a GPU's memory holds; 0:
+    measured when the run starts."""
+    precision: Literal["full", "mixed", "fast"] = "full"
+    """Of local steps: "mixed" computes them in bfloat16 where that is safe and pays, and nothing
+    else (`privfed.models.precision`). "fast": "mixed" where that is faster, as measured when the
+    run starts."""
     evaluate_every: int = Field(5, ge=1)
     """The model is scored after every so many rounds, and after the last."""
     simulation_metrics: bool = False

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from privfed.data.federation import Federation
+from privfed.data.mapped import Mapped
+from privfed.errors import ran_out_of_memory
 from privfed.local.batches import steps
 from privfed.local.byzantine import Attackers
 from privfed.local.client_measures import ClientMeasures
 from privfed.local.exchange import Broadcast, Chunk, Exchange
 from privfed.local.objective import ClientState
 from privfed.local.personal import personalises
+from privfed.local.reading import as_read, read_ahead
 from privfed.local.silos import PrivateSilos
 from privfed.local.trainer import LocalTrainer
 from privfed.ranks import Alone, Ranks, refuse_miscounted
@@ -24,6 +28,9 @@ from privfed.sampling.cohort import Cohort
 from privfed.schedules import CONSTANT, Schedule
 from privfed.streams import Keys, Streams, coins, uniforms
 from privfed.vector import Indices
+
+FEWEST_EPOCHS = 2
+"""Local epochs from which on examples are read ahead."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,12 @@ class LocalExecutor:
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         times = torch.zeros(len(cohort.clients), dtype=torch.int64)
-        for chunk in self._answers(exchange, cohort):
+
+        def counted(chunk: Chunk) -> Chunk:
             times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
-            yield chunk
+            return chunk
+
+        yield from map(counted, self._answers(exchange, cohort))
         refuse_miscounted(self.ranks, times)
 
     def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
@@ -116,15 +126,67 @@ class LocalExecutor:
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
         """Answers of clients `ids` as `trainer` has their examples."""
-        for chunk in self._chunks_of(ids, f"{cohort.round}/{exchange.task}"):
-            who = self.trainer.federation.identify(chunk)
-            keys = self.streams.at("shuffle", cohort.round, who)
-            if exchange.task == "gradient":
-                gradients = trainer.gradients(chunk, exchange.broadcast["params"], keys)
-                rows = exchange.scale * gradients
-            else:
-                rows = self._train(trainer, chunk, exchange, keys, cohort.round)
-            yield Chunk(chunk, rows, self._weights(chunk).to(rows))
+        chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
+        for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
+            holding = replace(trainer, federation=federation)
+            yield from self._in_memory(exchange, holding, chunk, mine, cohort.round)
+
+    def _in_memory(
+        self,
+        exchange: Exchange,
+        trainer: LocalTrainer,
+        chunk: Indices,
+        ids: Indices,
+        round: int,
+    ) -> Iterator[Chunk]:
+        """`_answer`, or answers of halves of the clients where memory does not suffice.
+
+        The round was charged, so it goes on. A row is a function of its client and the model alone,
+        whoever else is in a chunk, and nothing of the first try was seen or kept. Silos are charged
+        as they train, and alone anyway.
+        """
+        answer = None
+        try:
+            answer = self._answer(exchange, trainer, chunk, ids, round)
+        except RuntimeError as error:
+            if len(ids) == 1 or self.silos or not ran_out_of_memory(error):
+                raise
+        if answer is not None:
+            yield answer
+            return
+        halves = zip(np.array_split(chunk, 2), np.array_split(ids, 2), strict=True)
+        for half, places in halves:  # by now the first try holds no memory
+            yield from self._in_memory(exchange, trainer, half, places, round)
+
+    def _answer(
+        self,
+        exchange: Exchange,
+        trainer: LocalTrainer,
+        chunk: Indices,
+        ids: Indices,
+        round: int,
+    ) -> Chunk:
+        """The answer of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`."""
+        keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
+        if exchange.task == "gradient":
+            gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
+            rows = exchange.scale * gradients
+        else:
+            rows = self._train(trainer, ids, chunk, exchange, keys, round)
+        return Chunk(chunk, rows, self._weights(chunk).to(rows))
+
+    def _with_examples(
+        self, federation: Federation, chunks: Iterator[Indices]
+    ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
+        """Each of `chunks` of clients, with a population that holds them, and their places there.
+
+        Examples in files are read ahead where clients go over them several times: for one epoch it
+        is no faster. Silos that protect examples draw these by themselves, after they are charged.
+        """
+        again = self.trainer.epochs >= FEWEST_EPOCHS
+        if self.silos or not again or not isinstance(federation.examples.x, Mapped):
+            return ((chunk, (federation, chunk)) for chunk in chunks)
+        return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
         """This rank's of clients `ids`, most work first, a chunk at a time."""
@@ -138,10 +200,19 @@ class LocalExecutor:
             yield chunks[number]
 
     def _train(
-        self, trainer: LocalTrainer, chunk: Indices, exchange: Exchange, keys: Keys, round: int
+        self,
+        trainer: LocalTrainer,
+        ids: Indices,
+        chunk: Indices,
+        exchange: Exchange,
+        keys: Keys,
+        round: int,
     ) -> Tensor:
-        """Rows `[c, m]`; what the clients remember is gathered before, and scattered after."""
-        broadcast, who = exchange.broadcast, trainer.federation.identify(chunk)
+        """Rows `[c, m]` of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`.
+
+        What they remember is gathered before, and scattered after.
+        """
+        broadcast, who = exchange.broadcast, trainer.federation.identify(ids)
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
@@ -149,10 +220,10 @@ class LocalExecutor:
         if self.silos:
             noise = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(
-                trainer, chunk, broadcast, before, round, noise, keys, epochs, returning
+                trainer, ids, broadcast, before, round, noise, keys, epochs, returning
             )
         else:
-            rows, after = trainer.train(chunk, broadcast, before, keys, epochs, returning)
+            rows, after = trainer.train(ids, broadcast, before, keys, epochs, returning)
         if self.states is None or exchange.task == "project":
             return rows
         if after is None:

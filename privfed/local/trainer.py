@@ -233,7 +233,7 @@ class LocalTrainer:
                     real = batches.rows[client, step][batches.mask[client, step]]
                     x, y = self.federation.gather(torch.from_numpy(real).to(device))
                     if self.plain:
-                        self._descend(leaves, self.network.gradient_parts(leaves, x, y))
+                        self.network.descend(leaves, x, y, self.lr)
                         continue
                     grad, anchor = self._alone(now, broadcast, x, y)
                     here = epochs[step : step + 1]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.models.network import Leaves, Network
+from privfed.models.sequence import Factor
 from privfed.vector import Shapes
 
 
@@ -43,9 +44,11 @@ class FullNetwork(Network):
             leaves[name].requires_grad_(False)
         return leaves
 
-    def gradient_parts(self, leaves: Leaves, x: Tensor, y: Tensor) -> list[Tensor]:
+    def _mean_loss(
+        self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
+    ) -> Tensor:
         with _by_batch(self.module, self.norms if len(x) > 1 else ()):
-            return super().gradient_parts(leaves, x, y)
+            return super()._mean_loss(leaves, x, y, factors)
 
 
 def full_network(network: Network) -> FullNetwork:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +16,8 @@ from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
 from privfed.models.lora.names import is_factor
 from privfed.models.loss import Loss
-from privfed.models.stacking import Layers, stackable_layers, stacked_forward
+from privfed.models.sequence import Factor, Layers, sequence_forward, sequence_of
+from privfed.models.stacking import stackable_layers, stacked_forward
 from privfed.vector import Shapes
 
 Leaves = dict[str, Tensor]
@@ -48,14 +49,20 @@ class Network:
     """The form of its examples."""
     local: Shapes = field(default_factory=lambda: Shapes((), ()))
     """The places of those constants that each client trains for itself: see `local_part`."""
-    mixed: bool = False
-    """Whether gradients are computed in mixed precision (`privfed.models.precision`)."""
+    mixed: int = 0
+    """Where gradients are computed in mixed precision (`privfed.models.precision`), how many
+    examples a full batch has; else 0."""
 
     @property
     def without_adapters(self) -> int:
         """How many parameters the model has, trained or not, once its adapters are merged."""
         named = self.module.named_parameters()
         return sum(parameter.numel() for name, parameter in named if not is_factor(name))
+
+    @property
+    def linear(self) -> bool:
+        """Whether many of it are a few batched products: linear and elementwise layers are."""
+        return self._layers is not None and not self.mixed
 
     @property
     def unstackable(self) -> str:
@@ -90,15 +97,30 @@ class Network:
         """The outputs of c models `[c, d]`, each on its own x `[c, B, *features]`."""
         return self._stacked_call(self.shapes.views(rows), x)
 
-    def _call(self, parameters: Leaves, x: Tensor) -> Tensor:
-        out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
+    def _call(
+        self,
+        parameters: Leaves,
+        x: Tensor,
+        mixed: int = 0,
+        factors: dict[str, Factor] | None = None,
+    ) -> Tensor:
+        if self.sequence:
+            return sequence_forward(self.sequence, parameters, x, mixed, factors)
+        rounding = torch.autocast(x.device.type, torch.bfloat16) if mixed else nullcontext()
+        with rounding:
+            out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
         return out
 
-    def _stacked_call(self, parameters: Leaves, x: Tensor) -> Tensor:
-        if self._layers and not self.mixed:
-            return stacked_forward(self._layers, parameters, x)
-        out: Tensor = torch.func.vmap(self._call)(parameters, x)
+    def _stacked_call(self, parameters: Leaves, x: Tensor, mixed: int = 0) -> Tensor:
+        if self._layers:
+            return stacked_forward(self._layers, parameters, x, mixed)
+        out: Tensor = torch.func.vmap(lambda leaves, x: self._call(leaves, x, mixed))(parameters, x)
         return out
+
+    @cached_property
+    def sequence(self) -> Layers | None:
+        """The layers of a module that is a sequence of plain ones; None for another one."""
+        return sequence_of(self.module, frozenset(self.shapes.names))
 
     @cached_property
     def _layers(self) -> Layers | None:
@@ -120,12 +142,30 @@ class Network:
 
     def gradient_parts(self, leaves: Leaves, x: Tensor, y: Tensor) -> list[Tensor]:
         """`gradient`, with respect to each of one model's leaves."""
+        return _gradients(self._mean_loss(leaves, x, y), leaves)
+
+    def descend(self, leaves: Leaves, x: Tensor, y: Tensor, lr: float) -> None:
+        """Take one step from one model's leaves along its `gradient`, in their memory."""
+        factors: dict[str, Factor] = {}
+        mean = self._mean_loss(leaves, x, y, factors)
+        dense = {name: leaf for name, leaf in leaves.items() if name not in factors}
+        ends = {name: factor.output for name, factor in factors.items()}
+        parts = _gradients(mean, {**dense, **ends})
+        with torch.no_grad():
+            if dense:
+                torch._foreach_add_(list(dense.values()), parts[: len(dense)], alpha=-lr)
+            for (name, factor), part in zip(factors.items(), parts[len(dense) :], strict=True):
+                rows, columns = part.flatten(0, -2).t(), factor.input.flatten(0, -2)
+                leaves[name].addmm_(rows, columns, alpha=-lr)
+
+    def _mean_loss(
+        self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
+    ) -> Tensor:
+        """One model's mean loss; with `factors`, as in `sequence_forward`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
-            with self._casting(x):
-                outputs = self._call(leaves, x)
-            mean = self.loss.losses(self._in_full_precision(outputs), y).mean()
-        return _gradients(mean, leaves)
+            outputs = self._call(leaves, x, self.mixed, factors)
+            return self.loss.losses(self._in_full_precision(outputs), y).mean()
 
     def stacked_gradient(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """The gradients `[c, d]` of c models' losses, weighed by `shares` `[c, B]`."""
@@ -137,13 +177,9 @@ class Network:
     ) -> list[Tensor]:
         """`stacked_gradient`, with respect to each of c models' leaves."""
         with torch.enable_grad():
-            with self._casting(x):
-                outputs = self._stacked_call(leaves, x)
+            outputs = self._stacked_call(leaves, x, self.mixed)
             total = (self.loss.stacked(self._in_full_precision(outputs), y) * shares).sum()
         return _gradients(total, leaves)
-
-    def _casting(self, x: Tensor) -> AbstractContextManager[None]:
-        return torch.autocast(x.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
     def _in_full_precision(self, outputs: Tensor) -> Tensor:
         return outputs.float() if self.mixed else outputs

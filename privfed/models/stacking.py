@@ -7,17 +7,15 @@ layers needs no tracing: it is a few batched products.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-Layers = tuple[tuple[str, nn.Module], ...]
-_ELEMENTWISE = frozenset(
-    {nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Identity}
-)
+from privfed.models.sequence import ELEMENTWISE, Layers, leaf_layers, operands, ordinary
 
 
 def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
@@ -27,48 +25,39 @@ def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | Non
     `trained`, by that name: what subclasses, parametrisations and shared or frozen parameters do is
     left to PyTorch.
     """
-    layers = tuple(_leaf_layers(module, ""))
+    layers = tuple(leaf_layers(module, ""))
     known = all(_is_known(name, layer, trained) for name, layer in layers)
     return layers if layers and known else None
 
 
-def stacked_forward(layers: Layers, leaves: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The outputs of c models, each on its own x `[c, B, *features]`; leaves are `[c, *shape]`."""
+def stacked_forward(
+    layers: Layers, leaves: Mapping[str, Tensor], x: Tensor, mixed: int = 0
+) -> Tensor:
+    """The outputs of c models, each on its own x `[c, B, *features]`; leaves are `[c, *shape]`.
+
+    In mixed precision `mixed` is the size of a full batch, in full precision 0.
+    """
     for name, layer in layers:
         if isinstance(layer, nn.Linear):
             rows = x.flatten(1, -2)
-            bias = leaves.get(f"{name}bias")
-            out: Tensor = _Linear.apply(rows, leaves[f"{name}weight"], bias)  # type: ignore[no-untyped-call]
+            weight, bias = leaves[f"{name}weight"], leaves.get(f"{name}bias")
+            multiplied = operands(rows, weight, bias, math.prod(x.shape[2:-1]), mixed)
+            out: Tensor = _Linear.apply(*multiplied)  # type: ignore[no-untyped-call]
             x = out.view(*x.shape[:-1], out.shape[-1])
         else:
             x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
     return x
 
 
-def _leaf_layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is nn.Sequential and _ordinary(module):
-        for name, part in module._modules.items():  # `named_children` leaves out repeated ones
-            yield from _leaf_layers(part, f"{prefix}{name}.") if part is not None else ()
-    else:
-        yield prefix, module
-
-
 def _is_known(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
-    if not _ordinary(layer):
+    if not ordinary(layer):
         return False
     if type(layer) is nn.Linear:
         keys = ("weight",) if layer.bias is None else ("weight", "bias")
         return all(f"{name}{key}" in trained for key in keys)
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
-    return type(layer) in _ELEMENTWISE and not getattr(layer, "inplace", False)
-
-
-def _ordinary(layer: nn.Module) -> bool:
-    """Whether calling it is calling the method `forward` of its class, and nothing else."""
-    attributes = vars(layer)
-    hooked = any(value for key, value in attributes.items() if "hooks" in key)
-    return "forward" not in attributes and not hooked
+    return type(layer) in ELEMENTWISE and not getattr(layer, "inplace", False)
 
 
 class _Linear(torch.autograd.Function):

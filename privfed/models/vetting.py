@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -58,11 +58,14 @@ class _Candidate:
 
     def outputs(self, x: Tensor, seed: int, flat: Tensor | None = None) -> Tensor:
         """Outputs on x at the parameters `flat` (else the ordinary ones), with coins of `seed`."""
-        views = self.shapes.views(self.ordinary if flat is None else flat)
+        return self.outputs_at(self.shapes.views(self.ordinary if flat is None else flat), x, seed)
+
+    def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
+        """Outputs on x at `parameters` by name, with coins of `seed`."""
         with torch.random.fork_rng(devices=[]), errors_as_refusals(x), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(seed)
-            out: Tensor = torch.func.functional_call(self.module, views, (x,))
+            out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
         return out
 
     def own_outputs(self, x: Tensor, seed: int) -> Tensor:
@@ -93,10 +96,12 @@ def try_module(
     candidate = _Candidate(module, shapes, _ordinary(shapes))
     before = _state(module)
     _refuse_outputs(candidate.outputs(x, seed, start), x, expected)
-    gradients = [_gradient(candidate, x, seed, flat) for flat in (start, candidate.ordinary)]
-    if not any(bool(gradient.any()) for gradient in gradients):
+    moves = bool(_gradient(candidate, x, seed, start).any())
+    gradient = _gradient(candidate, x, seed, candidate.ordinary)
+    if not (moves or bool(gradient.any())):
         refuse_model("has a gradient of zero wherever it was tried: nothing would be learned")
-    refuse_unused(shapes.views(gradients[1]))
+    refuse_unused(shapes.views(gradient))
+    del gradient
     outputs = candidate.outputs(x, seed).detach()
     _refuse_memory(candidate, before, x, seed, outputs)
     _refuse_parameters_held_twice(candidate, start, x, seed, outputs)
@@ -138,11 +143,14 @@ def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
 @torch.enable_grad()
 def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tensor:
     """The gradient `[d]` of the squared outputs at the parameters `flat`."""
-    leaf = flat.clone().requires_grad_()
-    outputs = candidate.outputs(x, seed, leaf)
+    views = candidate.shapes.views(flat.clone())
+    leaves = {name: view.requires_grad_() for name, view in views.items()}
+    outputs = candidate.outputs_at(leaves, x, seed)
     with errors_as_refusals(x):
-        (gradient,) = torch.autograd.grad(outputs.square().sum(), leaf)
-    return gradient
+        parts = torch.autograd.grad(
+            outputs.square().sum(), [*leaves.values()], allow_unused=True, materialize_grads=True
+        )
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _refuse_memory(

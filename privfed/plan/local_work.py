@@ -15,4 +15,5 @@ def most_steps(config: Config) -> int:
 def adds_updates(config: Config) -> bool:
     """Whether the next model is always the model plus the aggregate, as it is."""
     schedule, rounds = config.server_schedule, range(1, config.run.rounds + 1)
-    return config.optimizer.plain and all(schedule.factor(round) == 1.0 for round in rounds)
+    plain = config.optimizer.plain and not config.optimizer.in_client_rates
+    return plain and all(schedule.factor(round) == 1.0 for round in rounds)

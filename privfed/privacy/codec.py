@@ -33,6 +33,8 @@ from privfed.streams import Keys
 _BETA = math.exp(-0.5)
 _TRIES = 200
 """More than 200 failures in a row have a probability below 1e-43."""
+_AT_ONCE = 1 << 16
+"""Numbers that are converted at once."""
 _MOST_STEPS = 2.0**46
 """Numbers of so many steps at most are rounded, whose parts are whole numbers of 64 bits."""
 
@@ -137,11 +139,15 @@ class Codec:
         """The residues of `numbers` modulo 2^bits."""
         return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
-    def unwrap(self, summed: NDArray[np.uint64]) -> Integers:
+    def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
         """The number closest to zero with that residue: right where the capacity was kept."""
-        shift = np.uint64(64 - self.bits)
-        return (summed << shift).astype(np.int64) >> np.int64(64 - self.bits)
+        shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
+        for start in range(0, len(summed), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            shifted = summed[some].astype(np.uint64) << np.uint64(shift)
+            np.right_shift(shifted.view(np.int64), np.int64(shift), out=numbers[some])
+        return numbers
 
     def decode(self, total: Integers) -> NDArray[np.float64]:
         """The sum `total` of encoded rows, in real numbers."""
-        return np.asarray(total * self.step, dtype=np.float64)
+        return np.multiply(total, self.step, dtype=np.float64)

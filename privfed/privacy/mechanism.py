@@ -75,6 +75,20 @@ class SumWithNoise(BoundedSum):
     """A bounded sum with its mechanism's noise: of processes that share a run, each adds some."""
 
 
+def draws_in_parts(mechanism: Mechanism) -> bool:
+    """Whether processes may each draw a part of the noise that `release` would draw at once.
+
+    A class that redefines `release` alone is handed the sum before its noise, as in one process:
+    what the `noised` of its base adds is not known to be what it means to add.
+    """
+    classes = type(mechanism).__mro__
+    noised, release = (
+        next(place for place, each in enumerate(classes) if name in vars(each))
+        for name in ("noised", "release")
+    )
+    return noised <= release
+
+
 def require_bounded(total: BoundedSum, norm: float) -> None:
     """Raises `TypeError` for what has no proven bound, or one below that of the rows."""
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
@@ -240,7 +254,8 @@ class Mechanism(Protocol):
         """The sum with the noise of its numbers in `part`, where that can be drawn in parts.
 
         Where several processes add up their sums, each adds the noise of another part before: then
-        it is all there, once, and the result a `SumWithNoise`. Else it is left to `release`.
+        it is all there, once, and the result a `SumWithNoise`. Else it is left to `release`, as it
+        is where a class redefines `release` alone (`draws_in_parts`).
         """
         ...
 

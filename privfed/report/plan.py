@@ -225,11 +225,11 @@ def _time(forecast: Forecast) -> str:
 def _trainer(plan: Plan, forecast: Forecast) -> str:
     """How clients' models are trained here, as measured or asked for."""
     run = plan.config.run
-    precision = ", in mixed precision" if run.precision == "mixed" else ""
+    precision = f", {forecast.precision}" if forecast.precision else ""
     if run.trainer == "stacked":
         return f"{run.chunk} models at once, as one batched computation{precision}"
-    why = f": {forecast.unstacked}" if forecast.unstacked else ""
-    return f"one client after the other{precision}{why}"
+    why = f" ({forecast.unstacked})" if forecast.unstacked else ""
+    return f"one client after the other{why}{precision}"
 
 
 def _advice_rows(plan: Plan) -> dict[str, str]:

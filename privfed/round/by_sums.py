@@ -12,7 +12,13 @@ from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.local.exchange import Chunk, Exchange
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, PublicState
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    PublicState,
+    SumWithNoise,
+    draws_in_parts,
+)
 from privfed.ranks import refuse_miscounted
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
@@ -54,13 +60,16 @@ class BySums:
     def _over_ranks(self, total: BoundedSum, noise: Keys) -> BoundedSum:
         """The sum over all ranks of `total`, to which each adds the noise of its part before.
 
-        Raises `RankLost` unless each has.
+        Noise that cannot be drawn in parts is left to `release`, on rank 0. Raises `RankLost`
+        unless all ranks have drawn, or none.
         """
         ranks, mechanism = self._updates.world.ranks, self._updates.algorithm.mechanism
-        total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
+        if draws_in_parts(mechanism):
+            total = mechanism.noised(total, noise, self.state, ranks.part(len(total.total)))
+        drawn = isinstance(total, SumWithNoise)
         times = torch.zeros(ranks.count, dtype=torch.int64)
-        times[ranks.rank] = 1
-        refuse_miscounted(ranks, times)
+        times[ranks.rank] = drawn
+        refuse_miscounted(ranks, times, int(drawn))
         return replace(total, total=ranks.reduce(total.total))
 
     def sum(self, exchange: Exchange, number: int) -> BoundedSum:
@@ -80,8 +89,9 @@ class BySums:
         session = updates.session(number, model_hash(exchange), leaves)
         encoding, length = mechanism.encoding(self.state), mechanism.width(wire)
         accumulator = updates.algorithm.summation.open(session, length, encoding)
-        for ids, rows in self.bounded(exchange, number, present):
-            accumulator.add(ids, rows)
+        for sent in self.bounded(exchange, number, present):
+            accumulator.add(*sent)
+            del sent  # before the next chunk trains
         return accumulator.close()
 
     def bounded(
@@ -90,9 +100,12 @@ class BySums:
         """What clients `ids` `[c]` of those `present` send for exchange `number`, by chunks."""
         updates, foreseen = self._updates, partial(self._foreseen, exchange)
         wire = updates.algorithm.wire(exchange.layout)
-        for chunk in updates.chunks(exchange, present, foreseen):
+
+        def sent(chunk: Chunk) -> tuple[Indices, BoundedRows]:
             rows = self._terms(chunk, exchange)
-            yield chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state)
+            return chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state)
+
+        return map(sent, updates.chunks(exchange, present, foreseen))
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
         """What clients sum `[c, m]`: the rule's terms, weighted where weights are not fixed.
@@ -108,8 +121,10 @@ class BySums:
             rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)
         if self._updates.algorithm.fixed_divisor:
             return rows
-        weights = chunk.weights[:, None]
-        return torch.cat([weights * rows, weights], dim=1)
+        weights, weighted = chunk.weights[:, None], rows.new_empty(len(rows), rows.shape[1] + 1)
+        torch.mul(weights, rows, out=weighted[:, :-1])
+        weighted[:, -1:] = weights
+        return weighted
 
     @property
     def _parts(self) -> int:
@@ -144,4 +159,5 @@ def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
 
 def model_hash(exchange: Exchange) -> bytes:
     """SHA-256 `[32]` of the model that an exchange broadcasts."""
-    return hashlib.sha256(exchange.broadcast["params"].cpu().numpy().tobytes()).digest()
+    params = exchange.broadcast["params"].cpu().contiguous().numpy()
+    return hashlib.sha256(params.data).digest()

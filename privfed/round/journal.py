@@ -23,13 +23,15 @@ class Journal:
     def keep(self, released: Tensor, state: PublicState) -> None:
         """Begin to make a release durable, with the mechanism's public `state` after it.
 
-        What is remembered of clients is durable before it.
+        What is remembered of clients is durable before it. Copies are written: whoever is given
+        `released` may compute in place while that goes on.
         """
-        self.releases.append(released)
+        self.releases.append(released.clone())
         for memory in self.world.remembered:
             memory.keep()
         world, releases = self.world, list(self.releases)
-        write = partial(world.store.write, self.charge, releases, state)
+        public = {name: value.clone() for name, value in state.items()}
+        write = partial(world.store.write, self.charge, releases, public)
         world.ranks.first(lambda: world.writing.begin(write))
 
     def settle(self) -> None:

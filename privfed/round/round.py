@@ -24,6 +24,7 @@ from privfed.round.play import Conversation, play
 from privfed.round.updates import ClientUpdates
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
+from privfed.vector import all_finite
 
 
 def run_round(
@@ -79,7 +80,7 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
 
 def refuse_not_finite(round: int, released: Tensor) -> None:
     """Raises `Refused` where what would be released `[m]` is not finite."""
-    if not bool(released.isfinite().all()):
+    if not all_finite(released):
         raise Refused(
             f"what round {round} would release is not finite: training diverged; start a new run "
             "with a lower client.lr"

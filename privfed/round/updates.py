@@ -123,13 +123,18 @@ class ClientUpdates:
         if exchange.task == "terms":
             yield from self._trained
             return
-        for chunk in self._corrupted(exchange, present, foreseen):
-            if exchange.task == "train" and self.algorithm.rule.uploads > 1:
-                self._trained.append(chunk)
-            if self.world.watch and exchange.task == "train":
-                hostile = self.hostile(chunk.ids)
-                self.world.watch.rows(self.cohort.round, chunk.ids, chunk.rows, hostile)
-            yield chunk
+        chunks = self._corrupted(exchange, present, foreseen)
+        # By `map`: no name holds the rows of one chunk while the next one trains.
+        yield from map(self._watched_rows, chunks) if exchange.task == "train" else chunks
+
+    def _watched_rows(self, chunk: Chunk) -> Chunk:
+        """The `chunk`, kept for later passes and shown to who may watch a simulation."""
+        if self.algorithm.rule.uploads > 1:
+            self._trained.append(chunk)
+        if self.world.watch:
+            hostile = self.hostile(chunk.ids)
+            self.world.watch.rows(self.cohort.round, chunk.ids, chunk.rows, hostile)
+        return chunk
 
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState

@@ -8,7 +8,7 @@ between, as the server's step and the evaluation's forward passes, need not wait
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -38,7 +38,11 @@ class AtOnce:
 
 
 class InBackground:
-    """Writes in a thread of its own; leaving its context waits for it."""
+    """Writes in a thread of its own.
+
+    Leaving its context waits for that, however often it is interrupted: whoever comes next finds
+    all written. A write that failed raises its error there, whatever else went wrong.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="releases")
@@ -53,13 +57,28 @@ class InBackground:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        interrupted = self._waited()
         self._thread.shutdown()
+        self.settle()
+        if interrupted and error is None:
+            raise interrupted
 
     def begin(self, write: Write) -> None:
         self.settle()
         self._begun = self._thread.submit(write)
 
     def settle(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
+        if self._begun is not None:
+            wait([self._begun])
+            begun, self._begun = self._begun, None
             begun.result()
+
+    def _waited(self) -> BaseException | None:
+        """What interrupted the wait for what was begun, once that is through."""
+        interrupted = None
+        while self._begun is not None and not self._begun.done():
+            try:
+                wait([self._begun])
+            except BaseException as signal:
+                interrupted = signal
+        return interrupted

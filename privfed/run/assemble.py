@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from defenses.types import RowRule
+from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.data.federation import Federation
 from privfed.data.held_back import with_held_back
 from privfed.errors import Refused
-from privfed.local.autotune import Speed, fastest
+from privfed.local.autotune import Speed, fastest, times_as_fast
 from privfed.local.byzantine import Attackers, targeted
 from privfed.local.client_measures import ClientMeasures
+from privfed.local.device_memory import memory_of
 from privfed.local.executor import LocalExecutor
 from privfed.local.lies import Lies
 from privfed.local.measurement import Measurement
@@ -27,6 +29,7 @@ from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
+from privfed.models.precision import FASTER, unsound
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
@@ -35,6 +38,10 @@ from privfed.run.canaries.crafting import refuse_uncraftable
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams
+
+_COPIES, _FLOAT32 = 3, 4
+"""Of the rows that a round keeps: as they are trained, as they are sent, and room for more clients
+than are expected."""
 
 
 def assemble(plan: Plan, federation: Federation, network: Network, streams: Streams) -> Setup:
@@ -57,13 +64,12 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0
     scoring_seconds = _seconds_to_score(network, federation)
-    trainer = _trainer(config, federation, network)
+    network, trainer, speed = _measured(config, algorithm, federation, network)
     if config.client_mechanism.private:  # refuses what mixes examples, be it sent or not
         PerExample(trainer.network).verify(*federation.examples.made_up(3))
-    speed = fastest(trainer, config.sampler.size, config.run.trainer, config.run.chunk)
     attackers = _attackers(config, federation, streams)
     return Setup(
-        plan=replace(plan, config=config.with_run(trainer=speed.way, chunk=speed.chunk)),
+        plan=replace(plan, config=_as_measured(config, network, speed)),
         federation=federation,
         network=network,
         algorithm=algorithm,
@@ -140,6 +146,37 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
     return (time.perf_counter() - began) * federation.test_scale
 
 
+def _measured(
+    config: Config, algorithm: Algorithm, federation: Federation, network: Network
+) -> tuple[Network, LocalTrainer, Speed]:
+    """The network in the precision that is asked for, or faster here, and how it trains fastest.
+
+    Measured on examples that are made up: no choice depends on anybody's.
+    """
+    trainer = _trainer(config, federation, network)
+    speed = _speed(config, algorithm, trainer)
+    if config.run.precision != "fast":
+        precision = "in mixed precision" if network.mixed else ""
+        return network, trainer, replace(speed, precision=precision)
+    if reason := unsound(network, federation.examples, config.client.batch_size):
+        return network, trainer, replace(speed, precision=f"in full precision: mixed {reason}")
+    rounded = replace(network, mixed=config.client.batch_size)
+    candidate = _trainer(config, federation, rounded)
+    ratio = times_as_fast(candidate, trainer, speed, config.sampler.size)
+    if ratio < FASTER:
+        why = f"in full precision: mixed is not faster here ({ratio:.2f} x)"
+        return network, trainer, replace(speed, precision=why)
+    why = f"in mixed precision, {ratio:.2f} x as fast here"
+    return rounded, candidate, replace(speed, seconds=speed.seconds / ratio, precision=why)
+
+
+def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
+    """The configuration with what it left open; a chunk that was asked for stays as it was."""
+    precision = "mixed" if network.mixed else "full"
+    chunk = config.run.chunk or speed.chunk
+    return config.with_run(trainer=speed.way, chunk=chunk, precision=precision)
+
+
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
     client, objective = config.client, config.messages(network.shapes.by_name)
     if network.local.names:
@@ -188,6 +225,18 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
             f"these, or fewer; remove the last {grouping.least - len(names)} of {key}",
             key=key,
         )
+
+
+def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
+    """How to train here: within the memory of a GPU, beside the rows that a round keeps there."""
+    rule, run = algorithm.rule, config.run
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
+    device, named = trainer.network.initial_params.device, ":" in run.device
+    memory = memory_of(device, processes, named)
+    length = trainer.objective.layout(trainer.network.shapes.length).length
+    keeps = not isinstance(rule, SumRule) or rule.uploads > 1
+    held = _COPIES * config.sampler.size * length * _FLOAT32 if keeps else 0
+    return fastest(trainer, config.sampler.size, run.trainer, run.chunk, memory, held)
 
 
 def _executor(

@@ -59,6 +59,8 @@ class Forecast:
     """The norm of these over that of the update that they are made of, about."""
     unstacked: str | None = None
     """Why clients are trained one after the other, where that was not chosen for its speed."""
+    precision: str = ""
+    """In which precision they are trained, and why, where that is to be said."""
     local: int = 0
     """How many numbers of each client's model stay with it, beside its `parameters`."""
     canaries: CanaryUpdates | None = None
@@ -175,6 +177,7 @@ def forecast(setup: Setup) -> Forecast:
         message=algorithm.objective.layout(d).length,
         shortening=config.compression.factor(setup.network.shapes),
         unstacked=setup.speed.unstacked,
+        precision=setup.speed.precision,
         half_widths=expected_widths(setup),
         canaries=canaries,
         without_adapters=setup.network.without_adapters if config.start.lora else None,

@@ -28,6 +28,7 @@ from privfed.run.world import Elsewhere, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
+from privfed.vector import all_finite
 
 
 def play_to_end(
@@ -63,7 +64,7 @@ def play_to_end(
         observer.before(setup.plan, expected, directory.path, begin.round)
     rank_zero = RankZero(ranks)
     with InBackground() as writing:
-        world = replace(world, writing=writing)
+        world = replace(world, writing=writing, ranks=rank_zero.begin(setup))
         loop = Loop(
             setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries
         )
@@ -107,7 +108,6 @@ class Loop:
         """Every round after `now`: where they ended, and why."""
         config, constants = self.setup.plan.config, self.setup.network.digest()
         run = config.run
-        self.rank_zero.begin(self.setup)
         for round in range(now.round + 1, run.rounds + 1):
             if self.recorder.stopping.over:
                 break
@@ -253,7 +253,7 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
 
 def _refuse_not_finite(now: Checkpoint) -> None:
     """Raises `Refused` where the model is not finite."""
-    if not bool(now.state.params.isfinite().all()):
+    if not all_finite(now.state.params):
         raise Refused(
             f"the model is no longer finite after round {now.round}: training diverged; "
             "start a new run with a lower client.lr or server.lr"

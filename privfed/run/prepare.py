@@ -106,7 +106,9 @@ def _build(
     built = build_network(
         config.model, examples, config.start, config.loss, keys, device, constants
     )
-    return mixed(built, examples) if config.run.precision == "mixed" else built
+    if config.run.precision != "mixed":  # "fast" is measured once all is there
+        return built
+    return mixed(built, examples, config.client.batch_size)
 
 
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:

@@ -33,13 +33,14 @@ class RankZero:
     known: TrainingState | None = None
     """The state that the others have, too."""
 
-    def begin(self, setup: Setup) -> None:
-        """Tell what is run: as measured and calibrated here."""
+    def begin(self, setup: Setup) -> Ranks:
+        """Tell what is run: as measured and calibrated here. The ranks, each on its device."""
+        network = setup.network
         if self.ranks.count > 1:
-            network = setup.network
             constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
             run = (setup.plan.config.toml(), constants, network.initial_params.cpu())
             self.ranks.first(lambda: run)
+        return self.ranks.on(network.initial_params.device)
 
     def announce(self, round: int, state: TrainingState) -> None:
         """Tell which round is next."""
@@ -58,7 +59,7 @@ def follow(ranks: Ranks) -> None:
     text, constants, start = ranks.first(_nobody)
     setup = _setup(read_resolved(text), constants, start)
     device = setup.network.initial_params.device
-    world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks)
+    world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks.on(device))
     state = setup.initial_state()
     while (announced := ranks.first(_nobody)) is not None:
         round, fresh = announced

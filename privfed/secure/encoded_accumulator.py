@@ -35,17 +35,16 @@ class EncodedAccumulator:
         self._added.check(ids, rows, self._bound)
         session, channel = self._session, self._channel
         keys = session.rounding_keys(ids).each()
-        sent = rows.rows.detach().cpu()
-        values = (sent if self._codec.single else sent.double()).numpy()
+        values = rows.rows.detach().cpu().numpy()
         hostile = np.zeros(len(ids), bool) if rows.hostile is None else rows.hostile
         count = int(hostile.sum())
         for client, row, client_keys, lies in zip(ids.tolist(), values, keys, hostile, strict=True):
-            encoded = (
-                self._codec.saturated(row, count, channel.largest)
-                if lies
-                else self._encoded(row, client_keys)
-            )
-            channel.send(client, encoded)
+            if lies:
+                channel.send(
+                    client, self._codec.saturated(row.astype(np.float64), count, channel.largest)
+                )
+            else:
+                channel.send(client, self._encoded(row, client_keys))
 
     def _encoded(self, row: Row, keys: Keys) -> Integers:
         """Whole numbers for an honest client's `row`, with its share of noise if it adds one."""
@@ -58,7 +57,7 @@ class EncodedAccumulator:
             )
         encoded = codec.encode(row, keys)
         if self._share:
-            encoded = encoded + self._share.draw(keys.derived(b"noise"), codec.length)
+            encoded += self._share.draw(keys.derived(b"noise"), codec.length)
         return encoded
 
     def close(self) -> BoundedSum:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accounting import durable
-from privfed.store.tensorfile import pack, unpack
+from privfed.store.tensorfile import unpack, write
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ class CanaryFile:
     def write(self, tensors: Mapping[str, Tensor]) -> None:
         """Keep named `tensors`; durable when this returns."""
         durable.make_folder(self.path.parent, 0o700)
-        durable.write_atomically(self.path, pack(tensors, {}))
+        write(self.path, tensors, {})
         self.path.chmod(0o600)
 
     def read(self, device: torch.device) -> dict[str, Tensor]:

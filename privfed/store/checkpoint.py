@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from accounting import durable
 from privfed.errors import Broken
 from privfed.models.network import Network
 from privfed.round.algorithm import TrainingState
 from privfed.store.run_directory import RunDirectory
-from privfed.store.tensorfile import CPU, misfits_are_broken, pack, under, unpack
+from privfed.store.tensorfile import CPU, misfits_are_broken, under, unpack, write
 
 _KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation")
 """The states beside the model, in the order of the fields of `TrainingState`."""
@@ -46,7 +45,7 @@ class Checkpoint:
         }
         if lineage := directory.checkpoint.lineage_at(self.head):
             about["lineage"] = lineage
-        durable.write_atomically(directory.checkpoint.path, pack(tensors, about))
+        write(directory.checkpoint.path, tensors, about)
         directory.releases.drop(self.round)
 
     @classmethod

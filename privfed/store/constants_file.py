@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accounting import durable
 from privfed.store.lineage import Lineage
-from privfed.store.tensorfile import pack, under, unpack
+from privfed.store.tensorfile import under, unpack, write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +27,7 @@ class ConstantsFile:
         """
         if constants:
             tensors = {f"model/{name}": tensor for name, tensor in constants.items()}
-            durable.write_atomically(self.path, pack(tensors, {"lineage": lineage.to_json()}))
+            write(self.path, tensors, {"lineage": lineage.to_json()})
 
     def read(self) -> dict[str, Tensor]:
         """The constants by name, none where the file is missing. Raises `Broken`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accounting import durable
 from accounting.ledger import Charge
 from privfed.errors import Broken
-from privfed.store.tensorfile import CPU, checked_facts, misfits_are_broken, pack, under, unpack
+from privfed.store.tensorfile import CPU, checked_facts, misfits_are_broken, under, unpack, write
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class Releases:
         tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.items()}
         about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
-        durable.write_atomically(self._path(charge.round), pack(tensors, about))
+        write(self._path(charge.round), tensors, about)
 
     def read(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
         """What `round` released, None where nothing is kept of it. Raises `Broken`."""

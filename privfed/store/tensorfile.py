@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from accounting import durable
 from accounting.documents import from_json
 from privfed.errors import Broken, private_text, public_text, unreadable
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 """The version of the facts that every file states."""
 CPU = "cpu"
+_AT_ONCE = 1 << 20
+"""Numbers that are checked at once."""
 
 
 @contextlib.contextmanager
@@ -41,11 +44,21 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
 
     Equal tensors and facts give equal bytes.
     """
-    from safetensors.torch import save  # which imports torch, and reading facts needs none
+    return b"".join(_parts(tensors, about))
 
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # One key: safetensors writes several in an order of its own, and equal runs give equal bytes.
-    return save(copies, {"privfed": json.dumps({"format": FORMAT, **about}, sort_keys=True)})
+
+def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write what `pack` gives to `path`, atomically and durably, and never copy it as a whole."""
+    durable.write_parts_atomically(path, _parts(tensors, about))
+
+
+def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, part by part."""
+    from privfed.store.tensorparts import file_parts  # which imports torch; facts need none
+
+    # One key: equal runs give equal bytes, in whatever order facts are given.
+    facts = json.dumps({"format": FORMAT, **about}, sort_keys=True)
+    return file_parts(tensors, {"privfed": facts})
 
 
 def unpack(
@@ -56,7 +69,8 @@ def unpack(
     Raises `Broken` where that is not what lies there and, with `finite`, where any number is not.
     """
     tensors, about = _read(path, "pt", str(device))
-    if finite and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+    parts = (part for each in tensors.values() for part in each.reshape(-1).split(_AT_ONCE))
+    if finite and not all(bool(part.isfinite().all()) for part in parts):
         raise _not_finite(path)
     # In memory that torch aligned itself: on other addresses products differ in their last bits.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}

@@ -39,6 +39,24 @@ def test_a_replaced_file_is_synced_then_renamed_then_its_folder_synced(tmp_path,
     assert (tmp_path / "file").read_bytes() == b"12345"
 
 
+def test_parts_are_written_in_order_and_then_synced_once(tmp_path, log):
+    durable.write_parts_atomically(tmp_path / "file", iter([b"12", memoryview(b"345"), b""]))
+    assert (tmp_path / "file").read_bytes() == b"12345"
+    assert log[0] == ("sync", ".file.tmp", 5)
+
+
+def test_parts_that_fail_leave_the_file_as_it_was(tmp_path):
+    def failing():
+        yield b"1"
+        raise RuntimeError("no more of it")
+
+    durable.write_atomically(tmp_path / "file", b"before")
+    with pytest.raises(RuntimeError, match="no more"):
+        durable.write_parts_atomically(tmp_path / "file", failing())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"before"
+
+
 def test_an_appended_line_is_synced_with_its_last_byte(tmp_path, log):
     (tmp_path / "file").write_bytes(b"123")
     durable.append(tmp_path / "file", b"45")

@@ -1,20 +1,29 @@
 """Benchmarks measure what they say: the same arithmetic, rounds that happen, lines that fit."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
 
-from experiments.benchmarks import device, sites
+from experiments.benchmarks import device, device_rules, pictures, sites
 from experiments.benchmarks.bare import BareLoop
 from experiments.benchmarks.contenders import RULES
+from experiments.benchmarks.device_clients import many_clients
 from experiments.benchmarks.growth import Growth, draw
+from experiments.benchmarks.measured import Measured, add_rows, read_rows
 from experiments.benchmarks.rounds import WHOLE
 from experiments.benchmarks.running import Running
-from experiments.benchmarks.scaling import crowd, grown
+from experiments.benchmarks.scale import bottlenecks
+from experiments.benchmarks.scale.bottlenecks import tabulated
+from experiments.benchmarks.scale.phases import AHEAD, Phases
+from experiments.benchmarks.scaling import crowd, grown, rows_of
 from experiments.benchmarks.task import Task
-from experiments.benchmarks.workloads import LOGISTIC, task
+from experiments.benchmarks.workloads import CNN, LOGISTIC, LSTM, TRANSFORMER, task
 
 TINY = LOGISTIC.with_("data.clients=12", "cohort.size=4", "data.features=5", "run.trainer=stacked")
+NETWORKS = [work.with_("data.clients=4", "cohort.size=2") for work in (CNN, TRANSFORMER, LSTM)]
 
 
 def test_a_task_survives_its_file(tmp_path):
@@ -39,6 +48,39 @@ def test_the_bare_loop_and_privfed_agree_where_nothing_is_random():
     assert (work.start == start).all()  # peers start from it after this
 
 
+@pytest.mark.parametrize("work", NETWORKS, ids=lambda work: work.name)
+def test_networks_are_the_same_in_plain_pytorch(work, tmp_path):
+    """Whatever trains them: each way of privfed's, and a loop over a task that was read back."""
+    task(work, 2, *WHOLE).save(tmp_path / "task.npz")
+    plain = Task.load(tmp_path / "task.npz")
+    bare = BareLoop(plain, private=False, threads=1)
+    before = bare.loss()
+    bare.go(2)
+    moved = torch.cat([part.ravel() for part in bare.model])
+    assert bare.loss() < before
+    for trainer in work.trainers:
+        with Running(work.setup(*WHOLE, f"run.trainer={trainer}")) as run:
+            run.go(2)
+        torch.testing.assert_close(run.state.params, moved, rtol=1e-4, atol=1e-6)
+
+
+def test_a_networks_loss_is_over_examples_and_positions():
+    plain = task(NETWORKS[1], 1)
+    assert (plain.x.dtype, plain.x.shape, plain.y.shape) == (np.int64, (80, 20), (80, 20))
+    logits = plain.module()(torch.from_numpy(plain.x)).log_softmax(-1).detach()
+    expected = -logits.gather(-1, torch.from_numpy(plain.y)[..., None]).mean()
+    assert plain.loss(plain.module()) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_transformer_does_not_look_ahead():
+    plain = task(NETWORKS[1], 1)
+    module, x = plain.module(), torch.from_numpy(plain.x[:1])
+    later = x.clone()
+    later[0, 12:] = (later[0, 12:] + 1) % 64
+    alike = (module(x) == module(later)).all(-1)[0]
+    assert alike.tolist() == [place < 12 for place in range(20)]
+
+
 def test_private_rounds_of_the_bare_loop_are_clipped_and_noised():
     still = task(TINY, 1, "client.lr=0.0", "privacy.clip=0.01")
     bare = BareLoop(still, private=True, threads=1)
@@ -55,12 +97,84 @@ def test_growth_is_drawn(tmp_path):
     assert growth.line.slope == pytest.approx(1.0)
 
 
+def measured(way, seconds, private=True, work="logistic, cohort 100"):
+    times = (seconds / 2, seconds, 2 * seconds)
+    return Measured("rounds", work, way, "1 process of 1", private, 0.0, *times)
+
+
+ROWS = [
+    measured("privfed auto, stacked by 32", 0.2),
+    measured("privfed auto, loop", 0.1),
+    measured("privfed, loop", 0.05),  # not what it chose
+    measured("privfed mixed precision", 0.01),
+    measured("bare loop", 0.3),
+    measured("bare loop", 0.02, private=False),
+    measured("a peer 1.0", 0.25),
+    measured("a peer 1.0", 0.4, work="another"),
+]
+
+
+def test_a_table_gives_back_what_was_measured(tmp_path):
+    table = tmp_path / "day.csv"
+    growth = Growth("clients", (1.0, 2.0), (0.1, 0.2), (0.2, 0.3), (0.3, 0.4))
+    add_rows(table, ROWS[:3])
+    add_rows(table, [*ROWS[3:], *rows_of(growth)])
+    stored = read_rows(table)
+    assert stored[: len(ROWS)] == ROWS
+    assert pictures.growths(stored[len(ROWS) :]) == [growth]
+    assert Measured.of("rounds", "a", "b", "c", True, [1.0, 2.0, 3.0]).seconds == 2.0
+
+
+def test_frameworks_are_drawn_at_their_best_under_dp(tmp_path):
+    table = tmp_path / "day.csv"
+    add_rows(table, ROWS)
+    fastest = pictures.best(ROWS[:-1])
+    assert [(row.way, row.seconds) for row in fastest] == [
+        ("privfed auto, loop", 0.1),
+        ("a peer 1.0", 0.25),
+        ("bare loop", 0.3),
+    ]
+    assert [path.name for path in pictures.draw_all(table)] == ["rounds.svg"]
+    picture = (tmp_path / "rounds.svg").read_text()
+    for words in ("logistic, cohort 100", "another", "privfed", "a peer 1.0", "2.5 x", "3.0 x"):
+        assert f">{words}<" in picture, words
+    again = tmp_path / "again"
+    again.mkdir()
+    add_rows(again / "day.csv", ROWS)
+    pictures.draw_all(again / "day.csv")
+    assert (again / "rounds.svg").read_text() == picture
+
+
 def test_a_device_is_timed_and_what_it_could_do():
     assert min(device.limits(torch.device("cpu"), 1)) > 0
     setup, stacked, looped = device.both((4,), "cpu", threads=1, repeats=1)
     assert len(setup.network.initial_params) == 60 * 4 + 4 + 4 * 10 + 10
     assert setup.federation.sizes(np.arange(device.COHORT)).tolist() == [20] * device.COHORT
     assert 0 < stacked < looped
+
+
+def test_clients_at_once_are_timed_and_their_operations_counted():
+    pair, more = many_clients(TINY, "cpu", (2, 4), repeats=1)
+    assert (pair.clients, more.clients) == (2, 4)
+    assert min(pair.stacked, pair.alone, more.stacked) > 0
+    assert pair.operations == more.operations > 0
+    assert pair.ratio == pytest.approx(2 * pair.alone / pair.stacked)
+    assert pair.held == 0  # a CPU does not tell
+
+
+def test_a_device_benchmark_says_what_it_ran_on(monkeypatch, capsys):
+    monkeypatch.setattr(device, "HIDDEN", ((),))
+    monkeypatch.setattr(device, "NETWORKS", (TINY,))
+    monkeypatch.setattr(device, "ROWS", {"cpu": (10, 300)})
+    monkeypatch.setattr(device_rules, "LOGISTIC", TINY.with_("model.hidden=[4]"))
+    few = {"a round, masked sums": device_rules.ROUNDS["a round, masked sums"]}
+    monkeypatch.setattr(device_rules, "ROUNDS", few)
+    monkeypatch.setattr("sys.argv", ["device", "--device=cpu", "--repeats=1", "--clients", "2"])
+    device.main()
+    printed = capsys.readouterr().out
+    assert printed.startswith("no accelerator: CPU")
+    for words in ("GFLOP/s", "geometric median", "trimmed mean", "noise", "masked sums", "clients"):
+        assert words in printed, words
 
 
 def test_rounds_are_timed():
@@ -76,6 +190,29 @@ def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
     setups = [sites.workload(20, *way).setup() for way in (sites.TOGETHER, sites.CENTRAL)]
     assert [setup.algorithm.sites for setup in setups] == [sites.SITES, 0]
     assert [len(setup.network.initial_params) for setup in setups] == [100_004] * 2
+
+
+def test_people_on_disk_are_measured_and_the_phases_of_their_rounds():
+    scale = bottlenecks.people(40, 10, 1)
+    assert (scale.clients, scale.cohort, scale.parameters) == (40, 10, 65 * 4)
+    assert scale.on_disk > 40 * 8 * 64
+    assert {"drawing", "reading", "training", "clipping", "noise", "writing"} <= {*scale.parts}
+    assert sum(scale.parts.values()) == pytest.approx(100.0, abs=1.0)
+    assert tabulated([scale]).row_count == 1
+
+
+def test_seconds_count_to_the_innermost_phase():
+    phases = Phases()
+    inner = phases._timed("inner", lambda: time.sleep(0.02))
+    outer = phases._timed("outer", inner)
+    outer()
+    assert phases.seconds["inner"] >= 0.02
+    assert phases.seconds["outer"] < phases.seconds["inner"]
+    thread = threading.Thread(target=inner)
+    thread.start()
+    thread.join()
+    assert phases.seconds[AHEAD] >= 0.02
+    assert AHEAD not in phases.parts(1.0)
 
 
 LEAN = sorted(name for name, each in RULES.items() if each.lean)

@@ -65,6 +65,7 @@ SECRET = {
     "silos": (*SILOS, "client.objective=fedsplit"),
     "coins": (
         *(*OPEN, "client.objective=fednova", "cohort.sampler=by_size", "cohort.dropout=0.3"),
+        *("data.clients=60", "cohort.size=40"),  # so that somebody is there to straggle
         *("cohort.availability=daily", "client.stragglers=0.5"),
         *("attack.name=label_flip", "attack.fraction=0.2", "aggregation.weights=uniform"),
     ),

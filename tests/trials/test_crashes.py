@@ -79,10 +79,15 @@ def _settled_first(loop, now):
     now.save(loop.directory, loop.setup.network)
 
 
+def _written_at_once(path, parts):
+    """Neither synced, nor renamed when it is."""
+    Path.write_bytes(path, b"".join(parts))
+
+
 @pytest.mark.parametrize(
     "name, faulty, kind",
     [
-        ("accounting.durable.write_atomically", Path.write_bytes, "lost"),
+        ("accounting.durable.write_parts_atomically", _written_at_once, "lost"),
         ("accounting.durable.sync_folder", lambda folder: None, "lost"),
         ("privfed.run.loop.Loop.save", _settled_first, "killed"),
     ],

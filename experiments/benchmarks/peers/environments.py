@@ -42,8 +42,9 @@ class Peer:
     threads: tuple[int, ...]
 
 
+PFL = Peer("pfl-research 0.6.0", "pfl[pytorch]==0.6.0", "pfl_driver", 1000, (1, 2))
 FLOWER = Peer("Flower 1.41", "flwr[simulation]==1.41.0", "flower_driver", 4, (1,))
-PEERS = (Peer("pfl-research 0.6.0", "pfl[pytorch]==0.6.0", "pfl_driver", 1000, (1, 2)), FLOWER)
+PEERS = (PFL, FLOWER)
 
 
 @dataclass(frozen=True)

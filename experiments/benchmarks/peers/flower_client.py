@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from experiments.benchmarks.task import Task
+from experiments.benchmarks.task import Task, mean_loss
 
 TASK, THREADS = "PRIVFED_BENCHMARK_TASK", "PRIVFED_BENCHMARK_THREADS"
 """Environment variables that worker processes inherit."""
@@ -30,7 +30,7 @@ def task() -> Task:
 
 @cache
 def model() -> nn.Module:
-    return task().model()
+    return task().module()
 
 
 @app.train()  # type: ignore[untyped-decorator, unused-ignore]
@@ -42,7 +42,7 @@ def train(message: Message, context: Context) -> Any:
     x, y = work.examples(int(message.content["config"]["client"]))
     for batch in torch.split(torch.randperm(len(y)), work.batch_size):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+        mean_loss(module(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     content = {
         "arrays": ArrayRecord(module.state_dict()),

@@ -70,7 +70,7 @@ def main() -> None:
 
     @server.main()  # type: ignore[untyped-decorator, unused-ignore]
     def serve(grid: Grid, context: Context) -> None:
-        arrays = ArrayRecord(task.model().state_dict())
+        arrays = ArrayRecord(task.module().state_dict())
         result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=asked.rounds)
         chosen.began.append(time.perf_counter())
         trained["model"] = result.arrays.to_torch_state_dict()
@@ -82,7 +82,7 @@ def main() -> None:
         num_supernodes=len(task.offsets) - 1,
         backend_config={"client_resources": {"num_cpus": asked.threads, "num_gpus": 0.0}},
     )
-    module = task.model()
+    module = task.module()
     module.load_state_dict(trained["model"])
     seconds = [after - before for before, after in itertools.pairwise(chosen.began)]
     start = chosen.began[1] - began  # its worker processes start within the first round

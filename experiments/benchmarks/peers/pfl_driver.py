@@ -30,7 +30,7 @@ from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from torch import Tensor, nn
 
-from experiments.benchmarks.task import Task
+from experiments.benchmarks.task import Task, mean_loss
 
 
 class Module(nn.Module):
@@ -45,7 +45,7 @@ class Module(nn.Module):
         return out
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(self(x), y)
+        return mean_loss(self(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
         return {"loss": Weighted(float(self.loss(x, y)) * len(y), len(y))}
@@ -81,7 +81,7 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     task = Task.load(asked.task)
     clients = [PyTorchTensorDataset(task.examples(k)) for k in range(len(task.offsets) - 1)]
-    module = Module(task.model())
+    module = Module(task.module())
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     postprocessors: list[Any] = [WeightByUser()]
     if asked.private:

@@ -12,6 +12,7 @@ import numpy as np
 
 from privfed.data.forms.raw import PlaceOf
 from privfed.data.mapped import Mapped
+from privfed.data.pieces import WIDER, Pieces
 from privfed.data.tables.cells import native_order
 from privfed.deferred import torch
 from privfed.errors import Refused
@@ -19,8 +20,6 @@ from privfed.errors import Refused
 _ONTO = (-1.0, 1.0)
 _AT_ONCE = 2**22
 """How many numbers are looked at at once."""
-_WIDER = {"u2": "i4", "u4": "i8", "u8": "f8"}
-"""Types that torch 2.4 cannot gather from, and wider ones that hold the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,23 @@ class ArrayForm:
         flat = ((*area,),) if channels == 1 else ()
         return (self.shape, (*area, channels), *flat)
 
-    def features(self, array: np.ndarray, place: PlaceOf) -> tuple[Mapped, int]:
+    def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
         """The features of an array `[N, *stored]`, and how many numbers are clipped.
 
-        Raises `Refused` for a number that is not finite.
+        Pieces stay where they are. Raises `Refused` for a number that is not finite.
         """
+        rows = torch.arange(len(array))
+        if isinstance(array, Pieces):
+            clipped, at = 0, 0
+            for piece in array.pieces:
+                clipped += self._count_outside(piece, place, at)
+                at += len(piece)
+            return Mapped(array.each(self._arranged), rows, self.bounds, _ONTO), clipped
         clipped = self._count_outside(array, place)
         plain = native_order(array)
-        plain = plain.astype(_WIDER.get(plain.dtype.str[1:], plain.dtype), copy=False)
+        plain = plain.astype(WIDER.get(plain.dtype.str[1:], plain.dtype), copy=False)
         store = torch.from_numpy(self._arranged(np.require(plain, requirements="W")))
-        return Mapped(store, torch.arange(len(array)), self.bounds, _ONTO), clipped
+        return Mapped(store, rows, self.bounds, _ONTO), clipped
 
     def _arranged(self, array: np.ndarray) -> np.ndarray:
         """The array `[N, *shape]` of one `[N, *stored]`, without a copy."""
@@ -65,7 +71,8 @@ class ArrayForm:
             return array
         return array[:, None] if len(stored) < len(self.shape) else np.moveaxis(array, -1, 1)
 
-    def _count_outside(self, array: np.ndarray, place: PlaceOf) -> int:
+    def _count_outside(self, array: np.ndarray, place: PlaceOf, at: int = 0) -> int:
+        """How many numbers of `array`, whose first example is at `at`, are clipped."""
         (low, high), count = self.bounds, 0
         step = max(1, _AT_ONCE // max(math.prod(self.shape), 1))
         for start in range(0, len(array), step):
@@ -73,7 +80,7 @@ class ArrayForm:
             piece = piece.reshape(len(piece), -1)
             finite = np.isfinite(piece).all(1)
             if not finite.all():
-                index = start + int(finite.argmin())
+                index = at + start + int(finite.argmin())
                 raise Refused(f"data: {place(index)} holds a number that is not finite")
             count += int(((piece < low) | (piece > high)).sum())
         return count

@@ -6,6 +6,7 @@ The arguments `called` and `place` are what messages may call a column, and a ro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from privfed.data.forms.arrays import refuse_no_numbers
 from privfed.data.forms.pictures import picture
 from privfed.data.forms.raw import PlaceOf
+from privfed.data.pieces import Pieces
 from privfed.errors import Refused
 
 if TYPE_CHECKING:
@@ -48,17 +50,43 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
         )
 
 
+def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
+    """The labels `[N]` of a column: whole numbers as an array, others one by one."""
+    import pyarrow
+
+    if pyarrow.types.is_integer(column.type) and not column.null_count:
+        numbers: np.ndarray = column.to_numpy()
+        return numbers
+    labels: list[object] = column.to_pylist()
+    return labels
+
+
 def array_cells(
     column: pyarrow.ChunkedArray, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
-) -> np.ndarray:
+) -> Pieces:
     """The arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
 
-    Each is of one of the shapes `stored`. Raises `Refused` for another.
+    They stay where the column has them. All are of one of the shapes `stored`. Raises `Refused`
+    for another.
     """
+    pieces: list[np.ndarray] = []
+    at = 0
+    for chunk in column.chunks:
+        if len(chunk):
+            pieces.append(_arrays(chunk, stored, called, partial(_place_after, place, at)))
+            if pieces[-1].shape[1:] != pieces[0].shape[1:]:
+                raise _another_shape(called, place(at))
+        at += len(chunk)
+    return Pieces(tuple(pieces))
+
+
+def _arrays(
+    array: pyarrow.Array, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
+) -> np.ndarray:
+    """One piece of `array_cells`; `place` counts from its first row."""
     import pyarrow
     from pyarrow import compute
 
-    array = column.combine_chunks()
     array = array.storage if isinstance(array, pyarrow.ExtensionArray) else array
     rows, shape = len(array), list[int]()
     while _is_list(array.type):
@@ -66,7 +94,7 @@ def array_cells(
         shape.append(int(lengths[0]) if len(lengths) else 0)
         if (lengths != shape[-1]).any():
             wrong = int((lengths != shape[-1]).argmax()) * rows // len(lengths)
-            raise Refused(f"data.shape: {called} has another shape in {place(wrong)} than before")
+            raise _another_shape(called, place(wrong))
         array = array.flatten()
     if array.null_count:
         raise Refused(f"data: {called} has empty cells; leave such rows out")
@@ -82,6 +110,14 @@ def array_cells(
         )
     arrays: np.ndarray = numbers.reshape(rows, *(shape or [1]))
     return arrays
+
+
+def _place_after(place: PlaceOf, at: int, row: int) -> str:
+    return place(at + row)
+
+
+def _another_shape(called: str, where: str) -> Refused:
+    return Refused(f"data.shape: {called} has another shape in {where} than before")
 
 
 def picture_cells(

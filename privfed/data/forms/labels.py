@@ -59,10 +59,11 @@ class ClassForm:
 
     def encoded(self, y: np.ndarray | Sequence[object], place: PlaceOf) -> Indices:
         """The class `[N]` of every label. Raises `Refused` for one that is none."""
-        values = y.tolist() if isinstance(y, np.ndarray) else list(y)
-        numbers = {name: n for n, name in enumerate(self.names)}
-        codes = [numbers.get(_text(v), -1) if numbers else self._number(v) for v in values]
-        encoded = np.array(codes, dtype=np.int64)
+        if isinstance(y, np.ndarray) and y.dtype.kind in "iu":  # often long, and few are different
+            different, places = np.unique(y, return_inverse=True)
+            encoded = self._codes(different.tolist())[places]
+        else:
+            encoded = self._codes(y.tolist() if isinstance(y, np.ndarray) else y)
         if (encoded < 0).any():
             index = int((encoded < 0).argmax())
             declared = f"one of {', '.join(self.names)} (data.labels)"
@@ -70,9 +71,15 @@ class ClassForm:
             raise Refused(
                 f"data.label: the label of {place(index)} is no class; expected "
                 f"{declared if self.names else numbered}",
-                private=f"it is {str(values[index])[:40]!r}",
+                private=f"it is {str(y[index])[:40]!r}",
             )
         return encoded
+
+    def _codes(self, labels: Sequence[object]) -> Indices:
+        """The class `[n]` of each of `labels`; -1 for one that is none."""
+        numbers = {name: n for n, name in enumerate(self.names)}
+        codes = [numbers.get(_text(v), -1) if numbers else self._number(v) for v in labels]
+        return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
         """The class that `value` is the number of, in digits or as a number; -1 for none."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privfed.data.pieces import Pieces
 from privfed.vector import Indices
 
 PlaceOf = Callable[[int], str]
@@ -17,11 +18,11 @@ PlaceOf = Callable[[int], str]
 class RawExamples:
     """What stands in files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
 
-    y is None where texts have no labels. `owners` `[N]` says whose an example is, a place among the
-    `clients`, who may hold none; None where nobody owns them.
+    An array may be in pieces. y is None where texts have no labels. `owners` `[N]` says whose an
+    example is, a place among the `clients`, who may hold none; None where nobody owns them.
     """
 
-    x: np.ndarray | Sequence[str]
+    x: np.ndarray | Pieces | Sequence[str]
     y: np.ndarray | Sequence[object] | None
     place: PlaceOf
     owners: Indices | None = None

@@ -13,6 +13,7 @@ from privfed.data.forms.labels import ClassForm, refuse_no_classes
 from privfed.data.forms.listed_words import tokens_of
 from privfed.data.forms.raw import RawExamples
 from privfed.data.forms.texts import TextForm
+from privfed.data.pieces import Pieces
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.sources.characters import PRINTABLE
 from privfed.parts import Part
@@ -94,7 +95,8 @@ class DeclaredExamples(Part):
         """The examples that were read, in their declared form. Raises `Refused`."""
         if self.text:
             return self._texts(raw)
-        x, clipped = self.array_form.features(np.asarray(raw.x), raw.place)
+        array = raw.x if isinstance(raw.x, Pieces) else np.asarray(raw.x)
+        x, clipped = self.array_form.features(array, raw.place)
         how = Preprocessing.of_mapped(self.x, x)
         return self._class_form.examples(raw, x, {"clipped_values": clipped}, how)
 

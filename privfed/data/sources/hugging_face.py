@@ -11,12 +11,14 @@ from privfed.data.federation import Examples
 from privfed.data.forms.arrow_columns import (
     array_cells,
     holds_pictures,
+    label_cells,
     picture_cells,
     refuse_no_words,
     text_cells,
 )
 from privfed.data.forms.pictures import SHAPE, is_of_pictures
 from privfed.data.forms.raw import PlaceOf, RawExamples
+from privfed.data.pieces import Pieces
 from privfed.data.sources.declared_examples import DeclaredExamples
 from privfed.data.sources.hugging_face_files import read_split, split_files
 from privfed.data.tables.cells import CellRules
@@ -84,14 +86,16 @@ class HuggingFace(DeclaredExamples):
         for name in filter(None, (self.label, self.client)):
             refuse_no_words(table.column(name), repr(name))
         x = self._features(table.column(self.x), place)
-        y = table.column(self.label).to_pylist() if self.label else None
+        y = label_cells(table.column(self.label)) if self.label else None
         if not self.client:
             return self.of_declared_form(RawExamples(x, y, place))
         rules = CellRules(path, "refuse", ())
         owners, clients = rules.owners(as_words(table.column(self.client)), repr(self.client))
         return self.of_declared_form(RawExamples(x, y, place, owners, clients))
 
-    def _features(self, column: pyarrow.ChunkedArray, place: PlaceOf) -> np.ndarray | list[str]:
+    def _features(
+        self, column: pyarrow.ChunkedArray, place: PlaceOf
+    ) -> np.ndarray | Pieces | list[str]:
         """What the column of features holds. Raises `Refused` where it is not as declared."""
         if self.text:
             return text_cells(column, repr(self.x), place)

@@ -19,7 +19,11 @@ from privfed.plan.refusals.joint_noise import joint_noise_refusals
 from privfed.plan.refusals.objectives import objective_refusals
 from privfed.plan.refusals.partial_models import partial_model_refusals
 from privfed.plan.refusals.rules import rule_refusals
-from privfed.plan.refusals.run_files import ledger_heads_that_can_be_remade, measures_lost_on_resume
+from privfed.plan.refusals.run_files import (
+    ledger_heads_that_can_be_remade,
+    measured_precision_of_a_seeded_run,
+    measures_lost_on_resume,
+)
 from privfed.plan.refusals.schedules import rates_of_zero
 from privfed.plan.refusals.secure_sums import secure_sum_refusals
 from privfed.plan.refusals.silos import silo_refusals
@@ -34,6 +38,7 @@ from privfed.plan.refusals.user_privacy import (
 _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     unproven_draw,
     ledger_heads_that_can_be_remade,
+    measured_precision_of_a_seeded_run,
     rule_refusals,
     attack_refusals,
     compression_refusals,

@@ -18,7 +18,7 @@ def _models_beside_the_server(config: Config) -> Iterator[str]:
     """Models move by themselves (`server_step`), and the run's model would be none of them."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
-        at_rate = "" if rate is None else f"server.lr = {rate:g}, "
+        at_rate = "" if rate is None else f"server.lr = {rate!r}, "
         yield (
             f"client.objective = {config.names['objective']!r} moves the models that clients are "
             "sent by their members' mean updates, but server.optimizer = "

@@ -1,4 +1,4 @@
-"""What is refused of the files that a run keeps: heads of its ledger, and measures."""
+"""What is refused of the files that a run keeps, and of a seeded run that they do not determine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
         yield (
             "run.heads keeps what nobody may cut off a ledger, but a seeded run's is made again at "
             'will; leave run.heads out, or set run.randomness = "secret"'
+        )
+
+
+def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
+    """What a seeded run gives follows from its file, and not from how busy a machine was."""
+    if config.run.precision == "fast" and config.run.randomness == "seeded":
+        yield (
+            'run.precision = "fast" goes by what is measured here, but all that a seeded run gives '
+            'follows from its run file; use "mixed" or "full"'
         )
 
 

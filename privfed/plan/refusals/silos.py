@@ -52,10 +52,11 @@ def _examples_of_phones(config: Config) -> Iterator[str]:
 
 def _mixed_precision(config: Config) -> Iterator[str]:
     """Gradients of single examples are clipped in full precision."""
-    if config.run.precision == "mixed":
+    if config.run.precision in ("mixed", "fast"):
         yield (
-            f'run.precision is "mixed", but client.privacy.mechanism = {_name(config)!r} takes '
-            'gradients of single examples, which stay in full precision; use "full"'
+            f'run.precision is "{config.run.precision}", but client.privacy.mechanism = '
+            f"{_name(config)!r} takes gradients of single examples, which stay in full precision; "
+            'use "full"'
         )
 
 

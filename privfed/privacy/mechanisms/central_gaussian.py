@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
 
 from pydantic import Field
@@ -142,22 +143,38 @@ class CentralGaussian(NoisedMechanism):
         independently of all others: the release is that of one process.
         """
         require_bounded(total, self._norm(state))
-        deviation, sums = self._noise() * total.bound, total.total.clone()
-        for start in range(part.start, part.stop, _AT_ONCE):
-            some = sums[start : min(start + _AT_ONCE, part.stop)]
-            noise = gaussian_on_grid(keys.beginning(start), deviation, len(some))
-            some += torch.from_numpy(noise).to(some)
+        sums = total.total.clone()
+        for block, noised in self._noised_blocks(total, keys, part):
+            sums[block] = noised
         return SumWithNoise(sums, total.bound, total.survivors)
+
+    def _noised_blocks(
+        self, total: BoundedSum, keys: Keys, part: slice
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The sum's numbers in `part` with their noise, a few at a time, and where they are."""
+        deviation = self._noise() * total.bound
+        for start in range(part.start, part.stop, _AT_ONCE):
+            block = slice(start, min(start + _AT_ONCE, part.stop))
+            noise = gaussian_on_grid(keys.beginning(start), deviation, block.stop - start)
+            sums = total.total[block]
+            yield block, sums + torch.from_numpy(noise).to(sums)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self._norm(state))
-        if not isinstance(total, SumWithNoise):
-            total = self.noised(total, keys, state, slice(0, len(total.total)))
+        length = len(total.total)
+        if isinstance(total, SumWithNoise):
+            noised = iter([(slice(0, length), total.total)])
+        else:
+            noised = self._noised_blocks(total, keys, slice(0, length))
+        released = total.total.new_empty(length, dtype=torch.float32)
+        for block, sums in noised:
+            last = sums[-1:]
+            released[block] = sums / divisor
         if not self.adaptive_clip:
-            return (total.total / divisor).float(), state
-        return (total.total[:-1] / divisor).float(), self._adapted(total.total[-1], divisor, state)
+            return released, state
+        return released[:-1], self._adapted(last[0], divisor, state)
 
     def encoding(self, state: PublicState) -> Encoding:
         finest = FINENESS / self._noise() if self._noise() else math.inf

@@ -11,6 +11,7 @@ from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
 from accounting.over_rounds import Separated
 from privfed.deferred import torch
+from privfed.privacy.blocks import averaged
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import (
     BoundedRows,
@@ -107,4 +108,4 @@ class LocalGaussian(NoisedMechanism):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
-        return (total.total / divisor).float(), state
+        return averaged(total.total, divisor), state

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from accounting.events import Event
 from accounting.releases import Unprotected
+from privfed.privacy.blocks import averaged
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
@@ -55,4 +56,4 @@ class NoPrivacy(MechanismPart):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
-        return (total.total / divisor).float(), state
+        return averaged(total.total, divisor), state

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
@@ -36,7 +35,7 @@ _LIKELY = np.uint64(1 << 44)
 """A tail, in multiples of 2^-64, that fewer than two of a million draws are below."""
 _MOST_SLACK = 1.3e-13
 """More than the slack of a draw with a larger tail, over the scale: at 2^-20, where it is largest,
-z is 4.76, its error 1.16e-13, and the rest below 6e-15."""
+z is 4.76, its error 1.16e-13, and the rest below 9e-15."""
 FINENESS = 2.0**30
 """Steps of the grid in a deviation of the noise: from so many to twice as many."""
 LARGEST_SCALE = 4 * FINENESS
@@ -181,6 +180,8 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
     The nearest boundary to the double-precision value is the only one in doubt. Without a shift it
     is that of the number's size, so that both signs round alike.
     """
+    import mpmath  # few runs have a draw in doubt
+
     rounded = np.empty(len(words))
     rows = zip(words.tolist(), further.tolist(), shifts.tolist(), strict=True)
     with mpmath.workdps(80):

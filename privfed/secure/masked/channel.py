@@ -6,8 +6,6 @@ import functools
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
@@ -78,6 +76,7 @@ class MaskedChannel:
 
     def send(self, client: int, row: Integers) -> None:
         self._rows[client] = row
+        del row  # the client takes it out, and then it is nobody's any more
         if inbox := self._inboxes.pop(client, None):
             self._delivery.ask({client: inbox}, Leaves.BEFORE_MASKING)
         self._rows.pop(client, None)
@@ -87,7 +86,7 @@ class MaskedChannel:
         self._delivery.ask(self._proceed(), Leaves.BEFORE_UNMASKING)
         with self._delivery.accusing():
             words, survivors = self.server.total()
-        return self._codec.unwrap(words.astype(np.uint64)), survivors
+        return self._codec.unwrap(words), survivors
 
     def _proceed(self) -> Mapping[int, FromServer]:
         with self._delivery.accusing():

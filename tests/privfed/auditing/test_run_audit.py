@@ -226,14 +226,14 @@ def test_the_untouched_run_is_fine(copy):
 def test_an_audit_of_a_run_that_goes_on_finds_nothing_wrong(tmp_path, monkeypatch):
     """Audited at every durable write of a run, as another process might."""
     path, found = tmp_path / "run", []
-    real = durable.write_atomically
+    real = durable.write_parts_atomically
 
     def audited(target, content):
         real(target, content)
         if (path / "checkpoint.safetensors").exists():
             found.append(audit(path).problems)
 
-    monkeypatch.setattr("accounting.durable.write_atomically", audited)
+    monkeypatch.setattr("accounting.durable.write_parts_atomically", audited)
     trained(path)
     assert len(found) > 8
     assert set(found) == {()}

@@ -295,7 +295,7 @@ def test_a_directory_that_cannot_be_written_is_one_message(tmp_path, monkeypatch
 
 
 def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
-    out, real, left = tmp_path / "r", durable.write_atomically, [9]
+    out, real, left = tmp_path / "r", durable.write_parts_atomically, [9]
 
     def filling(path, content):
         left[0] -= 1
@@ -304,7 +304,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
         real(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "write_atomically", filling)
+        patch.setattr(durable, "write_parts_atomically", filling)
         result = run("train", *SETTINGS, "--out", out)
     assert result.exit_code == 2
     assert "No space left" in result.stderr

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from small import trained
 
-from experiments.benchmarks.start_up import REFERENCE, commands, lines
+from experiments.benchmarks.start_up import (
+    FIRST_ROUND,
+    REFERENCE,
+    Taken,
+    beyond,
+    commands,
+    lines,
+)
 from privfed.config import catalog
 from privfed.parts import find
 from privfed.registry import BUILT_IN
@@ -28,6 +35,32 @@ for words in json.loads(sys.argv[1]):
     loaded.append(sorted({name.split(".")[0] for name in sys.modules}))
 print(json.dumps(loaded))
 """
+TO_FIRST_ROUND = """
+import json, os, sys
+from click.testing import CliRunner
+
+from accounting.bounds import pld
+from accounting.ledger import Ledger
+from privfed.cli.main import main
+from privfed.local.trainer import LocalTrainer
+
+charge, train, trained = Ledger.charge, LocalTrainer.train, []
+
+def counted(self, ids, *rest, **named):
+    trained.append(len(ids))
+    return train(self, ids, *rest, **named)
+
+def told(*arguments):
+    charge(*arguments)
+    loaded = sorted({name.split(".")[0] for name in sys.modules})
+    distributions = pld._distribution.cache_info().misses
+    facts = {"loaded": loaded, "distributions": distributions, "trained": trained}
+    print(json.dumps(facts), file=sys.__stdout__, flush=True)
+    os._exit(0)
+
+LocalTrainer.train, Ledger.charge = counted, told
+print(CliRunner().invoke(main, ["train", "--out", sys.argv[1]]).output)
+"""
 ANSWERS = ("--rounds", "20", "--delta", "1e-5", "--epsilon", "2", "--json")
 RIGHT = "experiments.audits_elsewhere.wrong_mechanisms:clips_each_row"
 LIGHT = [
@@ -43,18 +76,28 @@ LIGHT = [
 """Each may load more than those before it, as they run in one process."""
 
 
+def asked(script, *arguments):
+    """What a Python of its own prints, as JSON."""
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=here,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     """The packages that are there after each command: of `LIGHT`, in their order."""
     run = tmp_path_factory.mktemp("start_up") / "run"
     trained(run)
-    asked = json.dumps([[str(run) if word == "RUN" else word for word in each] for each in LIGHT])
-    here = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-c", ASK, asked], env=here, capture_output=True, text=True, timeout=120
-    )
-    assert ran.returncode == 0, ran.stderr
-    return dict(zip(map(" ".join, LIGHT), map(set, json.loads(ran.stdout)), strict=True))
+    commands = [[str(run) if word == "RUN" else word for word in each] for each in LIGHT]
+    answers = asked(ASK, json.dumps(commands))
+    return dict(zip(map(" ".join, LIGHT), map(set, answers), strict=True))
 
 
 HEAVY = {"torch", "scipy", "dp_accounting", "sklearn", "pyarrow", "pandas", "matplotlib", "opacus"}
@@ -62,7 +105,7 @@ HEAVY = {"torch", "scipy", "dp_accounting", "sklearn", "pyarrow", "pandas", "mat
 
 def test_help_and_version_import_nothing_heavy(loaded):
     for words in ("--version", "--help", "calibrate --help"):
-        assert not loaded[words] & {*HEAVY, "numpy", "pydantic", "rich"}, words
+        assert not loaded[words] & {*HEAVY, "numpy", "pydantic", "rich", "filelock"}, words
 
 
 def test_the_list_of_parts_imports_neither_torch_nor_statistics(loaded):
@@ -73,7 +116,31 @@ def test_the_list_of_parts_imports_neither_torch_nor_statistics(loaded):
 def test_budgets_are_solved_and_audited_without_torch(loaded):
     for words in loaded:
         assert not loaded[words] & (HEAVY - {"scipy", "dp_accounting"}), words
+        assert "mpmath" not in loaded[words], words
     assert "dp_accounting" in loaded["audit RUN"]
+
+
+@pytest.fixture(scope="module")
+def at_first_round(tmp_path_factory):
+    """What the default run has loaded and computed as its first round is charged."""
+    return asked(TO_FIRST_ROUND, str(tmp_path_factory.mktemp("first_round") / "run"))
+
+
+def test_the_default_run_imports_no_more_than_it_needs_before_its_first_round(at_first_round):
+    loaded = set(at_first_round["loaded"])
+    assert loaded >= {"torch", "dp_accounting"}
+    needless = {*HEAVY, "mpmath", "joblib", "cryptography", "flwr"} - {
+        "torch",
+        "scipy",
+        "dp_accounting",
+    }
+    assert not loaded & needless
+
+
+def test_the_default_run_computes_no_more_than_it_needs_before_its_first_round(at_first_round):
+    """Three privacy loss distributions; and made-up clients train for the forecast of time only."""
+    assert at_first_round["distributions"] == 3
+    assert at_first_round["trained"] == [128, 128]
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
@@ -90,6 +157,13 @@ def test_the_list_says_what_the_parts_themselves_say(kind):
 
 def test_start_up_is_told_as_a_ratio():
     assert set(commands(Path("runs/a"))) > {REFERENCE, "privfed list"}
-    told = lines({REFERENCE: [2.0, 4.0, 2.0], "privfed list": [0.5, 2.0, 0.5]})
+    turns = {
+        REFERENCE: [Taken(2.0, 1.0), Taken(4.0, 1.0), Taken(2.0, 1.5)],
+        "privfed list": [Taken(0.5, 0.4), Taken(2.0, 0.3), Taken(0.5, 0.5)],
+        FIRST_ROUND: [Taken(3.0, 2.0), Taken(7.0, 2.0), Taken(3.5, 3.0)],
+    }
+    told = lines(turns)
     assert "0.50 s" in told[1]
+    assert "0.40 CPU s" in told[1]
     assert "0.25 x import torch" in told[1]
+    assert "beyond import torch: 1.50 s (aim: 2); 1.00 CPU s" in beyond(turns)

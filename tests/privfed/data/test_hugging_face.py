@@ -12,6 +12,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from privfed.config.reading import load
+from privfed.data.forms.labels import ClassForm
 from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.population import populate
 from privfed.data.sources.hugging_face import HuggingFace
@@ -99,6 +100,37 @@ def test_arrays_and_numbers_are_scaled_from_their_bounds(saved):
     assert examples.owners is None
     numbers = HuggingFace(x="number", shape=[1], bounds=[0.0, 255.0], **declared)
     assert numbers.load(2, STREAMS).x[torch.arange(3)].tolist() == [[-1.0], [0.0], [1.0]]
+
+
+def test_numbers_of_an_arrow_file_stay_in_it_whatever_its_batches(tmp_path):
+    features = datasets.Features(
+        array=datasets.Sequence(datasets.Value("uint8"), 6),
+        label=datasets.Value("int64"),
+        who=datasets.Value("string"),
+    )
+    arrays = np.random.default_rng(1).integers(0, 256, (50, 6), dtype=np.uint8)
+    columns = {"array": arrays, "label": np.arange(50) % 3, "who": [f"c{n % 7}" for n in range(50)]}
+    made = datasets.Dataset.from_dict(columns, features=features)
+    made.save_to_disk(tmp_path / "set", num_shards=3)
+    declared = {"x": "array", "label": "label", "client": "who", "shape": [6], "classes": 3}
+    source = HuggingFace(path=str(tmp_path / "set"), bounds=[0.0, 255.0], **declared)
+    people = populate(source, Natural(), 7, 0.2, STREAMS, "none")
+    store = people.examples.x.store
+    assert len(store.pieces) == 3
+    assert not any(piece.flags.owndata or piece.flags.writeable for piece in store.pieces)
+    x, y = people.gather(torch.arange(50))
+    order = np.argsort(np.arange(50) % 7, kind="stable")
+    np.testing.assert_allclose(x, arrays[order] / 127.5 - 1, atol=1e-6)
+    assert y.tolist() == (order % 3).tolist()
+
+
+@pytest.mark.parametrize("labels, expected", [([], [0, 2, 1]), (["2", "0", "1"], [1, 0, 2])])
+def test_whole_numbers_are_classes_by_number_or_by_name(labels, expected):
+    form = ClassForm(0 if labels else 3, tuple(labels))
+    for kind in ("i8", "u1"):
+        assert form.encoded(np.array([0, 2, 1], kind), str).tolist() == expected
+    with pytest.raises(Refused, match="label of 1 is no class"):
+        form.encoded(np.array([0, 7]), str)
 
 
 def test_texts_become_sequences_or_shares_of_tokens(saved):

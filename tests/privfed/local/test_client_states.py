@@ -283,6 +283,7 @@ def test_a_clients_dropout_is_its_own_under_every_objective(tmp_path, name):
         f"model.name={__name__}:Dropping", "run.trainer=loop",
         *(["privacy.mechanism=none"] if name in unproven else []),
         *(["client.groups=3"] if name == "afl" else []),
+        *(["server.optimizer=fedavg"] if name == "ifca" else []),
     ]  # fmt: skip
     trained(tmp_path / "whole", *settings)
     torch.rand(7)

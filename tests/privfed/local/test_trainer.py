@@ -1,6 +1,7 @@
 """Local training is E epochs of minibatch SGD, exactly, however many clients go at once."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privfed.data.federation import Federation
+from privfed.local import autotune
 from privfed.local.autotune import fastest
 from privfed.local.batches import plan_batches, steps
-from privfed.models.recipes import Mlp
+from privfed.local.objectives.fedprox import FedProx
+from privfed.local.trainer import LocalTrainer
+from privfed.models.recipes import Foreign, Mlp
 from privfed.streams import Streams
 
 STREAMS = Streams(3, simulated=True)
@@ -165,6 +169,67 @@ def test_the_measured_way_is_one_that_was_offered():
     assert (loop.way, loop.chunk) == ("loop", 7)
     assert loop.seconds > 0
     assert fastest(local, cohort=20, way="stacked", chunk=0).way == "stacked"
+
+
+@pytest.fixture
+def trained_ways(monkeypatch):
+    """How made-up clients are trained, and how many at once, by every call."""
+    ways, train = [], LocalTrainer.train
+
+    def counted(self, ids, *rest, **named):
+        ways.append((self.way, len(ids)))
+        return train(self, ids, *rest, **named)
+
+    monkeypatch.setattr(LocalTrainer, "train", counted)
+    return ways
+
+
+def test_small_models_are_trained_in_the_largest_chunks_without_a_comparison(trained_ways):
+    for asked in ("auto", "stacked"):
+        best = fastest(trainer(population(SIZES)), cohort=100, way=asked, chunk=0)
+        assert (best.way, best.chunk) == ("stacked", 128)
+        assert best.seconds > 0
+    assert set(trained_ways) == {("stacked", 128)}
+    assert fastest(trainer(population(SIZES)), cohort=3, way="auto", chunk=0).chunk == 6
+
+
+class Unknown(nn.Linear):
+    """A layer that may compute anything, as far as those are concerned who know linear ones."""
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        trainer(population(SIZES), model=Mlp(hidden=[2000])),
+        trainer(population(SIZES), model=Foreign.of(lambda: Unknown(FEATURES, CLASSES))()),
+        replace(trainer(population(SIZES)), objective=FedProx(mu=0.1)),
+    ],
+    ids=["large", "unknown layers", "another objective"],
+)
+def test_other_models_and_objectives_are_measured(local, trained_ways):
+    fastest(local, cohort=20, way="auto", chunk=0)
+    assert {way for way, _ in trained_ways} == {"stacked", "loop"}
+    assert len(set(trained_ways)) > 3
+
+
+def test_chunks_that_are_given_are_measured(trained_ways):
+    fastest(trainer(population(SIZES)), cohort=20, way="auto", chunk=1)
+    assert {way for way, _ in trained_ways} == {"stacked", "loop"}
+
+
+def test_the_rows_of_a_chunk_are_bounded(monkeypatch):
+    """Memory does not grow with chunk times model; what was asked for is done."""
+    monkeypatch.setattr(autotune, "_SMALL", 0)
+    local = trainer(population(SIZES))
+    length = len(local.network.initial_params)
+    monkeypatch.setattr(autotune, "_MOST", 3 * length)
+    assert fastest(local, cohort=20, way="stacked", chunk=0).chunk == 3
+    assert fastest(local, cohort=20, way="stacked", chunk=5).chunk == 5
+    monkeypatch.setattr(autotune, "_MOST", 2 * length - 1)
+    alone = fastest(local, cohort=20, way="auto", chunk=0)
+    assert (alone.way, alone.chunk) == ("loop", 1)
+    assert "two models" in alone.unstacked
+    assert fastest(local, cohort=20, way="stacked", chunk=0).chunk == 1
 
 
 def test_the_measurement_stays_small_whatever_the_batch_size(monkeypatch):

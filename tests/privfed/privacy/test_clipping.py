@@ -115,3 +115,18 @@ def test_rows_given_are_never_changed():
 def test_whole_numbers_lie_toward_zero(numbers):
     found = toward_zero(torch.tensor(numbers, dtype=torch.float32))
     assert found.tolist() == [math.trunc(number) for number in numbers]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1, 700, (1 << 16) + 3, 200_003])
+def test_clipping_onto_a_grid_in_one_pass_is_both_in_turn(dtype, length):
+    """No number is left off the grid, and none grows: the norm stays within the clip."""
+    rows = torch.randn(4, length, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    rows[1] *= 1e-4
+    rows[2, -1] = torch.nan
+    grid = 2.0**-12
+    clipped = clip_rows(rows, 0.4, grid)
+    assert torch.equal(clipped.rows, on_grid(clip_rows(rows, 0.4), grid).rows)
+    assert bool((clipped.rows.double() % grid == 0.0).all())
+    assert (norms(clipped.rows) <= 0.4).all()
+    assert bool((clipped.rows.abs() <= clip_rows(rows, 0.4).rows.abs()).all())

@@ -11,6 +11,9 @@ from scipy import stats
 
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows, on_grid
+from privfed.privacy.mechanism import Setting
+from privfed.privacy.mechanisms.banded import Banded
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.noise import gaussian_on_grid as rounding
 from privfed.privacy.noise.gaussian_on_grid import (
@@ -20,6 +23,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
     rounded_normal,
 )
 from privfed.streams import Keys, Streams
+from privfed.vector import Layout
 
 SEEDED = Streams(7, simulated=True)
 
@@ -243,3 +247,29 @@ def test_a_cohort_too_large_for_exact_sums_is_refused():
     for noise, size in ((1.0, 10**7), (1e-3, 10_000), (1e-40, 1)):
         with pytest.raises(Refused, match="exact sums"):
             refuse_inexact(noise, size)
+
+
+MECHANISMS = {
+    "central": (CentralGaussian(clip=0.3, noise_multiplier=0.7), 0.7),
+    "adaptive": (CentralGaussian(clip=0.3, noise_multiplier=0.7, adaptive_clip=True), 0.7),
+    "banded": (Banded(clip=0.3, noise_multiplier=0.7, bands=2, toeplitz=(1.0, 0.5)), None),
+    "local": (LocalGaussian(clip=0.3, noise_multiplier=0.7), 0.7),
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_a_mechanism_sends_lies_on_the_grid_of_its_noise(name):
+    """Exactness rests on it: a number between two points of the grid would show through the sum."""
+    mechanism, deviation = MECHANISMS[name]
+    mechanism = mechanism.resolved(Setting(size=20, capacity=40, minimum=1))
+    state = mechanism.init()
+    if deviation is None:
+        deviation = mechanism.deviation()
+    bound = mechanism.encoding(state).bound if name == "adaptive" else 0.3
+    grid = grid_of(deviation * bound)
+    rows = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 70_001)))
+    keys = SEEDED.at("noise/client/0", 1, np.arange(3))
+    sent = mechanism.bound(rows, Layout((("delta", 70_001),)), keys, state).rows
+    whole = sent / grid
+    assert torch.equal(whole, whole.round())
+    assert not torch.equal(whole / 2, (whole / 2).round())  # and on no coarser one

@@ -1,17 +1,24 @@
 """Releases that become durable beside other work: nothing follows from them before they are."""
 
+import signal
 import threading
+import time
+from dataclasses import replace
 
 import pytest
+import torch
 from helpers import Memory, Rounds
-from small import trained
+from small import small, trained
 
 from accounting.ledger import Ledger
+from privfed.errors import Refused
 from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.sgd import Sgd
 from privfed.models.network import Network
 from privfed.round.round import run_round
 from privfed.round.writing import AtOnce, InBackground
+from privfed.run.train import train
+from privfed.server.fedavg import FedAvg
 from privfed.store.releases import Releases
 from privfed.store.round_logs import MetricsLog
 
@@ -50,6 +57,13 @@ def test_what_a_write_raises_is_raised_by_whoever_comes_next(later):
 
 class Crash(Exception):
     pass
+
+
+class Quiet:
+    def before(self, *_) -> None: ...
+    def after_round(self, round) -> None: ...
+    def aborted(self, *_) -> None: ...
+    def after(self, record) -> None: ...
 
 
 class Waits(Memory):
@@ -107,12 +121,14 @@ def test_a_run_evaluates_while_it_writes_and_shows_when_it_has_written(tmp_path,
     def written(self, charge, released, state):
         assert measuring.wait(10), "the evaluation waits for the write"
         measuring.clear()
+        time.sleep(0.05)  # so that who does not wait for this shows too early
         write(self, charge, released, state)
         events.append("durable")
 
     def evaluated(self, *args):
+        measures = evaluate(self, *args)
         measuring.set()
-        return evaluate(self, *args)
+        return measures
 
     def shown(self, line):
         events.append("shown")
@@ -134,3 +150,103 @@ def test_a_write_that_fails_shows_nothing_and_charges_no_further_round(tmp_path,
         trained(tmp_path / "run", "run.rounds=3", "run.evaluate_every=1")
     assert len(Ledger.load(tmp_path / "run/ledger.jsonl").charges) == 1
     assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_who_watches_hears_of_a_round_once_it_is_durable(tmp_path, monkeypatch):
+    """Also of one in which nothing is evaluated."""
+    events, write = [], Releases.write
+
+    def slow(self, charge, released, state):
+        time.sleep(0.05)
+        write(self, charge, released, state)
+        events.append(f"durable {charge.round}")
+
+    class Watching(Quiet):
+        def after_round(self, round):
+            events.append(f"heard {round}")
+
+    monkeypatch.setattr(Releases, "write", slow)
+    train(small("run.rounds=3", "run.evaluate_every=3"), tmp_path / "run", [Watching()])
+    assert events == [f"{what} {round}" for round in (1, 2, 3) for what in ("durable", "heard")]
+
+
+def test_what_is_written_is_what_was_released_whatever_is_computed_with_it(tmp_path):
+    """A server that scales the release in place, while it is being written."""
+
+    class InPlace(FedAvg):
+        def step(self, params, delta, state):
+            after = super().step(params, delta.clone(), state)
+            delta.mul_(0.0)
+            return after
+
+    rounds = Rounds(tmp_path, server=InPlace())
+    store = Waits([])
+    with InBackground() as writing:
+        world = replace(rounds.world, store=store, writing=writing)
+        after = run_round(1, rounds.algorithm, rounds.state, world)
+        store.gate.set()
+    moved = after.params - rounds.state.params
+    torch.testing.assert_close(store.releases[1][0], moved, rtol=1e-4, atol=1e-6)
+    assert bool(moved.any())
+
+
+@pytest.mark.parametrize("settling", [True, False], ids=["while it settles", "while it leaves"])
+def test_leaving_waits_for_the_write_however_often_it_is_interrupted(settling):
+    written, gate, main = [], threading.Event(), threading.main_thread().ident
+
+    def slow():
+        gate.wait(10)
+        time.sleep(0.05)
+        written.append("all")
+
+    def interrupts():
+        for _ in range(3):
+            time.sleep(0.1)
+            signal.pthread_kill(main, signal.SIGINT)
+        gate.set()
+
+    def interrupted(number, frame):
+        raise KeyboardInterrupt
+
+    def leave():
+        with InBackground() as writing:
+            writing.begin(slow)
+            threading.Thread(target=interrupts).start()
+            if settling:
+                writing.settle()
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            leave()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert written == ["all"]
+
+
+def test_a_write_that_failed_is_heard_of_whatever_else_went_wrong():
+    def fails():
+        raise OSError("no space")
+
+    def leave():
+        with InBackground() as writing:
+            writing.begin(fails)
+            raise KeyboardInterrupt
+
+    with pytest.raises(OSError, match="no space"):
+        leave()
+
+
+def test_that_a_model_diverged_is_said_once_its_release_is_durable(tmp_path, monkeypatch):
+    def failing(self, charge, released, state):
+        raise Crash
+
+    def endless(self, params, delta, state):
+        return params * torch.inf, state
+
+    monkeypatch.setattr(FedAvg, "step", endless)
+    with pytest.raises(Refused, match="no longer finite"):
+        trained(tmp_path / "diverged", "run.rounds=1", "server.optimizer=fedavg")
+    monkeypatch.setattr(Releases, "write", failing)
+    with pytest.raises(Crash):
+        trained(tmp_path / "full", "run.rounds=1", "server.optimizer=fedavg")

@@ -1,5 +1,6 @@
 """Several processes play one run: bit for bit what one process does."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,8 @@ from small import SMALL, same_run, small, trained
 from privfed import ranks as module
 from privfed.cli.main import main
 from privfed.errors import RankLost, Refused
+from privfed.privacy.mechanism import draws_in_parts
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.ranks import ALONE, joined
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
@@ -83,13 +86,16 @@ class First:
         return self.told[-1]
 
     def reduce(self, total):
-        if total.shape == (self.count,):  # all did what they shared
-            return torch.ones_like(total)
+        if total.shape == (self.count,):  # all did what this one did
+            return torch.full_like(total, total[self.rank])
         self.totals.append(total)
         return total
 
     def part(self, length):
         return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
+
+    def on(self, device):
+        return self
 
 
 DIES_ONCE = """
@@ -282,3 +288,150 @@ def test_a_release_without_all_of_its_noise_is_refused(tmp_path):
     with pytest.raises(RankLost, match="draw all noise, exactly once"):
         run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=Silent()))
     assert not rounds.store.releases
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_parts_are_all_of_a_vector_and_each_number_lies_in_one(count):
+    parts = [module.Together(rank, count, None, "now", bool).part for rank in range(count)]
+    for length in {0, 1, count - 1, count, count + 1, 19, 1000}:
+        places = [place for part in parts for place in range(length)[part(length)]]
+        assert places == list(range(length))
+        assert max(len(range(length)[part(length)]) for part in parts) <= length // count + 1
+
+
+class Doubled(CentralGaussian):
+    """Says that rows are twice as long, and has twice the noise."""
+
+    def release(self, total, divisor, keys, state):
+        return super().release(replace(total, bound=2 * total.bound), divisor, keys, state)
+
+
+class Halved(CentralGaussian):
+    """Draws its noise in parts, with a release of its own: both as it means them."""
+
+    def noised(self, total, keys, state, part):
+        half = CentralGaussian(clip=self.clip, noise_multiplier=self.noise_multiplier / 2)
+        return half.noised(total, keys, state, part)
+
+    def release(self, total, divisor, keys, state):
+        released, state = super().release(total, divisor, keys, state)
+        return released, state
+
+
+@pytest.mark.parametrize("part", [CentralGaussian, Doubled, Halved])
+def test_a_mechanism_that_extends_another_has_the_same_noise_over_ranks(part, tmp_path):
+    """Who redefines the release alone adds noise there, of whatever came before."""
+    mechanism = part(clip=0.3, noise_multiplier=1.0)
+    assert draws_in_parts(mechanism) == (part is not Doubled)
+
+    def played(folder, ranks):
+        rounds = Rounds(folder, mechanism=mechanism)
+        run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=ranks))
+        return rounds.store.releases[1][0]
+
+    class Twice(First):
+        """Both ranks in one: what rank 1 would add is added here."""
+
+        def part(self, length):
+            return slice(0, length)
+
+    alone, shared = played(tmp_path / "alone", ALONE), played(tmp_path / "shared", Twice())
+    assert torch.equal(alone, shared)
+
+
+def test_a_sum_with_noise_of_some_ranks_alone_is_refused(tmp_path):
+    """Rank 0 leaves its noise to the release, and another has drawn some."""
+
+    class Another(First):
+        def reduce(self, total):
+            if total.shape == (self.count,):
+                total[1] = 1
+            return total
+
+    rounds = Rounds(tmp_path, mechanism=Doubled(clip=0.3, noise_multiplier=1.0))
+    with pytest.raises(RankLost, match="draw all noise, exactly once"):
+        run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, ranks=Another()))
+    assert not rounds.store.releases
+
+
+@pytest.mark.parametrize(
+    ("cards", "backend"),
+    [
+        (["a", "b"], "nccl"),
+        (["a", "b", "c", "d"], "nccl"),
+        (["a", "b", "a"], "gloo"),  # two on one card
+        (["a", ""], "gloo"),
+        (["", ""], "gloo"),
+    ],
+)
+def test_cards_add_up_by_themselves_where_each_rank_has_its_own(cards, backend):
+    assert module.backend_of(cards) == backend
+
+
+def test_what_has_no_card_of_its_own_is_told_apart(monkeypatch):
+    assert module.card_of(torch.device("cpu")) == ""
+    card = torch.device("cuda:1")
+    cards = {card: type("Properties", (), {"uuid": "0f" * 16})}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
+    for nccl in (True, False):
+        monkeypatch.setattr(module.dist, "is_nccl_available", lambda nccl=nccl: nccl)
+        assert module.card_of(card) == ("0f" * 16 if nccl else "")
+
+
+TWO_RANKS = """
+import json, sys
+import torch
+from privfed import ranks
+from privfed.ranks import joined
+
+cards, made, sums = json.loads(sys.argv[1]), [], []
+ranks.card_of = lambda device: cards[int(__import__("os").environ["RANK"])]
+torch.cuda.set_device = lambda device: None
+real = ranks.dist.new_group
+
+
+def new_group(backend, timeout):  # no card is at hand: another group of gloo stands for NCCL's
+    made.append(backend)
+    return real(backend="gloo", timeout=timeout)
+
+
+class OnCard:
+    \"\"\"A tensor as one on a card looks to `reduce`, which may not copy it to the CPU.\"\"\"
+
+    is_cuda, device = True, "cuda:0"
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def to(self, device):
+        return self.numbers
+
+
+def all_reduce(tensor, group=None, async_op=False):
+    sums.append(group is not None)
+    return reduce_all(getattr(tensor, "numbers", tensor), group=group, async_op=async_op)
+
+
+reduce_all = ranks.dist.all_reduce
+ranks.dist.new_group, ranks.dist.all_reduce = new_group, all_reduce
+with joined(2) as met:
+    here = met.on(torch.device("cuda:0"))
+    first = here.reduce(OnCard(torch.tensor([met.rank + 1.0]))) if made else torch.tensor([3.0])
+    second = here.reduce(torch.tensor([met.rank + 1.0]))
+    assert here.first(lambda: 7) == 7 and list(here.claimed("x", 0)) == []
+    print(json.dumps([made, sums, first.tolist(), second.tolist()]), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cards", "made", "sums"),
+    [(["a", "b"], ["nccl"], [False, True, False]), (["a", ""], [], [False, False])],
+)
+def test_two_ranks_agree_on_how_cards_add_up(tmp_path, cards, made, sums):
+    """What lies on a card goes by its own group, and what lies on the CPU by gloo as before."""
+    (tmp_path / "two.py").write_text(TWO_RANKS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launch, str(tmp_path / "two.py"), json.dumps(cards)]
+    ran = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
+    assert lines == [[made, sums, [3.0], [3.0]]] * 2

@@ -1,0 +1,88 @@
+"""How private many releases are together, by the central limit theorem: a guess, and no proof.
+
+The privacy losses of many rounds add up to nearly a Gaussian's, so that all of them together are
+about as private as one Gaussian mechanism, whose precision 1 / z^2 is the sum of theirs (Dong, Roth
+& Su 2022, section 3; Bu et al. 2020 of Poisson samples). Searches begin here, accountants answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from scipy.optimize import brentq
+
+from accounting.bounds.closed import log_delta
+from accounting.choosing.repeat_and_select import RepeatAndSelect
+from accounting.events import Spending, apart
+from accounting.over_rounds import AllocatedEpoch
+from accounting.releases import (
+    PoissonSampled,
+    SeveralSites,
+    TruncatedPoisson,
+    WithoutReplacement,
+    noise_of,
+)
+
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
+_LOGARITHMS = (math.log(LEAST_NOISE), math.log(MOST_NOISE))
+_MOST = 1e300
+
+
+def precision(spending: Spending) -> float:
+    """About 1 / z^2 of the one Gaussian that `spending` is like; infinite without noise."""
+    return sum(count * _precision(event.release) for event, count in apart(spending).items())
+
+
+def _precision(release: Any) -> float:
+    """The variance of the likelihood ratio, or 1 / z^2 where that is less."""
+    if isinstance(release, RepeatAndSelect):
+        return sum(count * _precision(part) for part, count in release.of)
+    noise = noise_of(release)
+    if noise is None or noise.noise_multiplier == 0.0:
+        return math.inf
+    alone = noise.noise_multiplier**-2
+    once = math.expm1(min(alone, 50.0))
+    match release:
+        case PoissonSampled(rate=q) | TruncatedPoisson(rate=q):
+            return min(q * q * once, alone)
+        case WithoutReplacement(cohort=m, clients=n):
+            return min((m / n) ** 2 * once, alone)
+        case AllocatedEpoch(choices=choices):
+            return min(once / choices, alone)
+        case SeveralSites(rate=q, sites=sites):
+            return sites**2 * min(q * q * once, alone)
+    return alone
+
+
+def precision_within(epsilon: float, delta: float) -> float:
+    """1 / z^2 of the Gaussian with the least noise that is (epsilon, delta)-private."""
+
+    def excess(log_noise: float) -> float:
+        return max(log_delta(epsilon, math.exp(log_noise)), -_MOST) - math.log(delta)
+
+    return math.exp(-2 * _root(excess))
+
+
+def noise_at(wanted: float, spending_at: Callable[[float], Spending]) -> float:
+    """The noise multiplier z at which `spending_at(z)` has about the precision `wanted`.
+
+    It is the nearest end of [1e-3, 1e6] where none there has.
+    """
+
+    def excess(log_noise: float) -> float:
+        at = precision(spending_at(math.exp(log_noise)))
+        return math.log(min(max(at, 1 / _MOST), _MOST) / wanted)
+
+    return math.exp(_root(excess))
+
+
+def _root(falling: Callable[[float], float]) -> float:
+    """The root of a `falling` function of log z, z in [1e-3, 1e6], or the nearest end of that."""
+    low, high = _LOGARITHMS
+    if falling(low) <= 0:
+        return low
+    if falling(high) >= 0:
+        return high
+    return float(brentq(falling, low, high, xtol=1e-9))

@@ -1,0 +1,96 @@
+"""How many clients a device trains at once: stacked against one by one, for networks.
+
+Part of `device`. One by one is timed on a few clients, and taken for each of all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from experiments.benchmarks.workloads import CNN, TRANSFORMER, Workload
+from privfed.local.device_memory import memory_of
+from privfed.local.trainer import Way
+from privfed.run.setup import Setup
+
+NETWORKS = (CNN, TRANSFORMER)
+CLIENTS = {"cpu": (4, 16), "cuda": (64, 256, 1024)}
+"""How many are stacked on a device of that kind."""
+ALONE = 8
+"""How many are timed one by one."""
+
+
+@dataclass(frozen=True)
+class ManyClients:
+    """Seconds of so many `clients`, stacked, and of one of them alone.
+
+    `operations` are those of a client's products and convolutions, and `held` the bytes that a
+    stacked one takes at most, where the device tells (else 0).
+    """
+
+    work: str
+    clients: int
+    stacked: float
+    alone: float
+    operations: int
+    held: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast stacked training is."""
+        return self.alone * self.clients / self.stacked
+
+
+def train(setup: Setup, way: Way, clients: int, number: int) -> Tensor:
+    """Rows `[clients, d]` of the first clients, all in one call."""
+    ids, local = np.arange(clients), replace(setup.executor.trainer, way=way)
+    keys = setup.streams.at("shuffle", number, ids)
+    return local.train(ids, {"params": setup.network.initial_params}, None, keys)[0]
+
+
+def many_clients(
+    work: Workload, device: str, counts: tuple[int, ...], repeats: int
+) -> list[ManyClients]:
+    """What `work` takes on `device` with each of these counts of clients."""
+    most = max(*counts, ALONE)
+    sizes = (f"data.clients={most}", f"cohort.size={min(counts)}", "run.chunk=1")
+    setup = work.with_(*sizes, f"run.device={device}").setup("run.trainer=loop")
+    alone = _seconds(setup, "loop", ALONE, repeats) / ALONE
+    with FlopCounterMode(display=False) as counter:
+        train(setup, "loop", 1, 0)
+    operations = int(counter.get_total_flops())
+    memory = memory_of(setup.network.initial_params.device)
+    results = []
+    for clients in counts:
+        taken = _seconds(setup, "stacked", clients, repeats)
+        held = 0
+        if memory:
+            held = memory.peak(partial(train, setup, "stacked", clients, 0))
+        each = held // clients
+        results.append(ManyClients(work.name, clients, taken, alone, operations, each))
+    return results
+
+
+def _seconds(setup: Setup, way: Way, clients: int, repeats: int) -> float:
+    """The median of `repeats`, after one that warms up."""
+    taken = []
+    for number in range(repeats + 1):
+        _wait(setup)
+        began = time.perf_counter()
+        train(setup, way, clients, number)
+        _wait(setup)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+def _wait(setup: Setup) -> None:
+    device = setup.network.initial_params.device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,1 @@
+"""How far one machine goes: people on disk, long models, and where the time and memory go."""

@@ -1,0 +1,161 @@
+"""Bytes, seconds and memory as people, cohorts and models grow, and what takes most of a round.
+
+    python -m experiments.benchmarks.scale.bottlenecks --clients 1000000 --parameters 1e8
+
+Each line is measured in a process of its own. People's features lie in an Arrow file that is
+mapped; what is resident of it is the system's to take back, and not counted as memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.benchmarks import memory, noise
+from experiments.benchmarks.running import Running
+from experiments.benchmarks.scale.people_on_disk import workload, write
+from experiments.benchmarks.scale.phases import Phases
+from experiments.benchmarks.workloads import Workload
+
+PEOPLE = ((10_000, 1_000), (100_000, 10_000), (1_000_000, 10_000), (1_000_000, 100_000))
+"""Clients in the file, and expected cohorts."""
+MODELS = (1_000_000, 10_000_000, 30_000_000, 100_000_000)
+MASKS = "secure.protocol=masks"
+MOST_MASKED = 30_000_000
+"""Parameters up to which masked sums are measured, too."""
+COHORT = 4
+"""Clients of a round of a long model: memory does not grow with them."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What one line measured: `held` before the first round and `most` in a round, in bytes."""
+
+    what: str
+    clients: int
+    cohort: int
+    parameters: int
+    on_disk: int
+    setup: float
+    seconds: float
+    held: int
+    most: int
+    parts: dict[str, float]
+    """Of a round's seconds, by phase, in per cent."""
+
+
+def measured(
+    what: str, work: Workload, clients: int, cohort: int, rounds: int, on_disk: int = 0
+) -> Scale:
+    """The median round of `work`, in this process, after one that warms up."""
+    began = time.perf_counter()
+    setup = work.setup()
+    ready = time.perf_counter() - began
+    with Running(setup) as run:
+        run.go()
+        held, phases = memory.anonymous(), Phases()
+        with memory.AnonymousPeak() as peak, phases.watched():
+            taken = run.go(rounds)
+    parts = phases.parts(sum(taken))
+    length, median = len(setup.network.initial_params), statistics.median(taken)
+    size = on_disk or 4 * length
+    return Scale(what, clients, cohort, length, size, ready, median, held, peak.most, parts)
+
+
+def people(clients: int, cohort: int, rounds: int) -> Scale:
+    """Rounds over people who lie on disk."""
+    with TemporaryDirectory() as folder:
+        path, public = Path(folder) / "people", Path(folder) / "public"
+        size = write(path, clients)
+        write(public, 200, seed=1)
+        work = workload(path, public, clients, cohort)
+        return measured("people", work, clients, cohort, rounds, size)
+
+
+def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
+    """Rounds of a long model: a checkpoint after each, and one local step of each client."""
+    width = math.isqrt(parameters)
+    work = Workload(
+        "long",
+        (
+            "data.source=experiments.benchmarks.workloads:Many",
+            "data.clients=64",
+            "cohort.sampler=fixed_size",
+            f"cohort.size={COHORT}",
+            "model.name=mlp",
+            f"model.hidden=[{width},{width}]",
+            "run.checkpoint_every=1",
+            "run.threads=1",
+            *settings,
+        ),
+        1,
+    )
+    return measured("masked sum" if MASKS in settings else "model", work, 64, COHORT, rounds)
+
+
+def apart(measure: Callable[..., Scale], *arguments: object) -> Scale:
+    """What `measure` gives in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(measure, *arguments).result()
+
+
+def lines(clients: int, parameters: int, rounds: int) -> list[Scale]:
+    """All lines up to so many clients and parameters."""
+    models = [d for d in MODELS if d <= parameters]
+    scales = [apart(people, n, size, rounds) for n, size in PEOPLE if n <= clients]
+    scales += [apart(long_model, d, rounds) for d in models]
+    return scales + [apart(long_model, d, rounds, MASKS) for d in models if d <= MOST_MASKED]
+
+
+def tabulated(scales: list[Scale]) -> Table:
+    """The lines as a table: of parts, those that are at least 5 % of a round."""
+    table = Table(title="a round: bytes on disk, seconds, memory, and what takes them")
+    for name in ("what", "of"):
+        table.add_column(name)
+    for name in ("MB on disk", "setup s", "round s", "MB before", "MB at most"):
+        table.add_column(name, justify="right")
+    table.add_column("copies", justify="right")
+    table.add_column("bottleneck, then others")
+    for scale in scales:
+        of = f"{scale.clients:,}, {scale.cohort:,} drawn, d = {scale.parameters:,}"
+        copies = (scale.most - scale.held) / (4 * scale.parameters)
+        ranked = sorted(scale.parts.items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{name} {part:.0f} %" for name, part in ranked if part >= 5)
+        table.add_row(
+            *(scale.what, of, f"{scale.on_disk / 1e6:,.0f}", f"{scale.setup:.1f}"),
+            *(f"{scale.seconds:.2f}", f"{scale.held / 1e6:,.0f}", f"{scale.most / 1e6:,.0f}"),
+            *(f"{copies:.1f}" if scale.what != "people" else "", shares),
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--clients", type=int, default=1_000_000)
+    parser.add_argument("--parameters", type=float, default=1e8)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    console, spread = Console(width=140), [noise.reference()]
+    console.print(tabulated(lines(asked.clients, int(asked.parameters), asked.rounds)))
+    console.print(
+        "MB before: held between rounds, Python and its libraries (about 320 MB) among them. "
+        "copies: what a round takes beyond, in vectors of float32 numbers"
+    )
+    spread.append(noise.reference())
+    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+
+
+if __name__ == "__main__":
+    main()

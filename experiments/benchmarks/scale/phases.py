@@ -1,0 +1,85 @@
+"""Where the seconds of a round go: each to the innermost of the phases that it lies in."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from accounting.ledger import Ledger
+from privfed.data.federation import Federation
+from privfed.local.trainer import LocalTrainer
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.sampling.samplers import Poisson
+from privfed.secure.encoded_accumulator import EncodedAccumulator
+from privfed.secure.plain_sum import PlainAccumulator
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.releases import Releases
+
+AHEAD = "reading ahead"
+"""What another thread reads, beside what all else is."""
+_PHASES: tuple[tuple[str, type, str], ...] = (
+    ("reading", Federation, "gather"),
+    ("reading", Future, "result"),
+    ("drawing", Poisson, "sample"),
+    ("training", LocalTrainer, "train"),
+    ("clipping", CentralGaussian, "bound"),
+    ("adding", PlainAccumulator, "add"),
+    ("adding", EncodedAccumulator, "add"),
+    ("adding", EncodedAccumulator, "close"),
+    ("noise", CentralGaussian, "release"),
+    ("writing", Releases, "write"),
+    ("writing", Checkpoint, "save"),
+    ("writing", Ledger, "charge"),
+)
+"""A phase, and a method that is part of it."""
+
+
+class Phases:
+    """Seconds by phase, of one thread; of others all that they read is one phase of its own."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._inner: list[float] = []
+        self._thread = threading.get_ident()
+
+    @contextmanager
+    def watched(self) -> Iterator[Phases]:
+        """A context in which the methods of all phases are timed."""
+        with ExitStack() as stack:
+            for phase, kind, name in _PHASES:
+                method = self._timed(phase, getattr(kind, name))
+                stack.enter_context(patch.object(kind, name, method))
+            yield self
+
+    def parts(self, whole: float) -> dict[str, float]:
+        """The part of each phase in `whole` seconds, in per cent."""
+        within = {name: taken for name, taken in self.seconds.items() if name != AHEAD}
+        within["other"] = max(whole - sum(within.values()), 0.0)
+        return {name: 100 * taken / whole for name, taken in within.items()}
+
+    def _timed(self, phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def timed(*given: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            if threading.get_ident() != self._thread:
+                try:
+                    return method(*given, **named)
+                finally:
+                    self.seconds[AHEAD] += time.perf_counter() - began
+            self._inner.append(0.0)
+            try:
+                return method(*given, **named)
+            finally:
+                taken = time.perf_counter() - began
+                self.seconds[phase] += taken - self._inner.pop()
+                if self._inner:
+                    self._inner[-1] += taken
+
+        return timed
