@@ -16,7 +16,9 @@ from accounting.central_limit import LEAST_NOISE, MOST_NOISE, noise_at, precisio
 from accounting.events import Spending
 from accounting.slack import price_of_slack
 
-_PRECISION = 1e-5
+_PRECISION, _TOLERANCE = 1e-5, 2.5e-6
+"""Of a search, and of what it settles for: where epsilon falls steeply, it moves by some times as
+much, and is to print as the target."""
 _OUTWARD = 1 + _PRECISION / 10
 """Steps end this much on the private side of where they aim at."""
 _STEPS = 7
@@ -45,7 +47,8 @@ def least_noise(
     z = _by_correction(remembered, target, delta, spending_at)
     if z is not None:
         return z
-    return bracketed(remembered, target, min(tried, key=lambda z: abs(tried[z] - target)))
+    nearest = min(tried, key=lambda z: abs(tried[z] - target), default=1.0)
+    return bracketed(remembered, target, nearest)
 
 
 def _by_correction(
@@ -78,7 +81,7 @@ def _by_correction(
         if not _SLOPES[0] < slope < _SLOPES[1]:
             return None
         least = noise_at(math.exp(now[0] + (wanted - now[1]) / slope), spending_at)
-        if epsilon <= target and z <= least * (1 + _PRECISION):
+        if epsilon <= target and z <= least * (1 + _TOLERANCE):
             return z
         z, before = least, now
     return None
@@ -120,7 +123,7 @@ def bracketed(spent: Callable[[float], float], target: float, start: float = 1.0
 
     best = min(z for z, spent in tried.items() if spent <= target)
     worst = max(z for z, spent in tried.items() if spent > target)
-    while best - worst > 2 * _PRECISION * best:
+    while best - worst > _TOLERANCE * best:
         middle = (best + worst) / 2
         best, worst = (middle, worst) if excess(middle) <= 0 else (best, middle)
     return best

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,12 +144,13 @@ def _drawn(shape: tuple[int, int], size: tuple[float, float], fill: Any, path: P
 
 def draw_all(table: Path, kind: str = "svg") -> list[Path]:
     """Draw what the table at `table` has, beside it: the pictures' paths."""
-    rows, made = read_rows(table), []
-    timed = [row for row in rows if row.benchmark == "rounds"]
-    if timed:
+    rows_of, made = defaultdict(list), []
+    for row in read_rows(table):
+        rows_of[row.benchmark].append(row)
+    if timed := rows_of["rounds"]:
         made.append(table.with_name(f"rounds.{kind}"))
         draw_rounds(timed, made[-1])
-    if grown := growths([row for row in rows if row.benchmark == "scaling"]):
+    if grown := growths(rows_of["scaling"]):
         made.append(table.with_name(f"growth.{kind}"))
         draw(grown, made[-1])
     return made

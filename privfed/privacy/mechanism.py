@@ -78,15 +78,14 @@ class SumWithNoise(BoundedSum):
 def draws_in_parts(mechanism: Mechanism) -> bool:
     """Whether processes may each draw a part of the noise that `release` would draw at once.
 
-    A class that redefines `release` alone is handed the sum before its noise, as in one process:
-    what the `noised` of its base adds is not known to be what it means to add.
+    So it is where one class has both. A class that redefines `release` alone is handed the sum
+    before its noise, as in one process: what the `noised` of its base adds is not known to be what
+    it means to add. And one that redefines `noised` alone is not asked for it by its base.
     """
-    classes = type(mechanism).__mro__
-    noised, release = (
-        next(place for place, each in enumerate(classes) if name in vars(each))
-        for name in ("noised", "release")
-    )
-    return noised <= release
+    for each in type(mechanism).__mro__:
+        if "noised" in vars(each) or "release" in vars(each):
+            return "noised" in vars(each) and "release" in vars(each)
+    return False
 
 
 def require_bounded(total: BoundedSum, norm: float) -> None:
@@ -255,7 +254,7 @@ class Mechanism(Protocol):
 
         Where several processes add up their sums, each adds the noise of another part before: then
         it is all there, once, and the result a `SumWithNoise`. Else it is left to `release`, as it
-        is where a class redefines `release` alone (`draws_in_parts`).
+        is where a class redefines one of them alone (`draws_in_parts`).
         """
         ...
 
