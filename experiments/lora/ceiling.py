@@ -1,6 +1,7 @@
 """What tuning gains without privacy: by Adam, over the words of all clients at once.
 
     python -m experiments.lora.ceiling
+    python -m experiments.lora.ceiling --steps 1000 --set 'model.lora.rank=16' --methods LoRA
 
 runs where `experiments.lora.start` did, and prints perplexities on the speakers who are held out.
 There are no rounds, clips and noise in it: private tuning can hardly expect more of as many words.
@@ -25,12 +26,12 @@ from privfed.run.prepare import prepare
 HERE = Path(__file__).parent
 BATCH, EVERY, SCORED = 32, 50, 800
 """Windows in a step; how many steps lie between two scores; how many windows are scored."""
-METHODS: Mapping[str, tuple[str, float]] = {
-    "full": ("model.frozen=[]", 3e-4),
-    "LoRA": ('model.lora={rank=4, targets=["blocks"]}', 3e-3),
-    "head": ('model.frozen=["characters", "places", "blocks", "last"]', 3e-3),
+METHODS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "full": ("model.frozen=[]", (1e-4, 3e-4, 1e-3)),
+    "LoRA": ('model.lora={rank=4, targets=["blocks"]}', (1e-3, 3e-3, 1e-2)),
+    "head": ('model.frozen=["characters", "places", "blocks", "last"]', (1e-3, 3e-3, 1e-2)),
 }
-"""What is trained, and the rate of Adam."""
+"""What is trained, and the rates of Adam that are tried."""
 
 
 def main() -> None:
@@ -38,18 +39,20 @@ def main() -> None:
     words.add_argument("--steps", type=int, default=50)
     words.add_argument("--seed", type=int, default=500)
     words.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    words.add_argument("--set", action="append", default=[], help="a change to the run file")
     asked = words.parse_args()
     torch.set_num_threads(1)
     for method in asked.methods:
-        change, rate = METHODS[method]
-        network, clients, held_out = _prepared(change, asked.seed)
-        for step, score in tuned(network, clients, held_out, rate, asked.steps):
-            print(f"{method}: {step} steps, perplexity {score:.4f}", flush=True)
+        change, rates = METHODS[method]
+        network, clients, held_out = _prepared((change, *asked.set, f"run.seed={asked.seed}"))
+        for rate in rates:
+            for step, score in tuned(network, clients, held_out, rate, asked.steps):
+                print(f"{method}, rate {rate:g}: {step} steps, perplexity {score:.4f}", flush=True)
 
 
-def _prepared(change: str, seed: int) -> tuple[Network, Examples, Examples]:
+def _prepared(changes: tuple[str, ...]) -> tuple[Network, Examples, Examples]:
     """The network, the words of clients, and some of those who are held out."""
-    setup = prepare(load(HERE / "run.toml", (change, f"run.seed={seed}", "run.trainer=loop")))
+    setup = prepare(load(HERE / "run.toml", (*changes, "run.trainer=loop")))
     test = setup.federation.test
     some = np.linspace(0, len(test) - 1, min(SCORED, len(test))).astype(np.int64)
     return setup.network, setup.federation.examples, test.take(some)

@@ -21,7 +21,7 @@ from privfed.data.sources.characters import PRINTABLE, Characters
 from privfed.data.sources.text import speeches
 
 PUBLIC = 0.27
-"""The part of the file that is public: the first two plays."""
+"""The part of the file that is public, unless another is asked for: the first two plays."""
 WINDOW, BATCH = 80, 32
 STEPS, EVERY = 1000, 100
 RATE = 2e-3
@@ -34,16 +34,19 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=128, help="the width of the transformer")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--device", default="cpu", help="where it is trained: cpu or cuda")
+    parser.add_argument("--public", type=float, default=PUBLIC, help="the part that is public")
     arguments = parser.parse_args()
-    split(arguments.plays)
+    split(arguments.plays, arguments.public)
     shape = {key: getattr(arguments, key) for key in ("size", "layers", "heads")}
-    save_file(trained(Path("public.txt").read_text(encoding="utf-8"), shape), "start.safetensors")
+    public = Path("public.txt").read_text(encoding="utf-8")
+    save_file(trained(public, shape, torch.device(arguments.device)), "start.safetensors")
 
 
-def split(plays: Path) -> None:
+def split(plays: Path, part: float = PUBLIC) -> None:
     """Write `public.txt`, and `speakers.txt` without those who speak in it."""
     text = plays.read_text(encoding="utf-8")
-    cut = text.index("\n\n", int(PUBLIC * len(text)))
+    cut = text.index("\n\n", int(part * len(text)))
     public, rest = Path("public.txt"), Path("speakers.txt")
     public.write_text(text[:cut] + "\n", encoding="utf-8")
     rest.write_text(text[cut + 2 :], encoding="utf-8")
@@ -57,14 +60,14 @@ def split(plays: Path) -> None:
     rest.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
 
 
-def trained(text: str, shape: dict[str, int]) -> dict[str, Tensor]:
+def trained(text: str, shape: dict[str, int], device: torch.device) -> dict[str, Tensor]:
     """The parameters by name that are best on the last tenth of the text, which is held back."""
     characters = Characters(PRINTABLE)
-    tokens = torch.from_numpy(characters.encode(text))
+    tokens = torch.from_numpy(characters.encode(text)).to(device)
     cut = int(0.9 * len(tokens))
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    net = Transformer((WINDOW,), characters.count, **shape)
+    net = Transformer((WINDOW,), characters.count, **shape).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
     best, least = {}, float("inf")
@@ -82,13 +85,13 @@ def trained(text: str, shape: dict[str, int]) -> dict[str, Tensor]:
             score = float(_loss(net, tokens, starts))
         print(f"{step}: loss {float(loss.detach()):.3f}, on the last tenth {score:.4f}", flush=True)
         if score < least:
-            least, best = score, {n: t.detach().clone() for n, t in net.state_dict().items()}
+            least, best = score, {n: t.detach().cpu().clone() for n, t in net.state_dict().items()}
     return best
 
 
 def _loss(net: Transformer, tokens: Tensor, starts: Tensor) -> Tensor:
     """The mean loss of the windows that begin at `starts` `[B]`."""
-    places = starts[:, None] + torch.arange(WINDOW)
+    places = (starts[:, None] + torch.arange(WINDOW)).to(tokens.device)
     outputs = net(tokens[places])
     return functional.cross_entropy(outputs.flatten(0, 1), tokens[places + 1].flatten())
 

@@ -17,7 +17,9 @@ through a run, or sums of sketches of different rounds would mean nothing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -95,10 +97,11 @@ class Hashes:
         """Sketches `[c, R columns]` of `rows` `[c, d]`."""
         device, few = rows.device, len(self.buckets)
         signed = [rows * signs.to(rows) for signs in self.signs]
-        sums = [
-            rows.new_zeros(len(rows), self.columns).index_add_(1, buckets.to(device), part)
-            for buckets, part in zip(self.buckets, signed, strict=True)
-        ]
+        with _in_one_order():
+            sums = [
+                rows.new_zeros(len(rows), self.columns).index_add_(1, buckets.to(device), part)
+                for buckets, part in zip(self.buckets, signed, strict=True)
+            ]
         sketch: Tensor = torch.cat(sums, dim=1) / few**0.5
         return sketch
 
@@ -110,6 +113,18 @@ class Hashes:
         ordered = guesses.sort(dim=0).values
         median: Tensor = (ordered[(few - 1) // 2] + ordered[few // 2]) / 2
         return median
+
+
+@contextlib.contextmanager
+def _in_one_order() -> Iterator[None]:
+    """What a GPU adds up in one place comes in one order, so that seeded runs repeat there too."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 @functools.lru_cache(maxsize=2)

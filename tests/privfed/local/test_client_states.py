@@ -282,6 +282,7 @@ def test_a_clients_dropout_is_its_own_under_every_objective(tmp_path, name):
         f"client.objective={name}", "data.setting=cross_silo", "run.randomness=seeded",
         f"model.name={__name__}:Dropping", "run.trainer=loop",
         *(["privacy.mechanism=none"] if name in unproven else []),
+        *(["client.lr=0.1"] if name == "fedcurv" else []),  # diverges at 0.5
         *(["client.groups=3"] if name == "afl" else []),
         *(["server.optimizer=fedavg"] if name == "ifca" else []),
     ]  # fmt: skip

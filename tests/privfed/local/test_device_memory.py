@@ -152,7 +152,7 @@ def test_processes_that_share_a_gpu_share_its_memory(processes, cards, named, pa
 @pytest.mark.parametrize(("device", "named"), [("auto", False), ("cuda:1", True)])
 def test_a_run_asks_for_its_part_of_a_gpu(device, named, monkeypatch):
     asked, config = [], small("run.workers=3")
-    setup = prepare(config)
+    setup = prepare(config.with_run(device="cpu"))
     monkeypatch.setattr(assemble, "memory_of", lambda *given: asked.append(given))
     trainer = setup.executor.trainer
     assemble._speed(config.with_run(device=device), setup.algorithm, trainer)

@@ -105,7 +105,7 @@ def test_a_secret_run_takes_up_the_history_of_the_round_it_died_in(tmp_path, mon
     plain = FoolsGold.with_histories
 
     def noted(self, rows, byzantine, histories, generator=None):
-        given.append(histories.clients.numpy().copy())
+        given.append(histories.clients.cpu().numpy().copy())
         return plain(self, rows, byzantine, histories, generator)
 
     monkeypatch.setattr(FoolsGold, "with_histories", noted)

@@ -101,6 +101,15 @@ def test_a_run_is_the_same_wherever_it_trains(overrides, device, tmp_path):
     assert there.measures["loss"] == pytest.approx(alone.measures["loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("way", ["stacked", "loop"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_seeded_run_repeats_bit_for_bit(kind, way, device, tmp_path):
+    settings = (SEEDED, f"run.device={device}", f"run.trainer={way}", *MODELS[kind])
+    for name in ("first", "second"):
+        trained(tmp_path / name, *settings)
+    same_run(tmp_path / "first", tmp_path / "second")
+
+
 @pytest.mark.parametrize("override", ["run.trainer=stacked", "run.trainer=loop"])
 def test_a_run_that_is_killed_goes_on_to_the_same_end(override, device, tmp_path, monkeypatch):
     settings = (SEEDED, f"run.device={device}", override)
