@@ -78,7 +78,7 @@ def _panel(axes: Any, rows: Sequence[Measured], looks: dict[str, tuple[str, str]
             axes.annotate(times(row.seconds / ours), (row.high, place), (5, 0), **where)
     axes.set_xscale("log")
     low, high = min(row.low for row in rows), max(row.high for row in rows)
-    axes.set_xlim(low / 1.6, high * 3.2)
+    axes.set_xlim(low / 1.6, high * 4)
     few = high / low > 30
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if few else (1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
