@@ -24,34 +24,66 @@ _FEW_DECADES = 20.0
 """Up to which ratio of its ends a logarithmic axis has numbers within decades, too."""
 _WIDE = 40
 """Characters that stand side by side under one panel."""
+_BESIDE = 0.12
+"""How far the points of one name lie apart, of the distance between names."""
+
+Point = tuple[float, Spread]
+"""A place on x, and the spread over seeds there."""
 
 
 def draw_curves_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draw means over seeds, with the band from the least seed to the greatest."""
+    """Draw means over seeds, with the band from the least seed to the greatest.
+
+    Values of x that are names have no order: they are points with whiskers, and no line joins them.
+    """
     positions, names = _places(figure, all_rows)
-    for number, (value, group) in enumerate(_groups(figure, rows, all_rows)):
-        points = list(_finite(axes, positions, _over_x(figure, group, all_rows)))
-        if not points:
-            continue
-        xs = [x for x, _ in points]
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(
-            xs,
-            [over_seeds.mean for _, over_seeds in points],
-            color=colour,
-            linestyle=DASHES[number % len(DASHES)],
-            marker=None if figure.x in PROGRESS else MARKERS[number % len(MARKERS)],
-            markersize=4,
-            linewidth=1.4,
-            label=text(value),
-        )
-        low, high = (
-            [getattr(over_seeds, end) for _, over_seeds in points] for end in ("low", "high")
-        )
-        axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+    groups = list(_groups(figure, rows, all_rows))
+    named = any(isinstance(x, str) for x in positions)
+    draw_series, apart = (_draw_points, _BESIDE) if named else (_draw_curve, 0.0)
+    for number, (value, group) in enumerate(groups):
+        shift = apart * (number - (len(groups) - 1) / 2)
+        shifted = {x: place + shift for x, place in positions.items()}
+        if points := list(_finite(axes, shifted, _over_x(figure, group, all_rows))):
+            draw_series(axes, points, _look(figure, number), text(value))
     _x_axis(figure, names, axes)
+
+
+def _look(figure: Figure, number: int) -> dict[str, Any]:
+    """How the series of this number looks."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number % len(DASHES)],
+        "marker": None if figure.x in PROGRESS else MARKERS[number % len(MARKERS)],
+    }
+
+
+def _draw_curve(axes: Axes, points: Sequence[Point], look: dict[str, Any], label: str) -> None:
+    xs, means = [x for x, _ in points], [over_seeds.mean for _, over_seeds in points]
+    axes.plot(xs, means, markersize=4, linewidth=1.4, label=label, **look)
+    low, high = ([getattr(over_seeds, end) for _, over_seeds in points] for end in ("low", "high"))
+    axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _draw_points(axes: Axes, points: Sequence[Point], look: dict[str, Any], label: str) -> None:
+    axes.errorbar(
+        [x for x, _ in points],
+        [over_seeds.mean for _, over_seeds in points],
+        yerr=_whiskers(points),
+        capsize=2,
+        markersize=4,
+        label=label,
+        **{**look, "linestyle": "none"},
+    )
+
+
+def _whiskers(points: Sequence[Point]) -> list[list[float]]:
+    """How far the least and the greatest seed lie from the mean."""
+    return [
+        [over_seeds.mean - over_seeds.low for _, over_seeds in points],
+        [over_seeds.high - over_seeds.mean for _, over_seeds in points],
+    ]
 
 
 def draw_bars_panel(
@@ -74,10 +106,7 @@ def draw_bars_panel(
             linewidth=0.4,
             hatch=("", "///", "...", "xxx")[number % 4],
             label=text(value),
-            yerr=[
-                [over_seeds.mean - over_seeds.low for _, over_seeds in points],
-                [over_seeds.high - over_seeds.mean for _, over_seeds in points],
-            ],
+            yerr=_whiskers(points),
             error_kw={"elinewidth": 1, "capsize": 2},
         )
     axes.grid(axis="x", visible=False)

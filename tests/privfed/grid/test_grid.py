@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from grids import BASE, GRID, in_process, of, table, write
+from matplotlib.figure import Figure as Matplotlib
 from pyarrow import parquet
 
 from privfed.cli.main import main
@@ -25,6 +26,8 @@ from privfed.grid import cell_job
 from privfed.grid import engine as experiment
 from privfed.grid.pictures.drawing import draw
 from privfed.grid.pictures.figures import Figure, values
+from privfed.grid.pictures.panels import draw_curves_panel
+from privfed.grid.pictures.style import MARKERS
 from privfed.grid.process_pool import Died, Ended, Started, work
 from privfed.grid.summary import spread, summary
 from privfed.grid.tables import read_table
@@ -283,6 +286,19 @@ def test_figures_are_drawn_the_same_each_time(kind):
     picture = first["f.svg"].decode()
     assert ">∞<" in picture, "text has to stay text, and infinity to be shown"
     assert "c 3" in picture
+
+
+@pytest.mark.parametrize("x, by, joined", [("a", "b", True), ("b", "a", False)])
+def test_a_line_joins_numbers_and_no_names(x, by, joined):
+    """Names have no order; the whiskers of what is not joined do not lie over each other."""
+    figure = Figure(name="f", measure="accuracy", x=x, by=by, where={"c": 3})
+    axes = Matplotlib().add_subplot()
+    rows = [each for each in ROWS if each["c"] == 3]
+    draw_curves_panel(figure, rows, rows, axes)
+    series = [line for line in axes.get_lines() if line.get_marker() in MARKERS]
+    assert [line.get_linestyle() != "None" for line in series] == [joined] * (2 if joined else 3)
+    places = [tuple(line.get_xdata()) for line in series]
+    assert len(set(places)) == (1 if joined else 3)
 
 
 def test_a_map_shows_the_worst_case():
