@@ -8,11 +8,7 @@ What ranks say to each other is not encrypted: they are one party, on one truste
 
 from __future__ import annotations
 
-import os
 import pickle
-import secrets
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +20,11 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
-from privfed.errors import RankLost, Refused
-from privfed.version import __version__
+from privfed.errors import RankLost
 
 T = TypeVar("T")
-_HERE = "127.0.0.1"
-_PATIENCE = timedelta(hours=1)
+PATIENCE = timedelta(hours=1)
 """How long ranks wait to meet, and for what one rank does alone: an evaluation, say."""
 _MOST_SAID = 64
 _SPIN = 0.001
@@ -143,8 +135,8 @@ class Together:
         if backend_of(cards) == "gloo":
             return self
         torch.cuda.set_device(device)
-        with _rank_lost_on_failure():
-            return replace(self, cards=dist.new_group(backend="nccl", timeout=_PATIENCE))
+        with rank_lost_on_failure():
+            return replace(self, cards=dist.new_group(backend="nccl", timeout=PATIENCE))
 
     def part(self, length: int) -> slice:
         return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
@@ -156,7 +148,7 @@ class Together:
             yield number
 
     def _next(self, name: str) -> int:
-        with _rank_lost_on_failure():
+        with rank_lost_on_failure():
             return int(self.store.add(name, 1)) - 1
 
     def _gathered(self, text: str) -> list[str]:
@@ -182,7 +174,7 @@ class Together:
         What was sent to a process that died may never be done: so look whether all are alive.
         Raises `RankLost` otherwise.
         """
-        with _rank_lost_on_failure():
+        with rank_lost_on_failure():
             work, began = begin(), time.monotonic()
             while not work.is_completed():
                 waited = time.monotonic() - began
@@ -193,7 +185,7 @@ class Together:
 
 
 @contextmanager
-def _rank_lost_on_failure() -> Iterator[None]:
+def rank_lost_on_failure() -> Iterator[None]:
     """A context that raises `RankLost` for what torch raises where another rank is gone."""
     try:
         yield
@@ -229,83 +221,3 @@ def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
         raise RankLost(
             "the processes of this run did not count every client, or draw all noise, exactly once"
         )
-
-
-def refuse_another_version(version: str) -> None:
-    """Raises `Refused` unless rank 0 is of this version.
-
-    Each adds its part of the noise, and what it leaves to others has to be what they add.
-    """
-    if version != __version__:
-        raise Refused(
-            f"rank 0 runs privfed {version}, and this rank {__version__}; install the same version "
-            "everywhere"
-        )
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun started this process as one of several."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
-
-
-@contextmanager
-def joined(workers: int) -> Iterator[Ranks]:
-    """A context with this process among the ranks of its run.
-
-    They are those that torchrun started, or `workers` processes on this machine.
-    """
-    if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
-        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        with _rank_lost_on_failure():
-            store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
-        # The store outlives a group that torchrun starts again, with addresses of those who died.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = PrefixStore(f"privfed/{attempt}", store)
-        with _group(store, rank, count, lambda: True) as ranks:  # torchrun ends them together
-            yield ranks
-    elif workers > 1 and not under_torchrun():
-        store = _store(0, workers, is_master=True)
-        started = [_worker(rank, workers, store.port) for rank in range(1, workers)]
-        try:
-            with _group(store, 0, workers, lambda: all(w.poll() is None for w in started)) as ranks:
-                yield ranks
-        finally:
-            for worker in started:
-                worker.terminate()
-                worker.wait()
-    else:
-        yield ALONE
-
-
-@contextmanager
-def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
-    """A context with this process as the worker that `joined` started as `rank`."""
-    with _rank_lost_on_failure():
-        store = _store(port, workers, is_master=False)
-    parent = os.getppid()
-    with _group(store, rank, workers, lambda: os.getppid() == parent) as ranks:
-        yield ranks
-
-
-@contextmanager
-def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
-    """A context with the process group that meets at `store`."""
-    with _rank_lost_on_failure():
-        dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=count)
-    try:
-        met = Together(rank, count, store, "", alive)
-        version, group = met.first(lambda: (__version__, secrets.token_hex(8)))
-        refuse_another_version(version)
-        yield replace(met, group=group)
-    finally:
-        dist.destroy_process_group()
-
-
-def _store(port: int, count: int, is_master: bool) -> Any:
-    store: Any = dist.TCPStore  # type: ignore[attr-defined]
-    return store(_HERE, port, count, is_master=is_master, wait_for_workers=False)
-
-
-def _worker(rank: int, workers: int, port: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "privfed.run.worker_rank", str(rank), str(workers), str(port)]
-    return subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)})

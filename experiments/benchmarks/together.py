@@ -8,9 +8,9 @@ from pathlib import Path
 from experiments.benchmarks.workloads import SAME_FOR_ALL, Workload
 from privfed.config.reading import load
 from privfed.plan.plan import Plan
-from privfed.ranks import joined
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
+from privfed.run.processes.joining import joined
 from privfed.run.train import train
 
 

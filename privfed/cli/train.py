@@ -73,11 +73,11 @@ def _outcome(
 ) -> Outcome | None:
     """Train or resume the run in `directory`; None on a rank that only followed rank 0."""
     from privfed.config.reading import load
-    from privfed.ranks import joined
     from privfed.report.progress import progress
+    from privfed.run.processes.joining import joined
+    from privfed.run.processes.worker_rank import follow, refuse_ranks
     from privfed.run.resume import resume
     from privfed.run.train import train
-    from privfed.run.worker_rank import follow, refuse_ranks
 
     config = None if resumes else load(run_file, overrides)
     processes = workers or (config.run.workers if config else 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from privfed.data.federation import Examples
 from privfed.errors import Refused
@@ -37,19 +38,32 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     Its gradient on made-up examples, dropout aside, must not be off by more than 5 % of its norm,
     and PyTorch has to be able to compute it so.
     """
-    x, y = examples.made_up(_EXAMPLES)
-    with scoring(network.module):
-        exact = network.gradient(network.initial_params, x, y).double()
-        try:
-            in_mixed = replace(network, mixed=batch_size)
-            rounded = in_mixed.gradient(network.initial_params, x, y).double()
-        except RuntimeError as error:
-            return f"does not go with this model: {error}"
-    norm = float(torch.linalg.vector_norm(exact))
-    deviation = float(torch.linalg.vector_norm(rounded - exact)) / max(norm, 1e-30)
+    exact = _gradient(network, examples)
+    try:
+        deviation = _off(_gradient(replace(network, mixed=batch_size), examples), exact)
+    except RuntimeError as error:
+        return f"does not go with this model: {error}"
     if deviation <= TOLERANCE:
         return ""
     return (
         f"moves this model's gradient by {deviation:.0%} of its norm, on made-up examples, of "
         f"which at most {TOLERANCE:.0%} are expected"
     )
+
+
+def rounds_nothing(network: Network, examples: Examples) -> bool:
+    """Whether the mixed precision of `network` is full precision: no layer has enough rows."""
+    exact = _gradient(replace(network, mixed=0), examples)
+    return torch.equal(_gradient(network, examples), exact)
+
+
+def _gradient(network: Network, examples: Examples) -> Tensor:
+    """The gradient `[d]` on made-up examples, dropout aside."""
+    with scoring(network.module):
+        return network.gradient(network.initial_params, *examples.made_up(_EXAMPLES)).double()
+
+
+def _off(rounded: Tensor, exact: Tensor) -> float:
+    """The error of a gradient, as a share of its norm."""
+    norm = float(torch.linalg.vector_norm(exact))
+    return float(torch.linalg.vector_norm(rounded - exact)) / max(norm, 1e-30)

@@ -23,7 +23,7 @@ def go_on(
     progress: bool | None,
 ) -> None:
     """Go on with a run, with other values for some keys."""
-    from privfed.ranks import joined
+    from privfed.run.processes.joining import joined
     from privfed.run.resume import resume as resume_in
 
     def changed(stored: Config) -> Config:

@@ -52,7 +52,7 @@ def train(
     terminal the plan before it (None: in terminals and notebooks). Raises `Refused`, having written
     nothing, for what cannot run or has no proof. Interrupted, `privfed.load(out).resume()` goes on.
     """
-    from privfed.ranks import joined
+    from privfed.run.processes.joining import joined
     from privfed.run.train import train as train_in
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
@@ -149,7 +149,7 @@ def _refuse_no_observers(observers: Sequence[object]) -> None:
 
 def _refuse_other_processes(config: Config) -> None:
     """Raises `Refused` where a run with objects would have to go to other processes."""
-    from privfed.ranks import under_torchrun
+    from privfed.run.processes.joining import under_torchrun
 
     if under_torchrun():
         raise Refused("torchrun starts the command line: torchrun … -m privfed train run.toml")

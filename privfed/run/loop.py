@@ -21,9 +21,9 @@ from privfed.run.forecast import forecast
 from privfed.run.last_state import last_checkpoint, state_from_releases
 from privfed.run.misbehaviour.evidence import Misbehaviour, misbehaviour_in
 from privfed.run.outcome import Observer, Outcome
+from privfed.run.processes.worker_rank import RankZero
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
-from privfed.run.worker_rank import RankZero
 from privfed.run.world import Elsewhere, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint

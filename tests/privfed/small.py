@@ -67,7 +67,7 @@ def same_run(first: Path, second: Path) -> None:
 
 
 def same_but_for_rounding(first: Path, second: Path) -> None:
-    """Bit for bit the same on the CPU; on a GPU another chunk of stacked models rounds otherwise."""
+    """Bit for bit the same; but for rounding on a GPU, which chunks of stacked models decide."""
     if not torch.cuda.is_available():
         same_run(first, second)
         return

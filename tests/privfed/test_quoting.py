@@ -41,8 +41,8 @@ from privfed.failures import _uncaught_hook, guarded
 from privfed.grid import cell_job
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.process_pool import Died, Ended, work
-from privfed.run import worker_rank as follow
 from privfed.run.check import check
+from privfed.run.processes import worker_rank as follow
 
 NUMBER = 91827
 HEADER = "who,x,sex,y"

@@ -20,8 +20,8 @@ from privfed.report.plan import plan_table
 from privfed.run import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import prepare
+from privfed.run.processes.worker_rank import RankZero
 from privfed.run.resume import resume
-from privfed.run.worker_rank import RankZero
 from privfed.streams import Streams
 
 MIXED, FAST = "run.precision=mixed", "run.precision=fast"
@@ -190,6 +190,8 @@ def training_row(setup):
 def test_precision_asked_for_by_name_is_not_measured(monkeypatch):
     monkeypatch.setattr(assemble, "times_as_fast", lambda *_: pytest.fail("measured"))
     assert training_row(prepare(small(*ROWS, MIXED))).endswith("in mixed precision")
+    thin = training_row(prepare(small("model.name=mlp", MIXED)))
+    assert thin.endswith("in mixed precision (no layer is wide enough for it)")
     assert "precision" not in training_row(prepare(small(*ROWS)))
 
 

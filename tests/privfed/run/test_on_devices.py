@@ -9,8 +9,8 @@ from small import model, same_run, small, stop_after, trained
 from privfed.local.device_memory import memory_of, need_of
 from privfed.privacy.blocks import blocks
 from privfed.privacy.clipping import clip_rows
-from privfed.ranks import joined
 from privfed.run.prepare import prepare
+from privfed.run.processes.joining import joined
 from privfed.run.resume import resume
 from privfed.run.train import train
 

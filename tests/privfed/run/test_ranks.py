@@ -16,12 +16,14 @@ from privfed.cli.main import main
 from privfed.errors import RankLost, Refused
 from privfed.privacy.mechanism import draws_in_parts
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.ranks import ALONE, joined
+from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
+from privfed.run.processes import joining
+from privfed.run.processes.joining import joined
+from privfed.run.processes.worker_rank import refuse_ranks
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = "run.randomness=seeded"
 KINDS = {
@@ -167,8 +169,8 @@ def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
 
 def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypatch):
     workers = []
-    started = module._worker
-    monkeypatch.setattr(module, "_worker", lambda *of: workers.append(started(*of)) or workers[-1])
+    started = joining._worker
+    monkeypatch.setattr(joining, "_worker", lambda *of: workers.append(started(*of)) or workers[-1])
 
     class Kills(Quiet):
         def after_round(self, round):
@@ -273,7 +275,7 @@ def test_the_second_rank_neither_charges_nor_draws_and_each_adds_noise_where_no_
 def test_a_rank_of_another_version_does_not_take_part():
     """It might draw another part of the noise, or none."""
     with pytest.raises(Refused, match=r"rank 0 runs privfed 0\.0\.9, and this rank"):
-        module.refuse_another_version("0.0.9")
+        joining.refuse_another_version("0.0.9")
 
 
 class Silent(First):
@@ -378,7 +380,7 @@ TWO_RANKS = """
 import json, sys
 import torch
 from privfed import ranks
-from privfed.ranks import joined
+from privfed.run.processes.joining import joined
 
 cards, made, sums = json.loads(sys.argv[1]), [], []
 ranks.card_of = lambda device: cards[int(__import__("os").environ["RANK"])]

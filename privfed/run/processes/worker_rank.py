@@ -17,10 +17,11 @@ from privfed.config.reading import read_resolved
 from privfed.errors import PrivfedError, Refused
 from privfed.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 from privfed.memory import keep_freed
-from privfed.ranks import Ranks, joining
+from privfed.ranks import Ranks
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
+from privfed.run.processes.joining import joining
 from privfed.run.setup import Setup
 from privfed.run.world import HeldElsewhere, shared_world
 
