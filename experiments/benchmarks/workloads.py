@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,14 +10,11 @@ from numpy.typing import NDArray
 
 from experiments.benchmarks.task import Task
 from privfed.config.reading import load
-from privfed.data.federation import Examples
-from privfed.parts import Part
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.streams import Streams
 
-SIDE, CLASSES = 28, 10
-CHARACTERS = "experiments.benchmarks.made_up_text:Characters"
+MADE_UP = "experiments.benchmarks.made_up"
 NO_DP = ("privacy.mechanism=none", "aggregation.weights=uniform")
 SAME_FOR_ALL = (
     "run.rounds=9999",
@@ -77,7 +73,7 @@ LOGISTIC = Workload(
 CNN = Workload(
     "CNN",
     (
-        f"data.source={__name__}:Images",
+        f"data.source={MADE_UP}:Images",
         "model.name=experiments.benchmarks.task:convolutional",
         "data.clients=200",
         "cohort.size=50",
@@ -90,7 +86,7 @@ CNN = Workload(
 TRANSFORMER = Workload(
     "transformer",
     (
-        f"data.source={CHARACTERS}",
+        f"data.source={MADE_UP}:Characters",
         "model.name=experiments.benchmarks.characters:CausalTransformer",
         "data.clients=200",
         "cohort.size=50",
@@ -103,7 +99,7 @@ TRANSFORMER = Workload(
 LSTM = Workload(
     "LSTM",
     (
-        f"data.source={CHARACTERS}",
+        f"data.source={MADE_UP}:Characters",
         "model.name=experiments.benchmarks.characters:Recurrent",
         "data.clients=200",
         "cohort.size=50",
@@ -117,73 +113,9 @@ LSTM = Workload(
 WORKLOADS = (LOGISTIC, CNN, TRANSFORMER, LSTM)
 MANY = Workload(
     "many",
-    (f"data.source={__name__}:Many", "cohort.sampler=poisson", "cohort.size=100"),
+    (f"data.source={MADE_UP}:Many", "cohort.sampler=poisson", "cohort.size=100"),
     10,
 )
-
-
-class Images(Part):
-    """Made-up images `[N, 1, 28, 28]`: a faint pattern of its class, under noise."""
-
-    size: int = 20
-    """Examples per client."""
-    natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = False
-
-    @property
-    def squared_norm(self) -> None:
-        """Its features are normal, and without bounds."""
-        return None
-
-    def sources(self, seed: int) -> tuple[str, ...]:
-        return (f"images, made from seed {seed}",)
-
-    def load(self, clients: int, streams: Streams) -> Examples:
-        return self._made("outside/images", clients, streams)
-
-    def load_test(self, clients: int, streams: Streams) -> Examples:
-        return self._made("outside/images/public", clients, streams)
-
-    def _made(self, stream: str, clients: int, streams: Streams) -> Examples:
-        shape = (1, SIDE, SIDE)
-        patterns = (
-            streams.at("outside/images/classes").generator().standard_normal((CLASSES, *shape))
-        )
-        rng = streams.at(stream).generator()
-        y = rng.integers(0, CLASSES, clients * self.size)
-        x = rng.standard_normal((len(y), *shape), dtype=np.float32)
-        x += 0.3 * patterns[y].astype(np.float32)
-        owners = np.repeat(np.arange(clients), self.size)
-        return Examples(torch.from_numpy(x), torch.from_numpy(y), CLASSES, owners=owners)
-
-
-class Many(Part):
-    """Made-up examples `[N, 20]`, `size` for each client: quick to make for a million of them."""
-
-    size: int = 4
-    natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = False
-
-    @property
-    def squared_norm(self) -> None:
-        """Its features are normal, and without bounds."""
-        return None
-
-    def sources(self, seed: int) -> tuple[str, ...]:
-        return (f"many, made from seed {seed}",)
-
-    def load(self, clients: int, streams: Streams) -> Examples:
-        return self._made("outside/many", clients, streams)
-
-    def load_test(self, clients: int, streams: Streams) -> Examples:
-        return self._made("outside/many/public", min(clients, 1000), streams)
-
-    def _made(self, stream: str, clients: int, streams: Streams) -> Examples:
-        rng = streams.at(stream).generator()
-        x = rng.standard_normal((clients * self.size, 20), dtype=np.float32)
-        y = (x[:, :2] > 0).astype(np.int64) @ np.array([1, 2])
-        owners = np.repeat(np.arange(clients), self.size)
-        return Examples(torch.from_numpy(x), torch.from_numpy(y), 4, owners=owners)
 
 
 def cohorts(setup: Setup, rounds: int) -> NDArray[np.int64]:

@@ -89,7 +89,7 @@ def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
     work = Workload(
         "long",
         (
-            "data.source=experiments.benchmarks.workloads:Many",
+            "data.source=experiments.benchmarks.made_up:Many",
             "data.clients=64",
             "cohort.sampler=fixed_size",
             f"cohort.size={COHORT}",
