@@ -16,19 +16,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.streams import Keys, Reals, Words
 from privfed.vector import Indices
 
+T = TypeVar("T")
 _ERROR = 2e-14
 """The largest error of a quantile z, over 1 + z."""
-_BLOCK = 1 << 13
+_BLOCK = 1 << 14
 """The count of numbers that stay in the cache at once."""
+_FEWEST = 4
+"""The count of blocks from which a thread of its own pays."""
 _TAIL = 1 << 24
 """The tail, in multiples of 2^-64, below which 64 bits say too little of its quantile."""
 _LIKELY = np.uint64(1 << 44)
@@ -70,21 +76,40 @@ def refuse_inexact(noise_multiplier: float, size: int) -> None:
 def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> Reals:
     """N(0, deviation^2) `[length]`, rounded to `grid_of(deviation)`.
 
-    A part of a longer draw, bit for bit, is drawn by `keys.beginning` at its place.
+    A part of a longer draw, bit for bit, is drawn by `keys.beginning` at its place. It is drawn by
+    as many threads as PyTorch has (`run.threads`), with the same bits.
     """
     noise, grid = np.zeros(length), grid_of(deviation)
     if grid is None:
         return noise
     scale = math.nextafter(deviation / grid, math.inf)
     _refuse_scale(scale)
-    for start in range(0, length, _BLOCK):
+
+    def draw(start: int) -> tuple[Indices, Words]:
+        """Fill the block at `start`: the places in doubt, and their words."""
         words = keys.beginning(start).bits(min(_BLOCK, length - start))
         rounded, unsure = _quickly(words, scale)
-        if len(unsure):
-            further = keys.further_at(start + unsure)
-            rounded[unsure] = _exactly(words[unsure], further, scale, np.zeros(len(unsure)))
         np.multiply(rounded, grid, out=noise[start : start + len(words)])
+        return start + unsure, words[unsure]
+
+    for places, words in _in_threads(draw, range(0, length, _BLOCK)):
+        if len(places):  # here, since mpmath has one precision for all threads
+            further = keys.further_at(places)
+            noise[places] = _exactly(words, further, scale, np.zeros(len(places))) * grid
     return noise
+
+
+def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
+    """What `act` gives at each of `places`, where there are many at several at once."""
+    threads = min(torch.get_num_threads(), len(places) // _FEWEST)
+    if threads < 2:
+        return [act(place) for place in places]
+    with ThreadPoolExecutor(threads) as pool:
+        shares = pool.map(
+            lambda share: [act(place) for place in share],
+            (places[n::threads] for n in range(threads)),
+        )
+        return [result for share in shares for result in share]
 
 
 def rounded_normal(

@@ -1,5 +1,7 @@
 """Noise on the grid: the exact rounded Gaussian, from every bit pattern, at the right scale."""
 
+from threading import get_ident
+
 import mpmath
 import numpy as np
 import pytest
@@ -175,6 +177,47 @@ def test_noise_on_the_grid_has_the_right_scale_and_no_other(streams, deviation):
     for wrong in (0.97, 1.03, 0.5):
         with pytest.raises(AssertionError, match=r"scale|KS"):
             assert_normal(wrong * noise, deviation)
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_draw_the_same_bits_and_no_number_twice(three_threads, monkeypatch):
+    drawing, plain = set(), rounding._quickly
+    monkeypatch.setattr(
+        rounding, "_quickly", lambda *given: (drawing.add(get_ident()), plain(*given))[1]
+    )
+    keys, length, beyond = SEEDED.at("noise", 1), 30 * rounding._BLOCK + 5, 77
+    together = gaussian_on_grid(keys, 0.37, length)
+    assert len(drawing) > 1
+    secret = gaussian_on_grid(Keys(None), 0.37, length)
+    assert_normal(secret, 0.37)
+    assert len(np.unique(np.abs(secret))) > 0.99 * length  # no block is another's
+    torch.set_num_threads(1)
+    assert np.array_equal(together, gaussian_on_grid(keys, 0.37, length))
+    part = gaussian_on_grid(keys.beginning(beyond), 0.37, length - beyond)
+    assert np.array_equal(together[beyond:], part)
+
+
+def test_doubts_of_threads_are_settled_one_after_the_other(three_threads, monkeypatch):
+    """At 80 digits, which mpmath has for all threads at once."""
+    settled, plain = [], rounding._exactly
+    monkeypatch.setattr(
+        rounding, "_doubtful", lambda words, scale: np.ones(len(words), dtype=np.bool_)
+    )
+    monkeypatch.setattr(
+        rounding, "_exactly", lambda *given: (settled.append(get_ident()), plain(*given))[1]
+    )
+    keys, length = SEEDED.at("noise", 1), 30 * rounding._BLOCK
+    noise = gaussian_on_grid(keys, 0.37, length)
+    assert set(settled) == {get_ident()}
+    monkeypatch.undo()
+    assert np.array_equal(noise, gaussian_on_grid(keys, 0.37, length))
 
 
 def test_small_scales_have_the_discrete_distribution():
