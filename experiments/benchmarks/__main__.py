@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from experiments.benchmarks import noise
 from experiments.benchmarks.peers.environments import DEFAULT, ROOT
 from experiments.benchmarks.pictures import draw_all
+from experiments.benchmarks.work import steadiness
 
 RESULTS = Path(__file__).parent / "results"
 SHORT: dict[str, list[str]] = {
@@ -64,13 +64,14 @@ def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -
     """One after the other; the machine's reference is timed after each."""
     for name in names:
         report = run(name, SHORT[name] + more.get(name, []))
-        spread += [noise.reference() for _ in range(3)]
+        spread += [steadiness.reference() for _ in range(3)]
         yield report
 
 
 def written(today: str, machine: str, spread: list[float], reports: list[Report]) -> str:
     """The dated file."""
-    head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {noise.spread(spread)}.\n"
+    steady = steadiness.spread(spread)
+    head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {steady}.\n"
     return "\n".join([head, *(each.markdown() for each in reports)])
 
 
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="?", type=Path, const=DEFAULT, help="see rounds")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    today, machine = date.today().isoformat(), noise.machine()
+    today, machine = date.today().isoformat(), steadiness.machine()
     table = asked.out / f"{today}.csv"
     table.unlink(missing_ok=True)  # of an earlier try today
     more = {name: ["--table", str(table)] for name in ("rounds", "scaling")}

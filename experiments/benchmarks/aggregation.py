@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from experiments.benchmarks.contenders import RULES, Contenders
-from experiments.benchmarks.lean_rules import Rule
-from experiments.benchmarks.noise import machine
+from experiments.benchmarks.work.contenders import RULES, Contenders
+from experiments.benchmarks.work.lean_rules import Rule
+from experiments.benchmarks.work.steadiness import machine
 from experiments.peers import byzfl
 
 LIMIT, PATIENCE = 16 * 2**30, 120.0

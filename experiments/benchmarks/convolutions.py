@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import noise
 from experiments.benchmarks.peers.environments import DEFAULT, PFL, Environment, Unavailable
-from experiments.benchmarks.task import Task
-from experiments.benchmarks.together import played
-from experiments.benchmarks.workloads import CNN, task
+from experiments.benchmarks.work import steadiness
+from experiments.benchmarks.work.task import Task
+from experiments.benchmarks.work.together import played
+from experiments.benchmarks.work.workloads import CNN, task
 from privfed.memory import keep_freed
 
 AIMS = {"full": 1.25, "fast": 1.8}
@@ -107,10 +107,10 @@ def main() -> None:
     keep_freed()  # as `privfed train` does
     try:
         peer = Environment.of(PFL, asked.peers)
-        work, turns, spread = task(CNN, asked.rounds + 1), list[Turn](), [noise.reference()]
+        work, turns, spread = task(CNN, asked.rounds + 1), list[Turn](), [steadiness.reference()]
         for _ in range(asked.runs):
             turns.append(turn(work, peer, asked.rounds))
-            spread.append(noise.reference())
+            spread.append(steadiness.reference())
             ratios = (f"{name} {turns[-1].ratio(name):.2f} x" for name in AIMS)
             console.print(f"run {len(turns)}: {', '.join(ratios)}")
     except Unavailable as reason:
@@ -118,7 +118,7 @@ def main() -> None:
     show(console, turns)
     for line in summary(turns):
         console.print(line)
-    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+    console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import noise
-from experiments.benchmarks.device_clients import CLIENTS, NETWORKS, many_clients
-from experiments.benchmarks.device_rules import ROWS, rounds, server_work, timer
-from experiments.benchmarks.workloads import LOGISTIC, Workload
+from experiments.benchmarks.work import steadiness
+from experiments.benchmarks.work.device_clients import CLIENTS, NETWORKS, many_clients
+from experiments.benchmarks.work.device_rules import ROWS, rounds, server_work, timer
+from experiments.benchmarks.work.workloads import LOGISTIC, Workload
 from privfed.local.trainer import Way
 from privfed.memory import keep_freed
 from privfed.run.setup import Setup
@@ -201,7 +201,7 @@ def main() -> None:
     aim = f" (aim on a GPU: {AIM:.0f})" if card else ""
     console.print(f"at its best number of clients each network is {ratio:.1f} x as fast{aim}")
     console.print(server_table(asked, measured[1]))
-    console.print(noise.machine())
+    console.print(steadiness.machine())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from experiments.benchmarks.workloads import LOGISTIC, SAME_FOR_ALL
+from experiments.benchmarks.work.workloads import LOGISTIC, SAME_FOR_ALL
 from privfed.config.reading import load
 from privfed.local.batches import plan_batches
 from privfed.local.trainer import Way

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from accounting.durable import write_atomically
-from experiments.benchmarks.growth import Growth, draw
-from experiments.benchmarks.measured import Measured, read_rows
+from experiments.benchmarks.work.growth import Growth, draw
+from experiments.benchmarks.work.measured import Measured, read_rows
 from privfed.grid.pictures.style import COLOURS, MARKERS, STYLE
 
 RESULTS = Path(__file__).parent / "results"

@@ -23,14 +23,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import noise
-from experiments.benchmarks.bare import BareLoop
-from experiments.benchmarks.measured import Measured, add_rows
 from experiments.benchmarks.peers.environments import DEFAULT, PEERS, Environment, Unavailable
-from experiments.benchmarks.running import Running
-from experiments.benchmarks.task import Task
-from experiments.benchmarks.together import played
-from experiments.benchmarks.workloads import NO_DP, WORKLOADS, Workload, task
+from experiments.benchmarks.work import steadiness
+from experiments.benchmarks.work.bare import BareLoop
+from experiments.benchmarks.work.measured import Measured, add_rows
+from experiments.benchmarks.work.running import Running
+from experiments.benchmarks.work.task import Task
+from experiments.benchmarks.work.together import played
+from experiments.benchmarks.work.workloads import NO_DP, WORKLOADS, Workload, task
 from privfed.memory import keep_freed
 
 WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
@@ -149,9 +149,9 @@ def timed(
                     way.go(1)  # to warm up, after another's work; a peer does so each time
                     way.turns.append(way.go(min(rounds, TURN)))
             for way in apart:
-                spread.append(noise.reference())
+                spread.append(steadiness.reference())
                 way.turns.append(way.go(rounds))
-            spread.append(noise.reference())
+            spread.append(steadiness.reference())
     return [*ways, *apart], spread, starts
 
 
@@ -245,7 +245,7 @@ def main() -> None:
             console.print(line)
         for name, start in starts.items():
             console.print(f"{workload.name}: {name} takes {start:.1f} s to the end of round 1")
-        console.print(f"{noise.machine()}; {noise.spread(spread)}\n")
+        console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}\n")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import memory, noise
-from experiments.benchmarks.growth import Growth, rounded
-from experiments.benchmarks.measured import Measured, add_rows
-from experiments.benchmarks.running import Running
-from experiments.benchmarks.workloads import LOGISTIC, MANY, Workload
+from experiments.benchmarks.work import memory, steadiness
+from experiments.benchmarks.work.growth import Growth, rounded
+from experiments.benchmarks.work.measured import Measured, add_rows
+from experiments.benchmarks.work.running import Running
+from experiments.benchmarks.work.workloads import LOGISTIC, MANY, Workload
 from privfed.streams import Streams
 
 STACKED = ("run.trainer=stacked", "run.chunk=32")
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=10_000, help="the largest cohort, of memory")
     parser.add_argument("--table", type=Path, help="add how time grows to this table (.csv)")
     asked = parser.parse_args()
-    console, spread = Console(width=110), [noise.reference()]
+    console, spread = Console(width=110), [steadiness.reference()]
     growths = []
     for what, points in (
         ("clients per cohort", by_cohort([25, 50, 100, 200, 400, 800])),
@@ -116,7 +116,7 @@ def main() -> None:
         ("model parameters", by_model([16, 64, 256, 1024, 2048])),
     ):
         growths.append(grown(what, points, asked.repeats))
-        spread.append(noise.reference())
+        spread.append(steadiness.reference())
     table = Table(title=f"ms per round, one thread, medians of {asked.repeats}")
     for name in ("grows with", "at", "", "ms per unit", "off a line", "exponent"):
         table.add_column(name, justify="left" if name in ("grows with", "at") else "right")
@@ -139,8 +139,8 @@ def main() -> None:
         f"{asked.clients:,} clients: set up in {ready:.1f} s, a cohort of 100 drawn in "
         f"{1e3 * drawn:.1f} ms, a round takes {1e3 * round_:.1f} ms"
     )
-    spread.append(noise.reference())
-    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+    spread.append(steadiness.reference())
+    console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from contextlib import ExitStack
 
 from rich.console import Console
 
-from experiments.benchmarks import memory, noise
-from experiments.benchmarks.running import Running
-from experiments.benchmarks.workloads import MANY, Workload
+from experiments.benchmarks.work import memory, steadiness
+from experiments.benchmarks.work.running import Running
+from experiments.benchmarks.work.workloads import MANY, Workload
 
 SITES, RATE = 10, 0.1
 AIM = 1.3
@@ -92,9 +92,9 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=1000, help="of each site")
     parser.add_argument("--memory", type=int, nargs="*", default=[100, 1000], help="patients, too")
     asked = parser.parse_args()
-    console, spread = Console(width=110), [noise.reference()]
+    console, spread = Console(width=110), [steadiness.reference()]
     together, central = side_by_side(asked.patients, asked.rounds)
-    spread.append(noise.reference())
+    spread.append(steadiness.reference())
     ratios = [a / b for a, b in zip(together, central, strict=True)]
     drawn = round(RATE * SITES * asked.patients)
     console.print(
@@ -107,8 +107,8 @@ def main() -> None:
     listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
     if held:
         console.print(f"memory at most (before the round), by patients of a site: {listed}")
-    spread.append(noise.reference())
-    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+    spread.append(steadiness.reference())
+    console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import noise
-from experiments.benchmarks.together import played
-from experiments.benchmarks.workloads import CNN
+from experiments.benchmarks.work import steadiness
+from experiments.benchmarks.work.together import played
+from experiments.benchmarks.work.workloads import CNN
 
 SAME = ("run.trainer=loop", "run.chunk=2", "run.randomness=seeded")
 """So that all end in the same model."""
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=2)
     asked = parser.parse_args()
-    console, spread = Console(width=110), [noise.reference()]
+    console, spread = Console(width=110), [steadiness.reference()]
     taken: dict[int, list[float]] = {count: [] for count in asked.workers}
     models = set()
     with TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def main() -> None:
                 out = Path(folder) / f"{count} {repeat}"
                 taken[count] += played(CNN, count, asked.rounds, out, *SAME)
                 models.add((out / "checkpoint.safetensors").read_bytes())
-                spread.append(noise.reference())
+                spread.append(steadiness.reference())
     table = Table(title="CNN, cohort 50, one thread per process")
     for name in ("processes", "ms per round", "ratio"):
         table.add_column(name, justify="right")
@@ -48,7 +48,7 @@ def main() -> None:
         table.add_row(str(count), f"{1e3 * middle:.0f}", f"{first / middle:.2f}")
     console.print(table)
     console.print(f"{len(models)} model from all of them")
-    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+    console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")
 
 
 if __name__ == "__main__":

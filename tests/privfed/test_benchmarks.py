@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.benchmarks import device, device_rules, pictures, sites
-from experiments.benchmarks.bare import BareLoop
-from experiments.benchmarks.contenders import RULES
-from experiments.benchmarks.device_clients import many_clients
-from experiments.benchmarks.growth import Growth, draw
-from experiments.benchmarks.measured import Measured, add_rows, read_rows
+from experiments.benchmarks import device, pictures, sites
 from experiments.benchmarks.rounds import WHOLE
-from experiments.benchmarks.running import Running
 from experiments.benchmarks.scale import bottlenecks
 from experiments.benchmarks.scale.bottlenecks import tabulated
 from experiments.benchmarks.scale.phases import AHEAD, Phases
 from experiments.benchmarks.scaling import crowd, grown, rows_of
-from experiments.benchmarks.task import Task
-from experiments.benchmarks.workloads import CNN, LOGISTIC, LSTM, TRANSFORMER, task
+from experiments.benchmarks.work import device_rules
+from experiments.benchmarks.work.bare import BareLoop
+from experiments.benchmarks.work.contenders import RULES
+from experiments.benchmarks.work.device_clients import many_clients
+from experiments.benchmarks.work.growth import Growth, draw
+from experiments.benchmarks.work.measured import Measured, add_rows, read_rows
+from experiments.benchmarks.work.running import Running
+from experiments.benchmarks.work.task import Task
+from experiments.benchmarks.work.workloads import CNN, LOGISTIC, LSTM, TRANSFORMER, task
 
 TINY = LOGISTIC.with_("data.clients=12", "cohort.size=4", "data.features=5", "run.trainer=stacked")
 NETWORKS = [work.with_("data.clients=4", "cohort.size=2") for work in (CNN, TRANSFORMER, LSTM)]

@@ -20,7 +20,7 @@ from typing import Any
 from trials.mutations import Files
 
 from accounting.errors import AccountingError
-from experiments.benchmarks.memory import forget_peak, peak
+from experiments.benchmarks.work.memory import forget_peak, peak
 from privfed.errors import PrivfedError
 
 MEANT = (PrivfedError, AccountingError)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from experiments.benchmarks.task import Task
+from experiments.benchmarks.work.task import Task
 
 ROOT = Path(__file__).parents[3]
 DEFAULT = Path.home() / ".cache" / "privfed" / "peers"

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from experiments.benchmarks.task import Task, mean_loss
+from experiments.benchmarks.work.task import Task, mean_loss
 
 TASK, THREADS = "PRIVFED_BENCHMARK_TASK", "PRIVFED_BENCHMARK_THREADS"
 """Environment variables that worker processes inherit."""

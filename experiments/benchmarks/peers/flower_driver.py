@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.simulation import run_simulation
 
 from experiments.benchmarks.peers import flower_client
-from experiments.benchmarks.task import Task
+from experiments.benchmarks.work.task import Task
 
 
 class Chosen(FedAvg):  # type: ignore[misc]

@@ -30,7 +30,7 @@ from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from torch import Tensor, nn
 
-from experiments.benchmarks.task import Task, mean_loss
+from experiments.benchmarks.work.task import Task, mean_loss
 
 
 class Module(nn.Module):

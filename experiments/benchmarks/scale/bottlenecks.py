@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import memory, noise
-from experiments.benchmarks.running import Running
 from experiments.benchmarks.scale.people_on_disk import workload, write
 from experiments.benchmarks.scale.phases import Phases
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.work import memory, steadiness
+from experiments.benchmarks.work.running import Running
+from experiments.benchmarks.work.workloads import Workload
 
 PEOPLE = ((10_000, 1_000), (100_000, 10_000), (1_000_000, 10_000), (1_000_000, 100_000))
 """Clients in the file, and expected cohorts."""
@@ -89,7 +89,7 @@ def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
     work = Workload(
         "long",
         (
-            "data.source=experiments.benchmarks.made_up:Many",
+            "data.source=experiments.benchmarks.work.made_up:Many",
             "data.clients=64",
             "cohort.sampler=fixed_size",
             f"cohort.size={COHORT}",
@@ -147,14 +147,14 @@ def main() -> None:
     parser.add_argument("--parameters", type=float, default=1e8)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    console, spread = Console(width=140), [noise.reference()]
+    console, spread = Console(width=140), [steadiness.reference()]
     console.print(tabulated(lines(asked.clients, int(asked.parameters), asked.rounds)))
     console.print(
         "MB before: held between rounds, Python and its libraries (about 320 MB) among them. "
         "copies: what a round takes beyond, in vectors of float32 numbers"
     )
-    spread.append(noise.reference())
-    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+    spread.append(steadiness.reference())
+    console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")
 
 
 if __name__ == "__main__":

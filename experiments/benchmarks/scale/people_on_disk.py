@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.work.workloads import Workload
 
 FEATURES, CLASSES, EACH = 64, 4, 8
 """Bytes of an example, its classes, and the examples of a client."""

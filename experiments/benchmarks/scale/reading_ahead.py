@@ -23,9 +23,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import noise
-from experiments.benchmarks.running import Running
 from experiments.benchmarks.scale.people_on_disk import workload, write
+from experiments.benchmarks.work import steadiness
+from experiments.benchmarks.work.running import Running
 from privfed.data.federation import Federation
 from privfed.data.mapped import Mapped
 from privfed.data.pieces import Pieces
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200_000)
     parser.add_argument("--turns", type=int, default=9)
     asked = parser.parse_args()
-    console, spread, cohort = Console(width=110), [noise.reference()], asked.clients // 10
+    console, spread, cohort = Console(width=110), [steadiness.reference()], asked.clients // 10
     table = Table(title=f"s per round, medians of {asked.turns} (quartiles)")
     for name in ("run", "file", *WAYS):
         table.add_column(name)
@@ -116,9 +116,9 @@ def main() -> None:
                         "given back" if cold else "in memory",
                         *(shown(times) for times in taken.values()),
                     )
-                    spread.append(noise.reference())
+                    spread.append(steadiness.reference())
     console.print(table)
-    console.print(f"{noise.machine()}; {noise.spread(spread)}")
+    console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")
 
 
 def shown(times: list[float]) -> str:

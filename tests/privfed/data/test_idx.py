@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import DATA
 
-from experiments.benchmarks.memory import forget_peak, peak
+from experiments.benchmarks.work.memory import forget_peak, peak
 from privfed.config.reading import load
 from privfed.data.sources.idx import Idx, read_idx
 from privfed.errors import Refused

@@ -19,7 +19,7 @@ MODELS = {
     "logistic": ("model.name=logistic",),
     "mlp": ("model.name=mlp", "model.hidden=[8]", "client.lr=0.05"),
     "cnn": (
-        "data.source=experiments.benchmarks.made_up:Images",
+        "data.source=experiments.benchmarks.work.made_up:Images",
         "model.name=cnn",
         "model.channels=[4]",
         "client.lr=0.01",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from experiments.benchmarks.workloads import SAME_FOR_ALL, Workload
+from experiments.benchmarks.work.workloads import SAME_FOR_ALL, Workload
 from privfed.config.reading import load
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast

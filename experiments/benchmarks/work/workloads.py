@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.benchmarks.task import Task
+from experiments.benchmarks.work.task import Task
 from privfed.config.reading import load
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.streams import Streams
 
-MADE_UP = "experiments.benchmarks.made_up"
+MADE_UP = "experiments.benchmarks.work.made_up"
 NO_DP = ("privacy.mechanism=none", "aggregation.weights=uniform")
 SAME_FOR_ALL = (
     "run.rounds=9999",
@@ -74,7 +74,7 @@ CNN = Workload(
     "CNN",
     (
         f"data.source={MADE_UP}:Images",
-        "model.name=experiments.benchmarks.task:convolutional",
+        "model.name=experiments.benchmarks.work.task:convolutional",
         "data.clients=200",
         "cohort.size=50",
         "client.lr=0.05",
@@ -87,7 +87,7 @@ TRANSFORMER = Workload(
     "transformer",
     (
         f"data.source={MADE_UP}:Characters",
-        "model.name=experiments.benchmarks.characters:CausalTransformer",
+        "model.name=experiments.benchmarks.work.characters:CausalTransformer",
         "data.clients=200",
         "cohort.size=50",
         "client.lr=0.5",
@@ -100,7 +100,7 @@ LSTM = Workload(
     "LSTM",
     (
         f"data.source={MADE_UP}:Characters",
-        "model.name=experiments.benchmarks.characters:Recurrent",
+        "model.name=experiments.benchmarks.work.characters:Recurrent",
         "data.clients=200",
         "cohort.size=50",
         "client.lr=0.5",

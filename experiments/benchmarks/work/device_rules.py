@@ -17,8 +17,8 @@ from torch import Tensor
 
 from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.on_rows.trimmed_mean import TrimmedMean
-from experiments.benchmarks.running import Running
-from experiments.benchmarks.workloads import LOGISTIC
+from experiments.benchmarks.work.running import Running
+from experiments.benchmarks.work.workloads import LOGISTIC
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of

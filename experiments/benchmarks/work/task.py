@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from experiments.benchmarks.characters import CausalTransformer, Recurrent
+from experiments.benchmarks.work.characters import CausalTransformer, Recurrent
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 import torch
 from torch import Tensor
 
-from experiments.benchmarks.task import Task, mean_loss
+from experiments.benchmarks.work.task import Task, mean_loss
 
 
 class BareLoop:

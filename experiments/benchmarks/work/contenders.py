@@ -29,8 +29,8 @@ from defenses.on_rows.monna import TrustedNeighbours
 from defenses.on_rows.smea import SmallestEigenvalue
 from defenses.on_rows.trimmed_mean import TrimmedMean
 from defenses.weighing import Composed, PreAggregator, mixtures
-from experiments.benchmarks import lean_rules
-from experiments.benchmarks.lean_rules import RADIUS, Rule
+from experiments.benchmarks.work import lean_rules
+from experiments.benchmarks.work.lean_rules import RADIUS, Rule
 from experiments.peers import byzfl
 
 

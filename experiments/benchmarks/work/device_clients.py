@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from experiments.benchmarks.workloads import CNN, TRANSFORMER, Workload
+from experiments.benchmarks.work.workloads import CNN, TRANSFORMER, Workload
 from privfed.local.device_memory import memory_of
 from privfed.local.trainer import Way
 from privfed.run.setup import Setup

@@ -1,0 +1,1 @@
+"""The work that benchmarks time, who does it, and what becomes of the numbers."""
