@@ -53,8 +53,8 @@ def commands(run: Path) -> dict[str, tuple[str, ...]]:
 
 def taken(arguments: tuple[str, ...], compiled: Path) -> Taken:
     """What a Python with `arguments` takes; `compiled` holds modules, or will."""
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    here = {**kept, "PYTHONPYCACHEPREFIX": str(compiled)}
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    here = {**inherited, "PYTHONPYCACHEPREFIX": str(compiled)}
     start, cpu = time.perf_counter(), _cpu_of_children()
     subprocess.run([sys.executable, *arguments], env=here, check=True, capture_output=True)
     return Taken(time.perf_counter() - start, _cpu_of_children() - cpu)
@@ -68,8 +68,8 @@ def first_round(compiled: Path) -> Taken:
     """
     with tempfile.TemporaryDirectory() as folder:
         out, began = Path(folder) / "run", time.time()
-        whole = taken((*_TRAIN, str(out)), compiled)
-        return Taken((out / "ledger.jsonl").stat().st_mtime - began, whole.cpu)
+        process = taken((*_TRAIN, str(out)), compiled)
+        return Taken((out / "ledger.jsonl").stat().st_mtime - began, process.cpu)
 
 
 def measured(

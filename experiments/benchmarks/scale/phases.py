@@ -58,11 +58,11 @@ class Phases:
                 stack.enter_context(patch.object(kind, name, method))
             yield self
 
-    def parts(self, whole: float) -> dict[str, float]:
-        """The part of each phase in `whole` seconds, in per cent."""
+    def parts(self, seconds: float) -> dict[str, float]:
+        """The part of each phase in so many `seconds`, in per cent."""
         within = {name: taken for name, taken in self.seconds.items() if name != AHEAD}
-        within["other"] = max(whole - sum(within.values()), 0.0)
-        return {name: 100 * taken / whole for name, taken in within.items()}
+        within["other"] = max(seconds - sum(within.values()), 0.0)
+        return {name: 100 * taken / seconds for name, taken in within.items()}
 
     def _timed(self, phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

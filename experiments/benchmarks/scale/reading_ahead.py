@@ -63,10 +63,10 @@ def give_back(setup: Setup, path: Path) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
         for piece in x.store.pieces:
             start, end = np.lib.array_utils.byte_bounds(piece)
-            whole = -(-start // page) * page
-            if end > whole:
-                size = ctypes.c_size_t(end - whole)
-                ctypes.CDLL(None).madvise(ctypes.c_void_p(whole), size, _GIVE_BACK)
+            first_page = -(-start // page) * page
+            if end > first_page:
+                size = ctypes.c_size_t(end - first_page)
+                ctypes.CDLL(None).madvise(ctypes.c_void_p(first_page), size, _GIVE_BACK)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

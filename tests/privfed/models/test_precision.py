@@ -39,9 +39,11 @@ def test_gradients_are_rougher_but_parameters_scores_rows_and_charges_are_not(wa
         for precision in ("full", "mixed")
     )
     x, y = full.federation.examples.made_up(40)
-    exact, found = (net.gradient(net.initial_params, x, y) for net in (full.network, rough.network))
-    assert found.dtype == torch.float32
-    assert 1e-5 < (found - exact).norm() / exact.norm() < 0.05
+    exact, rough_gradient = (
+        net.gradient(net.initial_params, x, y) for net in (full.network, rough.network)
+    )
+    assert rough_gradient.dtype == torch.float32
+    assert 1e-5 < (rough_gradient - exact).norm() / exact.norm() < 0.05
     assert torch.equal(full.network.initial_params, rough.network.initial_params)
     outputs = [net.outputs(net.initial_params, x) for net in (full.network, rough.network)]
     assert torch.equal(*outputs)
@@ -223,8 +225,8 @@ class Telling:
     rank, count = 0, 2
 
     def first(self, act):
-        self.told = act()
-        return self.told
+        self.answer = act()
+        return self.answer
 
     def on(self, device):
         return self
@@ -236,7 +238,7 @@ def test_other_ranks_train_in_the_precision_of_the_first(monkeypatch, ratio):
     setup, telling = prepare(small(*ROWS, FAST)), Telling()
     RankZero(telling).begin(setup)
     measured(monkeypatch, 1 / ratio)  # as busy as the other machine may be
-    text, constants, _ = telling.told
+    text, constants, _ = telling.answer
     there = prepare(read_resolved(text), constants=constants)
     assert there.network.mixed == setup.network.mixed == (40 if ratio > 1 else 0)
 
