@@ -175,7 +175,7 @@ def _precision(network: Network, federation: Federation) -> str:
     if not network.mixed:
         return ""
     thin = rounds_nothing(network, federation.examples)
-    return f"in mixed precision{' (no layer is wide enough for it)' if thin else ''}"
+    return f"in mixed precision{' (it changes nothing: batches are too small)' if thin else ''}"
 
 
 def _as_measured(config: Config, network: Network, speed: Speed) -> Config:

@@ -36,7 +36,8 @@ def draw_curves_panel(
 ) -> None:
     """Draw means over seeds, with the band from the least seed to the greatest.
 
-    Values of x that are names have no order: they are points with whiskers, and no line joins them.
+    Names have no order: where a value of x is one, all are points with whiskers, and no line joins
+    them.
     """
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))

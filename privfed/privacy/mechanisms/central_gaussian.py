@@ -38,8 +38,8 @@ from privfed.vector import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
-_AT_ONCE = 1 << 16
-"""Numbers whose noise is drawn and added while they are in the cache."""
+_AT_ONCE = 1 << 20
+"""Numbers whose noise is drawn and added at once: enough for many threads, and a few megabytes."""
 
 
 class CentralGaussian(NoisedMechanism):

@@ -93,7 +93,7 @@ def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> Reals:
         return start + unsure, words[unsure]
 
     for places, words in _in_threads(draw, range(0, length, _BLOCK)):
-        if len(places):  # here, since mpmath has one precision for all threads
+        if len(places):
             further = keys.further_at(places)
             noise[places] = _exactly(words, further, scale, np.zeros(len(places))) * grid
     return noise
@@ -207,19 +207,20 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
     """
     import mpmath  # few runs have a draw in doubt
 
+    exact = mpmath.mp.clone()  # the precision of `mpmath.mp` is that of all threads
+    exact.dps = 80
     rounded = np.empty(len(words))
     rows = zip(words.tolist(), further.tolist(), shifts.tolist(), strict=True)
-    with mpmath.workdps(80):
-        over, half = 1 / (mpmath.mpf(scale) * mpmath.sqrt(2)), mpmath.mpf(0.5)
-        for place, (word, bits, shift) in enumerate(rows):
-            tail = mpmath.ldexp((word >> 1 << 128) + (bits[0] << 64) + bits[1] + half, -192)
-            size = -float(ndtri(min(float(tail), 0.5)))
-            sign = 1 if word & 1 or not shift else -1
-            below = math.floor(sign * scale * size - shift)
-            # The normal number is beyond the boundary where its upper tail is below the boundary's.
-            upper = tail if sign > 0 else 1 - tail
-            beyond = 2 * upper < mpmath.erfc((below + half + shift) * over)
-            rounded[place] = below + beyond
+    over, half = 1 / (exact.mpf(scale) * exact.sqrt(2)), exact.mpf(0.5)
+    for place, (word, bits, shift) in enumerate(rows):
+        tail = exact.ldexp((word >> 1 << 128) + (bits[0] << 64) + bits[1] + half, -192)
+        size = -float(ndtri(min(float(tail), 0.5)))
+        sign = 1 if word & 1 or not shift else -1
+        below = math.floor(sign * scale * size - shift)
+        # The normal number is beyond the boundary where its upper tail is below the boundary's.
+        upper = tail if sign > 0 else 1 - tail
+        beyond = 2 * upper < exact.erfc((below + half + shift) * over)
+        rounded[place] = below + beyond
     return np.where(shifts > 0.0, rounded, _signed(words, rounded)) + 0.0
 
 

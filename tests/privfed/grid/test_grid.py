@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from grids import BASE, GRID, in_process, of, table, write
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Matplotlib
 from pyarrow import parquet
 
@@ -26,7 +27,7 @@ from privfed.grid import cell_job
 from privfed.grid import engine as experiment
 from privfed.grid.pictures.drawing import draw
 from privfed.grid.pictures.figures import Figure, values
-from privfed.grid.pictures.panels import draw_curves_panel
+from privfed.grid.pictures.panels import draw_bars_panel, draw_curves_panel
 from privfed.grid.pictures.style import MARKERS
 from privfed.grid.process_pool import Died, Ended, Started, work
 from privfed.grid.summary import spread, summary
@@ -299,6 +300,26 @@ def test_a_line_joins_numbers_and_no_names(x, by, joined):
     assert [line.get_linestyle() != "None" for line in series] == [joined] * (2 if joined else 3)
     places = [tuple(line.get_xdata()) for line in series]
     assert len(set(places)) == (1 if joined else 3)
+    _, labels = axes.get_legend_handles_labels()
+    assert labels == (["x", "y"] if joined else ["1", "2", "∞"])
+
+
+@pytest.mark.parametrize("draw_panel", [draw_curves_panel, draw_bars_panel])
+def test_whiskers_end_at_the_least_and_the_greatest_seed(draw_panel):
+    """Their mean lies nearer to the least."""
+    rows = [row(a=a) | {"accuracy": value} for a in "xy" for value in (0.1, 0.2, 0.9)]
+    axes = Matplotlib().add_subplot()
+    draw_panel(Figure(name="f", measure="accuracy", x="a"), rows, rows, axes)
+    (whiskers,) = (lines for lines in axes.collections if isinstance(lines, LineCollection))
+    ends = [whisker[:, 1].tolist() for whisker in whiskers.get_segments()]
+    assert ends == [pytest.approx([0.1, 0.9])] * 2
+
+
+def test_one_name_among_numbers_is_enough_for_points():
+    rows = [row(a=a) for a in (1, 2, "none")]
+    axes = Matplotlib().add_subplot()
+    draw_curves_panel(Figure(name="f", measure="accuracy", x="a"), rows, rows, axes)
+    assert axes.get_lines()[0].get_linestyle() == "None"
 
 
 def test_a_map_shows_the_worst_case():

@@ -13,7 +13,7 @@ from scipy import stats
 
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows, on_grid
-from privfed.privacy.mechanism import Setting
+from privfed.privacy.mechanism import BoundedSum, Setting
 from privfed.privacy.mechanisms.banded import Banded
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
@@ -187,37 +187,60 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def test_threads_draw_the_same_bits_and_no_number_twice(three_threads, monkeypatch):
-    drawing, plain = set(), rounding._quickly
+@pytest.fixture
+def drawing(monkeypatch):
+    """The threads that drew."""
+    idents, plain = set(), rounding._quickly
     monkeypatch.setattr(
-        rounding, "_quickly", lambda *given: (drawing.add(get_ident()), plain(*given))[1]
+        rounding, "_quickly", lambda *given: (idents.add(get_ident()), plain(*given))[1]
     )
-    keys, length, beyond = SEEDED.at("noise", 1), 30 * rounding._BLOCK + 5, 77
+    return idents
+
+
+def test_threads_draw_the_same_bits_and_no_number_twice(three_threads, drawing):
+    keys, length, beyond = SEEDED.at("noise", 1), 60 * rounding._BLOCK + 5, 77
     together = gaussian_on_grid(keys, 0.37, length)
-    assert len(drawing) > 1
+    assert 1 < len(drawing) <= 3
     secret = gaussian_on_grid(Keys(None), 0.37, length)
     assert_normal(secret, 0.37)
     assert len(np.unique(np.abs(secret))) > 0.99 * length  # no block is another's
     torch.set_num_threads(1)
+    drawing.clear()
     assert np.array_equal(together, gaussian_on_grid(keys, 0.37, length))
+    assert drawing == {get_ident()}
     part = gaussian_on_grid(keys.beginning(beyond), 0.37, length - beyond)
     assert np.array_equal(together[beyond:], part)
 
 
-def test_doubts_of_threads_are_settled_one_after_the_other(three_threads, monkeypatch):
-    """At 80 digits, which mpmath has for all threads at once."""
-    settled, plain = [], rounding._exactly
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_round_of_central_noise_is_drawn_by_the_threads_there_are(
+    three_threads, drawing, in_parts
+):
+    length = 60 * rounding._BLOCK
+    mechanism = CentralGaussian(clip=0.5, noise_multiplier=2.0)
+    total, keys = BoundedSum(torch.zeros(length).double(), 0.5, 3), SEEDED.at("noise", 1)
+    if in_parts:
+        mechanism.noised(total, keys, {}, slice(0, length))
+    else:
+        mechanism.release(total, 1.0, keys, {})
+    assert 1 < len(drawing) <= 3
+
+
+def test_doubts_of_threads_are_settled_and_change_no_digits_of_others(three_threads, monkeypatch):
+    """Whatever is in doubt, and whatever precision somebody else set for mpmath."""
+    keys, length = SEEDED.at("noise", 1), 60 * rounding._BLOCK
+    expected, settled, plain = gaussian_on_grid(keys, 0.37, length), [], rounding._exactly
     monkeypatch.setattr(
         rounding, "_doubtful", lambda words, scale: np.ones(len(words), dtype=np.bool_)
     )
     monkeypatch.setattr(
-        rounding, "_exactly", lambda *given: (settled.append(get_ident()), plain(*given))[1]
+        rounding, "_exactly", lambda *given: (settled.append(len(given[0])), plain(*given))[1]
     )
-    keys, length = SEEDED.at("noise", 1), 30 * rounding._BLOCK
-    noise = gaussian_on_grid(keys, 0.37, length)
-    assert set(settled) == {get_ident()}
-    monkeypatch.undo()
-    assert np.array_equal(noise, gaussian_on_grid(keys, 0.37, length))
+    with mpmath.workdps(2):
+        noise = gaussian_on_grid(keys, 0.37, length)
+        assert mpmath.mp.dps == 2
+    assert sum(settled) > 10
+    assert np.array_equal(noise, expected)
 
 
 def test_small_scales_have_the_discrete_distribution():

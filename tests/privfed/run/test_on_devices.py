@@ -102,9 +102,10 @@ def test_a_run_is_the_same_wherever_it_trains(overrides, device, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [*MODELS, "sketched"])
 def test_a_seeded_run_repeats_bit_for_bit(kind, way, device, tmp_path):
-    settings = (SEEDED, f"run.device={device}", f"run.trainer={way}", *MODELS[kind])
+    of_kind = MODELS.get(kind, (*MODELS["mlp"], "compression.name=count_sketch"))
+    settings = (SEEDED, f"run.device={device}", f"run.trainer={way}", *of_kind)
     for name in ("first", "second"):
         trained(tmp_path / name, *settings)
     same_run(tmp_path / "first", tmp_path / "second")
