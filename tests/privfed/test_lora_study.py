@@ -14,8 +14,27 @@ from privfed.grid.load import load_grid
 from privfed.models.recipes import Foreign
 
 SHAKESPEARE = DATA / "shakespeare" / "tinyshakespeare.txt"
-GRID = Path(start.__file__).with_name("grid.toml")
-NUMBERS = {"full": 630_498, "head": 12_642, "LoRA": 13_824, "start": 12_642}
+STUDY = Path(start.__file__).parent
+NUMBERS = {
+    "grid.toml": {
+        "full": 630_498,
+        "head": 12_642,
+        "LoRA, rank 1": 3_456,
+        "LoRA, rank 4": 13_824,
+        "LoRA, rank 16": 55_296,
+        "LoRA, rank 4, A trained": 24_576,
+        "start": 12_642,
+    },
+    "large.toml": {
+        "full": 10_753_634,
+        "head": 37_730,
+        "LoRA, rank 4": 82_944,
+        "LoRA, rank 16": 331_776,
+        "start": 37_730,
+    },
+}
+GRIDS = {name: load_grid(STUDY / name) for name in NUMBERS}
+METHODS = [(name, method) for name, grid in GRIDS.items() for method in grid.method]
 
 
 def test_the_transformer_looks_at_no_later_character():
@@ -39,12 +58,15 @@ def test_whoever_speaks_in_public_is_no_client(tmp_path, monkeypatch):
     assert all(everybody[name] == spoken for name, spoken in clients.items())
 
 
-@pytest.mark.parametrize("method", load_grid(GRID).method, ids=lambda method: method.name)
-def test_each_method_trains_the_numbers_that_the_page_states(method):
+@pytest.mark.parametrize("name, method", METHODS, ids=[f"{n} {m.name}" for n, m in METHODS])
+def test_each_method_trains_the_numbers_that_the_page_states(name, method):
     window = torch.zeros(2, start.WINDOW, dtype=torch.int64)
     keys = {
         key.removeprefix("model."): value for key, value in method.set.items() if "model." in key
     }
-    recipe, characters = Foreign.of(Transformer)(), Characters(PRINTABLE).count
+    (arguments,) = GRIDS[name].grid.get("model.arguments", [{}])
+    recipe = Foreign.of(Transformer)(arguments=arguments)
+    characters = Characters(PRINTABLE).count
     net = built(recipe, (start.WINDOW,), characters, x=window, y=window, **keys)
-    assert net.shapes.length == NUMBERS[method.name]
+    assert net.shapes.length == NUMBERS[name][method.name]
+    assert f"{net.shapes.length:,}" in (STUDY / "README.md").read_text("utf-8")

@@ -130,8 +130,8 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
     if ratio < _FAINT:
         pairs["faint"] = (
-            "hardly anything will be learned: take a larger cohort, fewer parameters (frozen "
-            "layers, a public start) or rounds, or more ε"
+            "little may be learned, and at small rates only: take a larger cohort, fewer "
+            "parameters (frozen layers, a public start) or rounds, or more ε"
         )
     return pairs
 
