@@ -80,7 +80,8 @@ def _near_median(values: Tensor, radius: float) -> Tensor:
     """Which of `values` `[n]` are within `radius` deviations of their median: `[n]` bool."""
     median, deviation = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
-    return (away < radius * deviation) | (away <= _ROUNDING * median.abs())
+    beyond = radius * deviation * (1 - _ROUNDING)  # who lies just there is not within, in any order
+    return (away < beyond) | (away <= _ROUNDING * median.abs())
 
 
 def _to_median_norm(rows: Tensor) -> Tensor:

@@ -211,3 +211,12 @@ def test_the_search_refutes_a_rule_that_keeps_all_copies():
     assert window == pytest.approx(-0.6)
     assert nearest_to_median(values, 5) == pytest.approx(-0.4)
     assert not fits([window], [nearest_to_median(values, 5)])
+
+
+def test_who_lies_just_a_deviation_away_is_left_out_in_any_order():
+    """Deviations of the same numbers round otherwise in another order."""
+    rows = np.array([[0, 0], [0, 0], [0, 0], [0, 1], [1, 1], [1, -1]], dtype=float)
+    first, *others = (
+        aggregate(ROWS["lasa"], rows[list(order)], 2) for order in itertools.permutations(range(6))
+    )
+    np.testing.assert_allclose(others, [first] * len(others), atol=1e-12)

@@ -38,8 +38,8 @@ from privfed.vector import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
-_AT_ONCE = 1 << 20
-"""Numbers whose noise is drawn and added at once: enough for many threads, and a few megabytes."""
+_AT_ONCE = 1 << 17
+"""Numbers whose noise is drawn and added at once, for each thread that draws."""
 
 
 class CentralGaussian(NoisedMechanism):
@@ -152,9 +152,9 @@ class CentralGaussian(NoisedMechanism):
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
         """The sum's numbers in `part` with their noise, a few at a time, and where they are."""
-        deviation = self._noise() * total.bound
-        for start in range(part.start, part.stop, _AT_ONCE):
-            block = slice(start, min(start + _AT_ONCE, part.stop))
+        deviation, at_once = self._noise() * total.bound, _AT_ONCE * torch.get_num_threads()
+        for start in range(part.start, part.stop, at_once):
+            block = slice(start, min(start + at_once, part.stop))
             noise = gaussian_on_grid(keys.beginning(start), deviation, block.stop - start)
             sums = total.total[block]
             yield block, sums + torch.from_numpy(noise).to(sums)
