@@ -51,10 +51,14 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     )
 
 
-def rounds_nothing(network: Network, examples: Examples) -> bool:
-    """Whether the mixed precision of `network` is full precision: no layer has enough rows."""
+def as_asked_for(network: Network, examples: Examples) -> str:
+    """What a plan says of a precision that was asked for by name; nothing of full precision."""
+    if not network.mixed:
+        return ""
     exact = _gradient(replace(network, mixed=0), examples)
-    return torch.equal(_gradient(network, examples), exact)
+    if torch.equal(_gradient(network, examples), exact):  # no layer has enough rows
+        return "in mixed precision (it changes nothing: batches are too small)"
+    return "in mixed precision"
 
 
 def _gradient(network: Network, examples: Examples) -> Tensor:

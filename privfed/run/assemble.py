@@ -29,7 +29,7 @@ from privfed.measures.groups import ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
-from privfed.models.precision import FASTER, rounds_nothing, unsound
+from privfed.models.precision import FASTER, as_asked_for, unsound
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
@@ -156,7 +156,7 @@ def _measured(
     trainer = _trainer(config, federation, network)
     speed = _speed(config, algorithm, trainer)
     if config.run.precision != "fast":
-        precision = _precision(network, federation)
+        precision = as_asked_for(network, federation.examples)
         return network, trainer, replace(speed, precision=precision)
     if reason := unsound(network, federation.examples, config.client.batch_size):
         return network, trainer, replace(speed, precision=f"in full precision: mixed {reason}")
@@ -168,14 +168,6 @@ def _measured(
         return network, trainer, replace(speed, precision=why)
     why = f"in mixed precision, {ratio:.2f} x as fast here"
     return rounded, candidate, replace(speed, seconds=speed.seconds / ratio, precision=why)
-
-
-def _precision(network: Network, federation: Federation) -> str:
-    """What a plan says of the precision that was asked for."""
-    if not network.mixed:
-        return ""
-    thin = rounds_nothing(network, federation.examples)
-    return f"in mixed precision{' (it changes nothing: batches are too small)' if thin else ''}"
 
 
 def _as_measured(config: Config, network: Network, speed: Speed) -> Config:

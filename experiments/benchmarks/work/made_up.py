@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -42,9 +43,9 @@ class MadeUp(Part):
         few = min(clients, self.most_scored)
         return self.made(f"outside/{self.name}/public", few, streams)
 
+    @abstractmethod
     def made(self, stream: str, clients: int, streams: Streams) -> Examples:
         """The examples of so many `clients`, drawn from `stream`."""
-        raise NotImplementedError
 
 
 class Images(MadeUp):
