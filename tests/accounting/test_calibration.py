@@ -77,8 +77,8 @@ def test_few_accountings_find_the_noise_however_much_was_spent_before(spent, lea
         asked.append(z)
         return spent + 3 / z
 
-    found = bracketed(epsilon, 8.0)
-    assert found == pytest.approx(least, rel=3e-5) if least else found is None
+    noise_multiplier = bracketed(epsilon, 8.0)
+    assert noise_multiplier == pytest.approx(least, rel=3e-5) if least else noise_multiplier is None
     assert len(asked) < 40
 
 

@@ -113,9 +113,9 @@ def test_a_gpu_sorts_more_columns_at_once_than_a_cpu():
 
 
 def test_sparse_weights_on_the_cpu_weigh_rows_elsewhere(device):
-    rows, one = cloud(d=50), torch.zeros(1, 13, dtype=torch.float64)
-    one[0, 4] = 1.0
-    assert torch.equal(columns.product(one, rows.to(device), None).cpu()[0], rows[4])
+    rows, fifth_alone = cloud(d=50), torch.zeros(1, 13, dtype=torch.float64)
+    fifth_alone[0, 4] = 1.0
+    assert torch.equal(columns.product(fifth_alone, rows.to(device), None).cpu()[0], rows[4])
 
 
 @pytest.mark.parametrize("rule", [GeometricMedian(), NearestNeighbourMixing()])

@@ -50,7 +50,7 @@ def counted(self, ids, *rest, **named):
     trained.append(len(ids))
     return train(self, ids, *rest, **named)
 
-def told(*arguments):
+def reported_at_the_charge(*arguments):
     charge(*arguments)
     loaded = sorted({name.split(".")[0] for name in sys.modules})
     distributions = pld._distribution.cache_info().misses
@@ -58,7 +58,7 @@ def told(*arguments):
     print(json.dumps(facts), file=sys.__stdout__, flush=True)
     os._exit(0)
 
-LocalTrainer.train, Ledger.charge = counted, told
+LocalTrainer.train, Ledger.charge = counted, reported_at_the_charge
 print(CliRunner().invoke(main, ["train", "--out", sys.argv[1]]).output)
 """
 ANSWERS = ("--rounds", "20", "--delta", "1e-5", "--epsilon", "2", "--json")
@@ -162,8 +162,8 @@ def test_start_up_is_told_as_a_ratio():
         "privfed list": [Taken(0.5, 0.4), Taken(2.0, 0.3), Taken(0.5, 0.5)],
         FIRST_ROUND: [Taken(3.0, 2.0), Taken(7.0, 2.0), Taken(3.5, 3.0)],
     }
-    told = lines(turns)
-    assert "0.50 s" in told[1]
-    assert "0.40 CPU s" in told[1]
-    assert "0.25 x import torch" in told[1]
+    printed = lines(turns)
+    assert "0.50 s" in printed[1]
+    assert "0.40 CPU s" in printed[1]
+    assert "0.25 x import torch" in printed[1]
     assert "beyond import torch: 1.50 s (aim: 2); 1.00 CPU s" in beyond(turns)

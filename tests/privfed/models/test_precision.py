@@ -244,11 +244,13 @@ def test_other_ranks_train_in_the_precision_of_the_first(monkeypatch, ratio):
 
 
 def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatch):
-    config, seen = small(*ROWS, FAST), []
+    config, gathered_from = small(*ROWS, FAST), []
     people = prepare(small(*ROWS)).federation.examples.x
     real_gather, real_times = Federation.gather, assemble.times_as_fast
     monkeypatch.setattr(
-        Federation, "gather", lambda self, rows: (seen.append(self), real_gather(self, rows))[1]
+        Federation,
+        "gather",
+        lambda self, rows: (gathered_from.append(self), real_gather(self, rows))[1],
     )
     compared = []
 
@@ -259,8 +261,8 @@ def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatc
     monkeypatch.setattr(assemble, "times_as_fast", noting)
     prepare(config)
     assert compared == [(True, False)]
-    assert seen
-    assert not any(torch.isin(federation.examples.x, people).any() for federation in seen)
+    assert gathered_from
+    assert not any(torch.isin(federation.examples.x, people).any() for federation in gathered_from)
 
 
 def test_a_seeded_run_depends_on_no_measurement_of_precision():
