@@ -46,6 +46,8 @@ class RunAudit:
     problems: tuple[str, ...]
     examples: Guarantee | None = None
     other: Guarantee | None = None
+    planned: Guarantee | None = None
+    """The guarantee of all planned rounds, where the run, or an earlier one, ended before."""
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
     ledger_head: str | None = None
@@ -80,6 +82,7 @@ class RunAudit:
             ),
             "meaning": (self.terms.get("guarantee") or sentence(bound)) if bound else None,
             "rounds": self.charges,
+            "planned": stated(self.planned)[0] if self.planned else None,
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,
             "noise_multiplier": self.noise_multiplier,
@@ -89,6 +92,7 @@ class RunAudit:
             "start": self.terms.get("start"),
             "public_clients": self.terms.get("public_clients", 0),
             "against": self.terms.get("against"),
+            "assumes": self.terms.get("assumes"),
             "note": self.terms.get("note"),
             "guarantee": self.terms.get("guarantee"),
             "chosen": self.terms.get("chosen"),

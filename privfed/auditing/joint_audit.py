@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.run_audit import audit
 from privfed.config.population_identity import normal
 from privfed.errors import Refused
-from privfed.plan.prior_spending import Prior, Priors, examples_guarantee, other_guarantee
+from privfed.plan.assumed import Assumed
+from privfed.plan.assumptions import Incomposable
+from privfed.plan.composed_guarantees import examples_guarantee, other_guarantee
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
 
@@ -38,6 +43,9 @@ class JointAudit:
     problems: tuple[str, ...]
     examples: Guarantee | None = None
     other: Guarantee | None = None
+    assumed: Assumed | None = None
+    """The adversary that these hold against: the strongest of all runs'. It trusts whom any
+    trusts."""
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed audit A B --json` prints."""
@@ -46,15 +54,16 @@ class JointAudit:
         return {
             "epsilon": bound.epsilon if bound else math.inf,
             "delta": bound.delta if bound else None,
-            "unit": bound.unit if bound else None,
-            "relation": bound.relation if bound else None,
-            "sampler": bound.sampler if bound else None,
-            "accountant": bound.accountant if bound else None,
+            **{
+                key: getattr(bound, key, None)
+                for key in ("unit", "relation", "sampler", "accountant")
+            },
             "accountants": bound.by_accountant if bound else {},
             "against": (bound.against or None) if bound else None,
             "uncovered": (bound.uncovered or None) if bound else None,
             "guarantees": stated(bound, self.examples, self.other),
             "rounds": bound.rounds if bound else 0,
+            "assumes": self.assumed.to_json() if self.assumed else None,
             "runs": [run.to_json() for run in self.runs],
             "earlier": list(self.earlier),
             "note": "; ".join(sorted(notes)) or None,
@@ -85,7 +94,11 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
     directories = [RunDirectory.open(path) for path in paths_once.values()]
     _refuse_different_public_clients(directories)
     runs, earlier = _runs_and_earlier(directories)
-    together = Priors(tuple(_toward(run, party) for run in runs)).traced()
+    assumed = reduce(or_, (Assumed.stated(run.terms) for run in audits))
+    culprits = {str(run.path): run.excluded for run in audits}
+    together = Priors(
+        tuple(_charged(_toward(run, party), assumed, culprits.get(run.path, 0)) for run in runs)
+    ).traced()
     try:
         bound = guarantee(together.spending, delta, accountant or TIGHTEST)
     except AccountingError as error:
@@ -96,7 +109,15 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
         examples = examples_guarantee({}, together.runs, max(deltas), together.uncovered)
     if party in OTHER_PARTY:
         other = other_guarantee({}, OTHER_PARTY[party], together.runs, delta, together.uncovered)
-    return JointAudit(audits, earlier, bound, (), examples, other)
+    return JointAudit(audits, earlier, bound, (), examples, other, assumed)
+
+
+def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
+    """Charges `run` under the joint assumptions. Raises `Refused` where that cannot be computed."""
+    try:
+        return run.under(assumed.with_proved(culprits) if culprits else assumed)
+    except Incomposable as error:
+        raise Refused(f"these runs cannot be composed: {run.path}: {error}") from None
 
 
 def _toward(run: Prior, party: str | None) -> Prior:
@@ -122,7 +143,7 @@ def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
     for other in audits[1:]:
         if _population(other) != _population(first):
             raise _differ(first, other, "population")
-    keys = ["unit", "relation", "delta", "colluders"]
+    keys = ["unit", "relation", "delta"]
     if len({run.terms.get("against") for run in audits}) > 1:
         keys.remove("relation")
     for key in keys:

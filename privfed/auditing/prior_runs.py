@@ -21,8 +21,9 @@ from privfed.config.population_identity import perhaps_same, same_name, same_uni
 from privfed.data.federation import Federation
 from privfed.errors import Refused
 from privfed.models.recipes import Weighted
+from privfed.plan.assumed import Assumed
+from privfed.plan.assumptions import Incomposable
 from privfed.plan.prior_spending import Prior, Priors
-from privfed.plan.sum_limits import configured_limits
 from privfed.store.lineage import Lineage, Origin
 from privfed.store.run_directory import RunDirectory
 
@@ -36,6 +37,7 @@ def priors(config: Config) -> Priors:
     named: dict[tuple[str, str], Prior] = {}
     before: dict[tuple[str, str], Prior] = {}
     public: set[str] = set()
+    culprits: dict[str, int] = {}
     for name in dict.fromkeys(config.privacy.prior):
         directory, ledger = _ended_run(name)
         _refuse_incomposable(name, ledger.terms, config)
@@ -43,11 +45,12 @@ def priors(config: Config) -> Priors:
         named[run.run, run.head] = run
         before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
         public |= set(directory.public_clients.of_all_runs())
+        culprits[run.run] = len(directory.exclusions.culprits())
     runs = tuple((before | named).values())  # a run's own ledger says no less than another's
     for prior in runs:
         _refuse_gone_on(prior)
     counted = Priors(
-        tuple(_toward(prior, config) for prior in runs),
+        tuple(_charged(prior, config, culprits.get(prior.run, 0)) for prior in runs),
         frozenset(public),
         Lineage.of_config(config),
         _disjoint(config, runs),
@@ -82,10 +85,13 @@ def _promises(config: Config) -> bool:
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
-def _toward(prior: Prior, config: Config) -> Prior:
-    """The same `prior` with what it spent against the party that this run's budget is about.
+def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
+    """Charges `prior` against the party of this run's budget, under this run's assumptions.
 
-    Raises `Refused` where no ledger states that.
+    As many parties of it as were proved to be Byzantine (`culprits`) are never counted on.
+
+    Raises:
+      Refused: where no ledger states that charge, or it cannot be computed.
     """
     toward = prior.toward(_party(config))
     if toward is None:
@@ -96,7 +102,11 @@ def _toward(prior: Prior, config: Config) -> Prior:
             "spent: no sum of the two bounds what either sees; use the same mechanism and "
             "privacy.against"
         )
-    return toward
+    now = Assumed.of(config)
+    try:
+        return toward.under(now.with_proved(culprits) if culprits else now)
+    except Incomposable as error:
+        raise Refused(f"privacy.prior: {prior.path}: {error}") from None
 
 
 def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) -> None:
@@ -124,31 +134,6 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
             f"privacy.prior: {name} has other [data] than this run. If it is over the same people, "
             f'say so: data.population = "{people.get("name")}". Ledgers are merged over one '
             "population only"
-        )
-    _refuse_fewer_colluders(name, terms, config)
-    if terms.get("trust") == "server" and config.mechanism.trust == "client":
-        raise Refused(
-            f"privacy.prior: the epsilon of {name} trusts a server, which saw what its noise hides "
-            "from others, and this run's trusts none; use a mechanism whose noise a server adds "
-            '(privacy.mechanism = "gaussian"), whose epsilon says so'
-        )
-
-
-def _refuse_fewer_colluders(name: str, terms: Mapping[str, Any], config: Config) -> None:
-    """Raises `Refused` for a run whose noise counts with fewer colluders than this run's.
-
-    Against all that this run claims to withstand nobody knows what that one spent.
-    """
-    if terms.get("against") != config.against or config.against not in ("sites", "clients"):
-        return
-    parties, by_sites = config.against, config.colluding is None
-    colluders = configured_limits(config).colluders if by_sites else config.colluding
-    counted = terms["colluders"]
-    if counted < colluders:
-        raise Refused(
-            f"privacy.prior: the epsilon of {name} holds while at most {counted} of its {parties} "
-            f"collude, and this run's while {colluders} do: no ledger bounds what so many see of "
-            f"both; lower {'secure' if by_sites else 'privacy'}.colluders"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from accounting.empirical.claimed_profile import refutable_claims
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import CHANGE, Spending
-from accounting.guarantee import CHOICES, Guarantee, guarantee, spent
+from accounting.guarantee import CHOICES, Guarantee, guarantee
 from accounting.ledger import Ledger
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
@@ -36,7 +36,8 @@ from privfed.auditing.opacus_check import CROSS_CHECKS, opacus_epsilon
 from privfed.auditing.run_files import RunFiles, read_run_files
 from privfed.auditing.silo_audit import audit_silos
 from privfed.errors import MISPLACED, Broken, Refused, public_text
-from privfed.plan.prior_spending import Priors, charged_under, other_guarantee
+from privfed.plan.composed_guarantees import counted, headline, other_guarantee, planned_guarantee
+from privfed.plan.prior_spending import Priors, charged_under, planned_by
 from privfed.store.kept_heads import charges_since, check_heads
 from privfed.store.run_directory import RunDirectory, path_of
 
@@ -102,12 +103,8 @@ def _accounted(
     Raises `AccountingError`, `Broken`, or what reading terms of another form raises.
     """
     terms, charges = ledger.terms, len(ledger.charges)
-    before = Priors.stated(terms)
-    bound = replace(
-        spent(ledger, terms["delta"], accountant),
-        against=terms.get("against", ""),
-        uncovered=before.uncovered,
-    )
+    before, _ = counted(terms)
+    bound = headline(ledger, accountant)
     problems = [
         *lower_claims(files, ledger),
         *uncounted_charges(terms),
@@ -131,6 +128,7 @@ def _accounted(
         problems=tuple(problems),
         examples=examples,
         other=_other(ledger, before, charges),
+        planned=planned_guarantee(ledger, accountant, planned_by(terms)),
         canaries=canaries,
         budgets=ledger.budgets,
         ledger_head=ledger.head().hex(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee
 from accounting.ledger import Ledger
-from privfed.plan.prior_spending import Priors, charged_under, examples_guarantee
+from privfed.plan.composed_guarantees import examples_guarantee
+from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.run_directory import RunDirectory
 
 

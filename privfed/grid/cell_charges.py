@@ -19,6 +19,7 @@ from privfed.config.population_identity import population_identity
 from privfed.errors import Broken
 from privfed.grid.cells import Cell
 from privfed.grid.pictures.figures import text
+from privfed.plan.assumed import UNSTATED, Assumed
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.run.prepare import plan_with_length
 from privfed.store.run_directory import RunDirectory
@@ -59,7 +60,18 @@ class CellCharges:
         """Why this run promises nothing, None where it does."""
         spendings = [self.run.spending, *(prior.spending for prior in self.prior)]
         noiseless = "no noise" if any(map(_lacks_noise, spendings)) else None
-        return self.unread or self.terms.get("guarantee") or noiseless
+        unstated = bool(self.terms.get("against")) and "assumes" not in self.terms
+        return (
+            self.unread
+            or self.terms.get("guarantee")
+            or noiseless
+            or (UNSTATED if unstated else None)
+        )
+
+    def meaning(self, term: str) -> Any:
+        """What the ledger states under `term`, in its first line or under "assumes"."""
+        stated = {**self.terms, **Assumed.stated(self.terms).to_json()}.get(term)
+        return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:
         """Whether `prior` is an earlier state of this run."""
@@ -137,8 +149,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
         "guarantee": plan.void,
         "note": plan.simulation,
         **({"against": config.against} if config.against else {}),
-        **({"colluders": plan.cost.limits.colluders} if plan.cost.limits.sites else {}),
-        **({"colluders": config.colluding} if config.colluding is not None else {}),
+        "assumes": plan.assumed.to_json(),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
     spending = apart(plan.spending(rounds))

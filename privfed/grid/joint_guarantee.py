@@ -16,7 +16,8 @@ from accounting.errors import AccountingError
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
 from privfed.grid.cell_charges import CellCharges
 from privfed.grid.composition import composition, still_to_charge
-from privfed.plan.prior_spending import examples_guarantee
+from privfed.plan.assumed import ASSUMED
+from privfed.plan.composed_guarantees import examples_guarantee
 
 NOT_CHOSEN = (
     "a cell's own ε does not cover that it was chosen among these: state the joint one, or choose "
@@ -29,8 +30,8 @@ _MEANING = {
     "unit": "unit",
     "relation": "relation",
     "against": "party",
-    "colluders": "colluders",
     "delta": "δ",
+    **ASSUMED,
 }
 """What an epsilon says, by its term in a ledger: no composition is over several values of one."""
 
@@ -142,7 +143,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
     meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
     for entry in charges:
         if entry.void is None:
-            meaning = (entry.people, *(entry.terms.get(term) for term in _MEANING))
+            meaning = (entry.people, *map(entry.meaning, _MEANING))
             meanings.setdefault(meaning, []).append(entry)
     groups = tuple(map(_group, meanings.values()))
     void += [

@@ -58,25 +58,23 @@ def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
-    from accounting.guarantee import spent, stated
-    from privfed.plan import prior_spending
+    from accounting.guarantee import stated
+    from privfed.plan import composed_guarantees, prior_spending
 
     terms = ledger.terms
-    before = prior_spending.Priors.stated(terms)
-    bound = spent(ledger, terms["delta"], terms["accountant"])
-    bound = replace(bound, against=terms.get("against") or "", uncovered=before.uncovered)
-    bounds = [bound]
+    before, _ = composed_guarantees.counted(terms)
+    bounds = [composed_guarantees.headline(ledger, terms["accountant"])]
     if silos := terms.get("examples"):
         charged = prior_spending.charged_under(ledger, "examples")
         bounds.append(
-            prior_spending.examples_guarantee(
+            composed_guarantees.examples_guarantee(
                 charged, before.runs, silos["delta"], before.uncovered
             )
         )
     if other := terms.get("other"):
         charged, party = prior_spending.charged_under(ledger, "other"), str(other["against"])
         bounds.append(
-            prior_spending.other_guarantee(
+            composed_guarantees.other_guarantee(
                 charged, party, before.runs, terms["delta"], before.uncovered
             )
         )

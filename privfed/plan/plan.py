@@ -20,8 +20,10 @@ from accounting.releases import Unprotected
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.local.compression.compressed import ShapesByName
+from privfed.plan.assumed import Assumed
+from privfed.plan.composed_guarantees import examples_guarantee, other_guarantee
 from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluation_cost
-from privfed.plan.prior_spending import NOTHING, Priors, examples_guarantee, other_guarantee
+from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.plan.rule import weighs_by_examples
@@ -155,6 +157,12 @@ class Plan:
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """All that is guaranteed beside the headline."""
         return self.examples(rounds), self.besides(rounds)
+
+    @property
+    def assumed(self) -> Assumed:
+        """The adversary that the guarantee holds against, as the ledger states it."""
+        limits = [each.cost.limits for each in (self, self.evaluation) if each is not None]
+        return Assumed.of(self.config, limits)
 
     @property
     def void(self) -> str | None:

@@ -18,11 +18,12 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-from accounting.errors import AccountingError, LedgerBroken, Unaccountable
+from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
-from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
-from privfed.privacy.shared_noise import OTHER_PARTY, PARTY_WORDS
+from privfed.plan.assumed import UNSTATED, Assumed
+from privfed.plan.assumptions import Incomposable, charged_against
+from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.lineage import FRESH, Lineage
 
 
@@ -49,11 +50,16 @@ class Prior:
     """What made the model that it started from."""
     passed: frozenset[str] = frozenset()
     """Earlier heads of its ledger, at which its model was taken for a start."""
+    assumed: Assumed | None = None
+    """The assumptions that `spending` and `other` hold under; None where no ledger states them."""
+    planned: Spending | None = None
+    """What all rounds that it planned would have been charged; None where all of them were."""
 
     def to_json(self) -> dict[str, Any]:
         """What the new run's ledger states of it."""
         charges = _listed(self.spending)
-        facts = {"run": self.path, "id": self.run, "head": self.head, "charges": charges}
+        facts: dict[str, Any] = {"run": self.path, "id": self.run, "head": self.head}
+        facts["charges"] = charges
         if self.examples is not None:
             facts["examples"] = _listed(self.examples)
         if self.against:
@@ -62,20 +68,38 @@ class Prior:
             facts["other"] = _listed(self.other)
         if self.passed:
             facts["passed"] = sorted(self.passed)
+        if self.assumed is not None:
+            facts["assumes"] = self.assumed.to_json()
+        if self.planned is not None:
+            facts["planned"] = _listed(self.planned)
         return {**facts, "lineage": self.lineage.to_json()}
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
         """What a ledger states, whose own charges are `against` that party."""
         spending = _counted(stated.get("charges", []))
-        examples, other = (
-            _counted(stated[key]) if key in stated else None for key in ("examples", "other")
+        examples, other, planned = (
+            _counted(stated[key]) if key in stated else None
+            for key in ("examples", "other", "planned")
         )
         lineage = Lineage.from_json(stated.get("lineage"))
         party = stated.get("against", against)
         run, head = stated["id"], stated["head"]
         passed = frozenset(stated.get("passed", []))
-        return cls(stated["run"], run, head, spending, examples, party, other, lineage, passed)
+        assumed = Assumed.from_json(stated.get("assumes"))
+        return cls(
+            stated["run"],
+            run,
+            head,
+            spending,
+            examples,
+            party,
+            other,
+            lineage,
+            passed,
+            assumed,
+            planned,
+        )
 
     @classmethod
     def of(cls, path: str, ledger: Ledger) -> Prior:
@@ -90,6 +114,8 @@ class Prior:
             terms.get("against"),
             apart(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
+            assumed=Assumed.from_json(terms.get("assumes")),
+            planned=if_stopped(ledger, planned_by(terms)),
         )
 
     @property
@@ -130,7 +156,33 @@ class Prior:
             return self
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
             return None
-        return replace(self, spending=self.other, other=self.spending, against=against)
+        other = replace(self, spending=self.other, other=self.spending, against=against)
+        return replace(other, planned=None)  # stated for the headline alone
+
+    def under(self, now: Assumed) -> Prior:
+        """The same run, charged for what it releases under the assumptions `now` of a later one.
+
+        `other` is None where that cannot be computed for it. Raises `Incomposable` where it cannot
+        for `spending`.
+        """
+        assumed = self.assumed
+        if assumed is None:
+            if self.against or now.sites_per_client not in (None, 1) or not now.trusts:
+                raise Incomposable(f"{UNSTATED}, so that its epsilon is infinite for this run")
+            return self
+        spending = charged_against(self.spending, self.against, assumed, now)
+        other, party = self.other, OTHER_PARTY.get(self.against or "")
+        if other is not None:
+            try:
+                other = charged_against(other, party, assumed, now)
+            except Incomposable:
+                other = None
+        planned = self.planned
+        if planned is not None:
+            planned = charged_against(planned, self.against, assumed, now)
+        return replace(
+            self, spending=spending, other=other, assumed=assumed.under(now), planned=planned
+        )
 
 
 @dataclass(frozen=True)
@@ -150,6 +202,11 @@ class Priors:
     def spending(self) -> Spending:
         """What all of them spent together."""
         return total(prior.spending for prior in self.runs)
+
+    @property
+    def planned(self) -> Spending:
+        """What all of them would have spent together, had none ended before its last round."""
+        return total(prior.planned or prior.spending for prior in self.runs)
 
     @property
     def uncovered(self) -> str:
@@ -175,6 +232,10 @@ class Priors:
         runs = tuple(prior.went_through(heads.get(prior.run, ()), beside) for prior in self.runs)
         return replace(self, runs=runs)
 
+    def under(self, now: Assumed) -> Priors:
+        """The same runs, charged under the assumptions `now`. Raises `Incomposable`."""
+        return replace(self, runs=tuple(prior.under(now) for prior in self.runs))
+
     @classmethod
     def stated(cls, terms: Mapping[str, Any]) -> Priors:
         """What the ledger that states `terms` counts before its own charges."""
@@ -188,47 +249,6 @@ class Priors:
 
 
 NOTHING = Priors()
-
-
-def other_guarantee(
-    spending: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
-) -> Guarantee:
-    """What distributed noise guarantees against `against`, whom the budget does not gate.
-
-    It covers `spending` and what `runs` were charged against that party. Where one of their ledgers
-    does not state that, or means another relation, no joint bound exists, and the guarantee says
-    so.
-    """
-    together = [spending, *(prior.other or {} for prior in runs)]
-    silent = [prior.path for prior in runs if prior.other is None]
-    why = f"no ledger states what was charged against {PARTY_WORDS[against]} by {', '.join(silent)}"
-    bound = _joint_bound(total(together), delta, why if silent else "")
-    return replace(bound, against=against, uncovered=uncovered)
-
-
-def examples_guarantee(
-    spending: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
-) -> Guarantee:
-    """What DP-SGD in silos guarantees one example: over `spending`, and what `runs` were charged.
-
-    A run without DP-SGD bounds no example, whatever it promises whole clients: no joint bound
-    exists then, and the guarantee says so.
-    """
-    together = [spending, *(prior.examples or {} for prior in runs)]
-    bare = [prior.path for prior in runs if prior.spending and prior.examples is None]
-    why = f"no DP-SGD in {', '.join(bare)}"
-    bound = _joint_bound(total(together), delta, why if bare else "")
-    return replace(bound, unit="example", uncovered=uncovered)
-
-
-def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
-    """The guarantee of all `together`; none where a part is `missing`, or of another relation."""
-    if missing:
-        return unbounded(together, delta, missing)
-    try:
-        return guarantee(together, delta)
-    except Unaccountable:
-        return unbounded(together, delta, "what these runs guarantee differs in its relation")
 
 
 def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spending:
@@ -249,6 +269,22 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
     if of and len(ledger.run_spending.keys() - of.keys()) > 1:
         raise LedgerBroken(f"{ledger.path}: some charges state nothing under {key!r}")
     return Counter(of.get(charge.event, beside) for charge in ledger.charges[:charges])
+
+
+def planned_by(terms: Mapping[str, Any]) -> Spending:
+    """What the planned rounds of a ledger's run were to be charged; nothing where it is silent."""
+    return _counted(terms.get("planned", []))
+
+
+def planned_to_json(planned: Spending) -> list[list[Any]]:
+    """What a ledger's terms state under "planned"."""
+    return _listed(planned)
+
+
+def if_stopped(ledger: Ledger, planned: Spending) -> Spending | None:
+    """What `planned` adds to other runs', where fewer rounds were charged; None else."""
+    stopped = ledger.chosen is None and len(ledger.charges) < sum(planned.values())
+    return apart(planned) if stopped else None
 
 
 def total(spendings: Iterable[Spending]) -> Spending:

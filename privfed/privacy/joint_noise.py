@@ -11,6 +11,8 @@ from privfed.privacy.noise.pairwise import PairwiseNoise
 class JointNoise(Mechanism, Protocol):
     """A mechanism whose clients share noise, of which the server knows what colluders know."""
 
+    pair_noise: float
+    """The standard deviation that each pair of clients shares, over a client's own."""
     colluders: int
     """How many clients may work with the server, beside those who may be hostile."""
 

@@ -11,6 +11,7 @@ from accounting.guarantee import sentence
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.joint_audit import JointAudit
+from privfed.plan.assumed import Assumed
 from privfed.report.tables import (
     accountant_epsilons,
     beside_rows,
@@ -18,6 +19,7 @@ from privfed.report.tables import (
     chosen_row,
     disjoint_row,
     head_line,
+    planned_row,
     rows,
     start_row,
 )
@@ -32,10 +34,12 @@ def audit_table(audit: RunAudit) -> Table:
     pairs = {
         "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})"
         + (" (nominal)" if facts["note"] else ""),
+        **planned_row(audit.planned),
         "accountants": accountant_epsilons(audit.accountants),
         "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
         "relation": facts["relation"],
         "meaning": str(facts["meaning"]),
+        **_trust_row(Assumed.from_json(facts["assumes"])),
         "sampler": f"{facts['sampler']}, q = {number(audit.sampling_rate)}",
         "noise": f"multiplier {ceiling(audit.noise_multiplier)}, {facts['arithmetic']}",
         "randomness": str(facts["randomness"]),
@@ -62,6 +66,17 @@ def audit_table(audit: RunAudit) -> Table:
     if facts["note"]:
         pairs["note"] = str(facts["note"])
     return rows(pairs)
+
+
+def _trust_row(assumed: Assumed | None) -> dict[str, str]:
+    """The adversary that epsilon holds against, where the ledger states it."""
+    return {} if assumed is None else {"trust model": str(assumed)}
+
+
+def _colluding(merged: JointAudit) -> int:
+    """How many clients may collude with the server or be Byzantine, over all runs."""
+    assumed = merged.assumed
+    return int(assumed.colluders or 0) + (assumed.byzantine or 0) if assumed else 0
 
 
 def _start(facts: Mapping[str, Any]) -> str:
@@ -129,9 +144,8 @@ def merged_table(merged: JointAudit) -> Table:
         "together": f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} ({bound.accountant}: "
         f"{accountant_epsilons(bound.by_accountant)})",
         "meaning": sentence(bound),
-        **beside_rows(
-            bound.against, merged.examples, merged.other, merged.runs[0].terms.get("colluders")
-        ),
+        **_trust_row(merged.assumed),
+        **beside_rows(bound.against, merged.examples, merged.other, _colluding(merged)),
     }
     for run in merged.runs:
         if run.budgets:

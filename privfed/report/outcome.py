@@ -17,6 +17,7 @@ from privfed.report.tables import (
     counted,
     disjoint_row,
     head_line,
+    planned_row,
     rows,
     start_row,
 )
@@ -47,6 +48,7 @@ def outcome_table(outcome: Outcome) -> Table:
             "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
             + (" (nominal)" if plan.simulation else "")
             + (", earlier runs included" if plan.before.runs else ""),
+            **planned_row(outcome.planned),
             "unit": protected_unit(plan),
             "relation": f"{event.relation}, {event.sampler} sampling",
             "accountant": f"{bound.accountant} ({accountant_epsilons(bound.by_accountant)})",

@@ -59,6 +59,19 @@ def chosen_row(chosen: bool) -> dict[str, str]:
     return {"chosen": text} if chosen else {}
 
 
+def planned_row(planned: Guarantee | None) -> dict[str, str]:
+    """The epsilon of all planned rounds; nothing where all of them were done."""
+    if planned is None:
+        return {}
+    return {
+        "planned ε": (
+            f"{ceiling(planned.epsilon)} at δ = {planned.delta:g}, for all rounds that were "
+            "planned; report this one: a run that ended early states the ε of the rounds done, "
+            "which is an odometer and holds only approximately"
+        )
+    }
+
+
 def beside_rows(
     against: str,
     examples: Guarantee | None,

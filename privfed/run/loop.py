@@ -9,6 +9,7 @@ from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
 from privfed.errors import LiarsProved, Refused
+from privfed.plan.composed_guarantees import planned_guarantee
 from privfed.plan.liars import refuse_liars
 from privfed.ranks import Ranks
 from privfed.round.algorithm import TrainingState
@@ -220,6 +221,9 @@ def outcome_of(
         evaluations=int(end.state.evaluation.get("count", 0)),
         charged_measures=recorder.last_charged(end.state),
         stopped_early=recorder.stopping.over,
+        planned=planned_guarantee(
+            ledger, privacy.accountant, plan.spending(plan.config.run.rounds)
+        ),
         misbehaviour=misbehaviour_of(setup, directory, end.round),
     )
 

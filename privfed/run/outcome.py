@@ -103,6 +103,8 @@ class Outcome:
     evaluations: int = 0
     charged_measures: Mapping[str, Estimate] = field(default_factory=dict)
     stopped_early: bool = False
+    planned: Guarantee | None = None
+    """The guarantee of all planned rounds, where the run, or an earlier one, ended before."""
     misbehaviour: Misbehaviour | None = None
     """What speaks against which client, in simulations that watched rows."""
 
@@ -148,6 +150,7 @@ class Outcome:
                 self.guarantee, *self.plan.also(self.charges), void=self.plan.void
             ),
             "rounds": self.updates,
+            "planned": stated(self.planned)[0] if self.planned else None,
             "charges": self.charges,
             "aborted": len(self.aborts),
             "excluded": self.excluded,

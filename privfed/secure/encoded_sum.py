@@ -52,6 +52,16 @@ class SecureProtocol(Part):
     layers: ClassVar[bool] = False
     names_liars: ClassVar[bool] = False
 
+    @property
+    def may_collude(self) -> float:
+        """The fraction of a cohort that may work with who opens sums, as configured."""
+        return 0.0
+
+    @property
+    def relies_on(self) -> tuple[str, ...]:
+        """The parties that have to follow the protocol, beyond a bounded part of the clients."""
+        return ("the server to follow the protocol",)
+
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""
         return max(limits.minimum, FEWEST)
@@ -90,6 +100,16 @@ class SecureProtocol(Part):
         All of it, unless a protocol says less.
         """
         return 1.0
+
+    def known_per_colluder(self, limits: Limits) -> float:
+        """Upper bound on the part of counted noise known to colluders, over `may_collude`."""
+        return 1.0
+
+    def withstood(self, limits: Limits) -> float:
+        """The largest `may_collude` with which sums within `limits` hide rows: as configured,
+        unless a protocol proves more. Of sites it is their number.
+        """
+        return self.colluding_sites(limits.sites) if limits.sites else self.may_collude
 
     def honest(self, limits: Limits) -> float:
         """A lower bound on the part of counted noise added by clients who keep it to themselves.

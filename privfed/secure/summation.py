@@ -100,6 +100,16 @@ class RowHiding(SumProtocol, Protocol):
     names_liars: ClassVar[bool]
     """Whether it names parties that lie, who are then left out of later rounds."""
 
+    @property
+    def may_collude(self) -> float:
+        """The fraction of a cohort that may work with who opens sums, as configured."""
+        ...
+
+    @property
+    def relies_on(self) -> tuple[str, ...]:
+        """The parties that have to follow the protocol, beyond a bounded part of the clients."""
+        ...
+
     def begun(self, limits: Limits) -> int:
         """The smallest cohort with which a sum is begun."""
         ...
@@ -122,6 +132,16 @@ class RowHiding(SumProtocol, Protocol):
 
     def colluding(self, limits: Limits) -> float:
         """An upper bound on the part of counted noise known to who colludes with who opens sums."""
+        ...
+
+    def known_per_colluder(self, limits: Limits) -> float:
+        """An upper bound on the part of counted noise known to colluders, over `may_collude`."""
+        ...
+
+    def withstood(self, limits: Limits) -> float:
+        """The largest `may_collude` with which sums as they run within `limits` hide rows; of
+        sites their number.
+        """
         ...
 
     def honest(self, limits: Limits) -> float:

@@ -26,6 +26,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "parts": parts.by_kind,
     "parts_in_full": api.parts_in_full,
     "matrix": matrix.matrix,
+    "assumptions": matrix.assumptions,
     "commands": commands.commands,
     "exit_codes": failures.exit_codes,
     "error_kinds": failures.error_kinds,

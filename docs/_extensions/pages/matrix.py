@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pages.markdown import code, join, prose, table
 from privfed.config.catalog import key_of
+from privfed.plan.assumptions import ASSUMPTIONS
 from privfed.plan.matrix import (
     Combination,
     built_in,
@@ -80,3 +81,9 @@ def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
     if combined.event is None:
         return str(numbers[general_reason(combined)])
     return MARKS[combined.verdict]
+
+
+def assumptions() -> str:
+    """Every assumption of a stated epsilon, its keys, and how runs that differ in it compose."""
+    rows = [[each.name, prose(each.keys), prose(each.differing)] for each in ASSUMPTIONS]
+    return table(["assumption", "keys", "two runs that differ"], rows)

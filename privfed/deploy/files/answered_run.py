@@ -9,6 +9,8 @@ from accounting.errors import LedgerBroken
 from accounting.events import Event, apart
 from privfed.deploy.files.receipt import Commits, Receipt
 from privfed.deploy.policies.codes import Code, Declined, Refusal
+from privfed.plan.assumed import Assumed
+from privfed.plan.prior_spending import Prior
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,19 @@ class RunReceipts:
         """The last round and exchange that were answered."""
         return next(reversed(self.lines))
 
-    def spending(self, alone: bool) -> Counter[Event]:
-        """How often each event was charged, in a form that adds to other runs'."""
+    def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
+        """How often each event was charged, in a form that adds to other runs'.
+
+        It is charged for the adversary of `now`. Raises `Incomposable` where no bound is known.
+        """
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
             charged[other if alone and other else event] += self.first.at_once or count
-        return Counter(apart(charged))
+        against = ("others" if alone else "sites") if self.first.alone else None
+        prior = Prior(
+            "", self.first.run, "", apart(charged), against=against, assumed=self.first.assumes
+        )
+        return Counter(prior.under(now).spending)
 
     def refuse_replay(self, receipt: Receipt) -> None:
         """Raises `Declined` where `receipt` cannot follow the lines of its run."""

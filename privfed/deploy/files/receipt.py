@@ -11,6 +11,7 @@ from accounting import chain
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event
 from privfed.errors import Refused, public_text
+from privfed.plan.assumed import Assumed
 
 FORMAT = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -42,6 +43,8 @@ class Receipt:
     alone: Event | None = None
     at_once: int = 0
     population: str = ""
+    assumes: Assumed | None = None
+    """The adversary that `event` holds against; None where a receipt does not state it."""
 
     def __post_init__(self) -> None:
         digests = (self.federation, self.model, self.question, self.config)
@@ -63,7 +66,9 @@ class Receipt:
     def to_json(self) -> dict[str, Any]:
         """The line's object, without its hash."""
         facts = {**asdict(self), "event": self.event.to_json(), "type": "answer", "format": FORMAT}
-        return {**facts, "alone": self.alone.to_json() if self.alone else None}
+        facts["alone"] = self.alone.to_json() if self.alone else None
+        facts["assumes"] = self.assumes.to_json() if self.assumes else None
+        return facts
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Receipt:
@@ -75,7 +80,9 @@ class Receipt:
         try:
             facts = {name: link[name] for name in names}
             alone = Event.from_json(link["alone"]) if link["alone"] is not None else None
-            receipt = cls(**facts, event=Event.from_json(link["event"]), alone=alone)
+            assumes = Assumed.from_json(link["assumes"])
+            event = Event.from_json(link["event"])
+            receipt = cls(**facts, event=event, alone=alone, assumes=assumes)
         except (AccountingError, Refused, KeyError, TypeError) as error:
             raise LedgerBroken(f"is no receipt ({public_text(error)})") from error
         if {**receipt.to_json(), "hash": link["hash"]} != link:

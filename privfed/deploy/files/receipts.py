@@ -17,18 +17,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
 from accounting import chain, durable
 from accounting.errors import LedgerBroken, Unaccountable
 from accounting.events import Spending, apart
-from accounting.guarantee import Gate, Guarantee, guarantee, stated
+from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded
 from privfed.deploy.files.answered_run import AnsweredRun, RunReceipts
 from privfed.deploy.files.receipt import Commits, Receipt, read_line
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.policy import SpendingLimit
 from privfed.errors import public_text
+from privfed.plan.assumed import Assumed
+from privfed.plan.assumptions import Incomposable
 
 
 class Receipts:
@@ -102,12 +106,21 @@ class Receipts:
         answered = self._runs.get(run)
         return answered.lines[answered.last] if answered else None
 
-    def spending(self, alone: bool = False) -> Spending:
+    @property
+    def assumed(self) -> Assumed:
+        """The adversary that epsilon over all runs holds against: the strongest of theirs."""
+        each = (run.first.assumes for run in self._runs.values())
+        return reduce(or_, filter(None, each), Assumed())
+
+    def spending(self, alone: bool = False, now: Assumed | None = None) -> Spending:
         """What a client of this site was charged over all runs.
 
-        It is against the server with colluding sites, or `alone`, trusting this site only.
+        It is against the server with colluding sites, or `alone`, trusting this site only. Every
+        run is charged for the strongest adversary of all of them, and of `now`. Raises
+        `Incomposable` where one of them promises nothing against it.
         """
-        return sum((run.spending(alone) for run in self._runs.values()), Counter())
+        joint = self.assumed | now if now else self.assumed
+        return sum((run.spending(alone, joint) for run in self._runs.values()), Counter())
 
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
         """What holds for this site's clients at `delta`: with colluders, and trusting nobody else.
@@ -115,11 +128,18 @@ class Receipts:
         The second is None where no line tells them apart.
         """
         both = any(each.alone for run in self._runs.values() for each in run.lines.values())
-        bound = guarantee(self.spending(), delta)
+        bound = self._guarantee(delta)
         if not both:
             return bound, None
-        alone = guarantee(self.spending(alone=True), delta)
+        alone = self._guarantee(delta, alone=True)
         return replace(bound, against="sites"), replace(alone, against="others")
+
+    def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
+        """The composition of all runs at `delta`; infinite where a run promises nothing jointly."""
+        try:
+            return guarantee(self.spending(alone), delta)
+        except Incomposable as error:
+            return unbounded({}, delta, str(error))
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
         """Whether what `receipt` charges stays within `limit`, by the composition of all runs.
@@ -133,15 +153,15 @@ class Receipts:
         gate = self._gates.setdefault(
             limit, Gate(limit.epsilon, limit.delta, "tightest", max(1, rounds))
         )
-        total = Counter(self.spending())
         try:
+            total = Counter(self.spending(now=receipt.assumes))
             if not receipt.at_once:
                 once = apart({receipt.event: 1})
                 (event,) = once
                 return gate.affords(total + Counter(once) - Counter({event: 1}), event)
             total.update(apart({receipt.event: receipt.at_once}))
             return guarantee(total, limit.delta).epsilon <= limit.epsilon
-        except Unaccountable:  # of another unit or relation than before: no epsilon covers both
+        except (Unaccountable, Incomposable):  # of another unit, relation or adversary
             return False
 
     def charged(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> str:

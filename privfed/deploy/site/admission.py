@@ -75,6 +75,7 @@ class Admission:
             alone=plan.other_in(round),
             at_once=rounds if parts > 1 else 0,
             population=self.population,
+            assumes=plan.assumed,
         )
 
     def committed(self, count: int) -> None:

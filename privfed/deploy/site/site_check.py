@@ -23,6 +23,7 @@ from privfed.deploy.site.people import site_people
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
 from privfed.errors import Refused, public_text
+from privfed.plan.assumptions import Incomposable
 from privfed.run.prepare import streams_of
 
 
@@ -85,7 +86,11 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
             f"least {4 * reading:.2g}, twice what it takes where some rows cannot be read"
         )
     plan, limit = setup.plan, policy.budget
-    charges = Counter(member.receipts.spending()) + Counter(apart(plan.spending(config.run.rounds)))
+    try:
+        before = member.receipts.spending(now=plan.assumed)
+    except Incomposable as error:
+        raise Declined(Refusal(Code.BUDGET, f"runs answered before: {error}")) from None
+    charges = Counter(before) + Counter(apart(plan.spending(config.run.rounds)))
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
         excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"

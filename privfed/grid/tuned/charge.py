@@ -131,6 +131,8 @@ def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[st
         "accountant": config.privacy.accountant,
         "randomness": config.run.randomness,
         "note": plan.simulation,
+        "trust": plan.mechanism.trust,
+        "assumes": plan.assumed.to_json(),
         "population": population_identity(config),
         "config": proposal.digest,
         "tuning": {

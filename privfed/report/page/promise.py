@@ -18,6 +18,7 @@ from privfed.report.tables import (
     chosen_row,
     disjoint_row,
     party_rows,
+    planned_row,
 )
 from privfed.words import ceiling, number
 
@@ -99,6 +100,7 @@ def _terms(facts: PageFacts) -> dict[str, str]:
     against = party_rows(bound.against, audit.other, audit.terms.get("colluders"))
     return {
         "ε": ceiling(bound.epsilon) + (" (nominal)" if facts.nominal else ""),
+        **planned_row(audit.planned),
         "δ": f"{bound.delta:g}",
         "unit": f"one {_simulated(facts)}{bound.unit} with all its examples (partition "
         f"{audit.terms['partition']})",

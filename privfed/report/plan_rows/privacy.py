@@ -15,6 +15,7 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from privfed.plan.plan import Plan
+from privfed.plan.prior_spending import total
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.noise_on_model import stays_on_model
 from privfed.privacy.solved_for_run import SolvedForRun
@@ -105,12 +106,18 @@ def _prior_row(plan: Plan) -> dict[str, str]:
         return {}
     privacy = plan.config.privacy
     earlier = guarantee(plan.before.spending, plan.guarantee.delta, privacy.accountant)
-    return {
-        "prior": (
-            f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
-            f"({', '.join(privacy.prior)})"
+    row = (
+        f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
+        f"({', '.join(privacy.prior)})"
+    )
+    if stopped := [prior.path for prior in plan.before.runs if prior.planned is not None]:
+        together = total([plan.before.planned, plan.spent])
+        bound = guarantee(together, plan.guarantee.delta, privacy.accountant)
+        row += (
+            f"; {', '.join(stopped)} ended early, so that this counts the rounds done (an "
+            f"odometer); with all planned rounds ε = {ceiling(bound.epsilon)}"
         )
-    }
+    return {"prior": row}
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:

@@ -55,6 +55,14 @@ class CommitteeSums(SecureProtocol):
     """How many members a committee has at least (or all of a smaller cohort); more where the
     colluders ask for more."""
 
+    @property
+    def may_collude(self) -> float:
+        return self.colluders
+
+    @property
+    def relies_on(self) -> tuple[str, ...]:
+        return ()
+
     def policy(self, size: int) -> CommitteePolicy:
         """What clients insist on, for cohorts of an expected `size`."""
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
@@ -76,7 +84,10 @@ class CommitteeSums(SecureProtocol):
         survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger n,
         K / m is at most colluders / threshold, as m is at least threshold n.
         """
-        return self.colluders * max(limits.size / self.fewest(limits), 1 / self.threshold)
+        return self.colluders * self.known_per_colluder(limits)
+
+    def known_per_colluder(self, limits: Limits) -> float:
+        return max(limits.size / self.fewest(limits), 1 / self.threshold)
 
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None

@@ -93,6 +93,10 @@ class _Homomorphic(SecureProtocol):
     opener: ClassVar[str] = "the key holder"
 
     @property
+    def relies_on(self) -> tuple[str, ...]:
+        return (*super().relies_on, "the key holder not to collude with the server")
+
+    @property
     @abstractmethod
     def scheme(self) -> Scheme:
         """The encryption scheme for numbers of `bits` bits."""
@@ -169,6 +173,17 @@ class Bfv(_Homomorphic):
     def scheme(self) -> Scheme:
         """Exact sums of whole numbers."""
         return BfvScheme(self.bits)
+
+    @property
+    def may_collude(self) -> float:
+        return self.colluders
+
+    def known_per_colluder(self, limits: Limits) -> float:
+        return limits.size / self.fewest(limits)
+
+    def withstood(self, limits: Limits) -> float:
+        """All clients: what hides rows is that the key holder does not work with the server."""
+        return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
         """The key holder is a client, or all are: one at least knows its own share of the noise."""

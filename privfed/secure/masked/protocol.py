@@ -64,6 +64,14 @@ class MaskedSums(SecureProtocol):
     threat: Literal["curious", "lying"] = "curious"
     """Whether the server follows the protocol ("curious"), or may lie."""
 
+    @property
+    def may_collude(self) -> float:
+        return self.colluders
+
+    @property
+    def relies_on(self) -> tuple[str, ...]:
+        return super().relies_on if self.threat == "curious" else ()
+
     def policy(self, size: int, admitted: int = 0, layered: bool = False) -> Policy:
         """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""
         return Policy(
@@ -117,10 +125,36 @@ class MaskedSums(SecureProtocol):
         T), as much as if all T were gone that the tolerance allows, also where the threshold does
         not: a tolerance above 1 - threshold costs noise.
         """
+        return self.colluders * self.known_per_colluder(limits)
+
+    def known_per_colluder(self, limits: Limits) -> float:
         stay = 1 - limits.tolerance
         if not limits.layered:
             stay = max(self.threshold, stay)
-        return self.colluders * max(limits.size / self.sharing(limits), 1 / stay)
+        return max(limits.size / self.sharing(limits), 1 / stay)
+
+    def withstood(self, limits: Limits) -> float:
+        """The largest `colluders` with which the graphs of these sums still hide every row.
+
+        With n sharing keys on the complete graph, t shares open a secret, one of which its owner
+        holds: t - 2 colluders open none, and if the server lies 2 t > n + k. Graphs that are not
+        complete are drawn for `colluders` as configured, and are not looked at again.
+        """
+        if limits.sites:
+            shares = self.least_sites(limits.sites)
+            return 2 * shares - limits.sites - 1 if self.threat == "lying" else shares - 1
+        policy = self.within(limits)
+        if limits.capacity > COMPLETE or self.neighbours:
+            return self.colluders
+        least = 1.0
+        for clients in range(self.begun(limits), limits.capacity + 1):
+            try:
+                shares = policy.graph(clients).threshold
+            except Aborted:
+                continue
+            most = 2 * shares - clients - 1 if self.threat == "lying" else shares - 2
+            least = min(least, most / max(clients, limits.size))
+        return max(self.colluders, least)
 
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None

@@ -22,8 +22,9 @@ from privfed.errors import Refused
 from privfed.grid.cell_charges import planned_charges
 from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import joints
+from privfed.plan.composed_guarantees import examples_guarantee
 from privfed.plan.plan import plan
-from privfed.plan.prior_spending import Prior, examples_guarantee
+from privfed.plan.prior_spending import Prior
 from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
 

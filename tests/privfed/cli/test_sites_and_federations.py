@@ -11,6 +11,7 @@ from accounting.releases import PoissonSampled
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipt, Receipts
 from privfed.deploy.policies.policy import SpendingLimit
+from privfed.plan.assumed import Assumed
 
 EVENT, ALONE = (
     Event(PoissonSampled(0.1, Skellam(variance, 2000.0, 16000.0)), "poisson")
@@ -28,7 +29,9 @@ def site(tmp_path):
 def answered(site, rounds):
     receipts = Receipts.recover(site / "receipts.jsonl")
     for round in rounds:
-        each = Receipt("f" * 64, "r1", round, 0, "a" * 64, "c" * 64, "b" * 64, EVENT, ALONE)
+        each = Receipt(
+            "f" * 64, "r1", round, 0, "a" * 64, "c" * 64, "b" * 64, EVENT, ALONE, assumes=Assumed()
+        )
         receipts.charged(each, SpendingLimit(epsilon=9.0))
     return receipts
 

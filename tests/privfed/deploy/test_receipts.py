@@ -1,6 +1,7 @@
 """A site's receipts: durable before an answer, never answered twice, and counted together."""
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -24,12 +25,19 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.policies.codes import Code, Declined
 from privfed.deploy.policies.policy import SpendingLimit
 from privfed.errors import Refused
+from privfed.plan.assumed import Assumed
+from privfed.privacy.counted_noise import NoiseOfSites
 
 ROOT = Path(__file__).resolve().parents[3]
 EVENT = Event(PoissonSampled(0.1, Skellam(4e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
 ALONE = Event(PoissonSampled(0.1, Skellam(1e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
 CENTRAL = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 PLENTY = SpendingLimit(epsilon=100.0, delta=1e-5)
+
+
+def assumed(colluders=1, withstood=3):
+    """Five sites, of which four stay: at most `withstood` of them open no sum of the others."""
+    return Assumed(colluders=colluders, noise=(NoiseOfSites(5, 4, withstood),))
 
 
 def receipt(round=1, exchange=0, run="r1", model="a", config="b", **changes):
@@ -43,6 +51,7 @@ def receipt(round=1, exchange=0, run="r1", model="a", config="b", **changes):
         "config": config * 64,
         "event": EVENT,
         "alone": ALONE,
+        "assumes": assumed(),
     }
     return Receipt(**{**facts, **changes})
 
@@ -333,3 +342,28 @@ def test_a_killed_process_has_charged_all_that_it_said(path):
         assert run.last_round in (printed[-1], printed[-1] + 1)
         start = run.last_round + 1
     assert printed_in_all <= run.rounds <= printed_in_all + 3
+
+
+def test_all_runs_are_charged_for_the_most_colluding_sites_of_any(path):
+    """Epsilon over both runs is against as many colluding sites as either withstands."""
+    weak = receipt(run="r1")
+    strong = receipt(run="r2", assumes=assumed(colluders=2))
+    book = charged(path, weak, strong)
+    assert isinstance(EVENT.release, PoissonSampled)
+    half = replace(EVENT.release.of, variance=EVENT.release.of.variance * 2 / 3)
+    wanted = {EVENT: 1, replace(EVENT, release=replace(EVENT.release, of=half)): 1}
+    bound, alone = book.guarantees(1e-5)
+    assert bound.epsilon == guarantee(wanted, 1e-5).epsilon
+    assert alone.epsilon == guarantee({ALONE: 2}, 1e-5).epsilon  # counts on nobody else
+    assert bound.epsilon > guarantee({EVENT: 2}, 1e-5).epsilon
+
+
+def test_a_run_whose_sums_more_colluders_open_promises_nothing_beside_one_that_withstands_them(
+    path,
+):
+    book = charged(path, receipt(run="r1", assumes=assumed(1, withstood=1)))
+    with pytest.raises(Declined) as declined:
+        book.charged(receipt(run="r2", assumes=assumed(2)), PLENTY)
+    assert declined.value.refusal.code is Code.BUDGET
+    bound, _ = book.guarantees(1e-5)
+    assert bound.epsilon < math.inf

@@ -24,6 +24,7 @@ from privfed.grid.load import load_grid
 from privfed.grid.planned_guarantee import outlook
 from privfed.grid.results import Files
 from privfed.grid.tables import read_table
+from privfed.plan.assumed import Assumed
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.report.grid import experiment_table
 from privfed.run.train import train
@@ -195,7 +196,11 @@ ZEROED = Event(Gaussian(2.0), "full", ZERO_OUT)
         (REPLACED, {}, "relation"),
         (EVENT, {"delta": 1e-4}, "δ"),
         (Event(EVENT.release, "poisson", ADD_REMOVE, "site"), {}, "unit"),
-        (ZEROED, {"against": "server"}, "relation, party"),
+        (
+            ZEROED,
+            {"against": "server", "assumes": Assumed(colluders=0.1, byzantine=0).to_json()},
+            "relation, party, trusted parties, colluders, Byzantine clients",
+        ),
     ],
 )
 def test_what_no_composition_is_over_stands_in_groups(tmp_path, event, terms, differ):

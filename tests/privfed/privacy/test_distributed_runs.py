@@ -19,7 +19,8 @@ from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Refused
-from privfed.plan.prior_spending import Prior, Priors, other_guarantee
+from privfed.plan.composed_guarantees import other_guarantee
+from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.report.tables import two_sided
 from privfed.run.resume import resume

@@ -17,6 +17,7 @@ from experiments.federation.processes import ProgramEnded, Programs
 from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.policies.policy import SpendingLimit
+from privfed.plan.assumed import Assumed
 
 EVENT, OTHER = (
     Event(PoissonSampled(rate, Skellam(4e6, 2000.0, 16000.0)), "poisson") for rate in (0.1, 0.2)
@@ -58,7 +59,9 @@ def answered(folder, rounds, event=EVENT):
     path.touch()
     receipts = Receipts.recover(path)
     for round in rounds:
-        each = Receipt("f" * 64, "r1", round, 0, "a" * 64, "c" * 64, "b" * 64, event)
+        each = Receipt(
+            "f" * 64, "r1", round, 0, "a" * 64, "c" * 64, "b" * 64, event, assumes=Assumed()
+        )
         receipts.charged(each, SpendingLimit(epsilon=1e6))
     return folder
 

@@ -1,0 +1,312 @@
+"""How runs are composed whose epsilons assume different things.
+
+A run that counts an earlier one makes its own promise over both, so the earlier run is charged for
+what it releases to the later run's adversary (`privfed.plan.assumed`) where that can be computed,
+and refused otherwise. `ASSUMPTIONS` declares every assumption of a stated epsilon, also those that
+other modules compare, and those in which runs may differ freely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from accounting.events import ZERO_OUT, Event, Spending
+from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
+from accounting.releases import PoissonSampled, SeveralSites, Unprotected
+from privfed.plan.assumed import OWN_SITE, Assumed, most
+from privfed.privacy.counted_noise import CountedNoise
+
+_EXACT = 1e-9
+"""A tolerance that shields floor and ceil from the last bits of a product."""
+
+
+class Incomposable(Exception):
+    """No epsilon that can be computed covers an earlier run under a later run's assumptions."""
+
+
+def charged_against(
+    spending: Spending, against: str | None, assumed: Assumed, now: Assumed
+) -> Spending:
+    """What `spending`, charged under the assumptions `assumed`, costs under those of `now`.
+
+    Args:
+      spending: events of an earlier run, as `accounting.events.apart` leaves them.
+      against: the party that they are charged against; None: all whom the run does not trust.
+      assumed: the earlier run's assumptions.
+      now: those of the run that counts it.
+
+    Raises:
+      Incomposable: where it cannot be computed.
+    """
+    for assumption in COMPARED:
+        spending = assumption.charged(spending, against, assumed, now)
+    return spending
+
+
+def _trusted_as_well(
+    spending: Spending, against: str | None, assumed: Assumed, now: Assumed
+) -> Spending:
+    """Refuses an earlier run that trusts a party which the later run does not trust."""
+    if more := sorted({*assumed.trusts} - {*now.trusts}):
+        raise Incomposable(
+            f"it trusts {' and '.join(more)}, and this run does not; use a mechanism, protocol and "
+            "secure.threat whose epsilon says so"
+        )
+    return spending
+
+
+def _against_as_many(
+    spending: Spending, against: str | None, assumed: Assumed, now: Assumed
+) -> Spending:
+    """Charges less noise, as more colluding or Byzantine parties leave it."""
+    if against is None or not assumed.noise:
+        return spending
+    ratio = min(_ratio(noise, against, assumed, now) for noise in assumed.noise)
+    if ratio == 1.0:
+        return spending
+    charged: Counter[Event] = Counter()
+    for event, count in spending.items():
+        charged[_with_less_noise(event, ratio, unamplified=against == "readers")] += count
+    return charged
+
+
+def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
+    """The part of the counted variance that still counts with the colluders and Byzantine clients
+    of `now`; 1 where these are no more.
+    """
+    before = (assumed.colluders or 0, assumed.byzantine or 0)
+    more = most(assumed.colluders, now.colluders) or 0
+    byzantine = max(before[1], now.byzantine_of(noise.size))
+    if (more, byzantine) == before:
+        return 1.0
+    if against not in ("readers", "others") and more > noise.withstood:
+        raise Incomposable(
+            f"its secure sums hide rows while at most {noise.withstood:g} collude "
+            f"(secure.colluders), and this run's epsilon is against {more:g}; lower that here"
+        )
+    part = noise.part(against, more, byzantine)
+    if part <= 0:
+        raise Incomposable(
+            f"with {more:g} colluding (secure.colluders, privacy.colluders) and {byzantine} "
+            "Byzantine clients (aggregation.byzantine), as this run assumes, none of its noise "
+            "counts; lower them here"
+        )
+    return part / noise.part(against, *before)
+
+
+def _with_less_noise(event: Event, ratio: float, unamplified: bool) -> Event:
+    """The event with `ratio` of its noise's variance; with Byzantine clients readers know the
+    number of survivors by it, so that sampling amplifies nothing against them.
+    """
+    match event.release:
+        case Unprotected():
+            return event
+        case Gaussian() | Skellam() | DiscreteGaussians() as noise:
+            return replace(event, release=_less(noise, ratio))
+        case PoissonSampled(of=of) as drawn if not isinstance(of, Unprotected):
+            if unamplified:
+                return replace(event, release=_less(of, ratio), relation=ZERO_OUT)
+            return replace(event, release=replace(drawn, of=_less(of, ratio)))
+    raise Incomposable(
+        f"its rounds ({event.release.kind}) were charged for fewer colluding or Byzantine parties "
+        "than this run's, and no bound is known for more; lower secure.colluders and "
+        "aggregation.byzantine here"
+    )
+
+
+def _less(noise: Noise, ratio: float) -> Noise:
+    match noise:
+        case Gaussian(noise_multiplier=z):
+            return Gaussian(z * math.sqrt(ratio))
+        case Skellam(variance=variance):
+            return replace(noise, variance=variance * ratio)
+        case DiscreteGaussians(clients=clients) if clients * ratio >= 1:
+            return replace(noise, clients=math.floor(clients * ratio + _EXACT))
+    raise Incomposable("none of its discrete Gaussian noise counts under this run's assumptions")
+
+
+def _at_as_many_sites(
+    spending: Spending, against: str | None, assumed: Assumed, now: Assumed
+) -> Spending:
+    """Charges a client that has rows at more sites than the earlier run declared.
+
+    PRIVACY, section 9.4: each row's norm stays bounded by C / s, so that at s' > s sites only the
+    event of s' sites holds.
+    """
+    sites, most = assumed.sites_per_client, now.sites_per_client
+    if sites is None or (most is not None and most <= sites):
+        return spending
+    if most is None:
+        raise Incomposable(
+            f"its epsilon is about clients with rows at {sites} sites at most "
+            "(data.sites_per_client), and this run declares no sites; declare data.sites and "
+            "data.sites_per_client here, too"
+        )
+    by_itself = against is None and assumed.trusts == (OWN_SITE,)
+    charged: Counter[Event] = Counter()
+    for event, count in spending.items():
+        at_more, times = _at_more_sites(event, sites, most, by_itself)
+        charged[at_more] += math.ceil(count * times - _EXACT)
+    return charged
+
+
+def _at_more_sites(event: Event, sites: int, most: int, by_itself: bool) -> tuple[Event, float]:
+    """Returns the event for a client at `most` sites in place of `sites`, and the factor of counts.
+
+    Where each site adds noise `by_itself`, to its own sum, a client's sites are events apart.
+    """
+    factor = most / sites
+    match event.release:
+        case Unprotected():
+            return event, 1.0
+        case PoissonSampled(of=Skellam(variance=variance) as noise) as drawn:
+            split = replace(drawn, of=replace(noise, variance=variance / factor))
+            return replace(event, release=split), factor
+        case PoissonSampled(of=Gaussian()) if by_itself:
+            return event, factor
+        case PoissonSampled(rate=rate, of=Gaussian() as noise):
+            return replace(event, release=SeveralSites(rate, most, noise)), 1.0
+        case SeveralSites() as drawn:
+            return replace(event, release=replace(drawn, sites=most)), 1.0
+    raise Incomposable(
+        f"it declares data.sites_per_client = {sites}, this run {most}, and no bound is known for "
+        f"its rounds ({event.release.kind}) and a client at more sites; declare {sites} here"
+    )
+
+
+Charged = Callable[[Spending, str | None, Assumed, Assumed], Spending]
+
+
+def _unchanged(spending: Spending, against: str | None, assumed: Assumed, now: Assumed) -> Spending:
+    return spending
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """An assumption of a stated epsilon, and what composition does where two runs differ in it.
+
+    Attributes:
+      name: the field's term.
+      keys: where it is configured or stated.
+      differing: what happens to two runs that differ in it.
+      charged: recomputes an earlier run's spending under a later run's value, or raises
+        `Incomposable`.
+    """
+
+    name: str
+    keys: str
+    differing: str
+    charged: Charged = _unchanged
+
+
+ASSUMPTIONS = (
+    Assumption(
+        "unit of privacy",
+        "unit (client, or example of a silo)",
+        "refused: an epsilon about clients and one about examples are never composed",
+    ),
+    Assumption(
+        "adjacency relation",
+        "relation, by cohort.sampler and privacy.mechanism",
+        "refused",
+    ),
+    Assumption(
+        "population",
+        "the source with its client column; simulated: all of [data] and run.seed",
+        "refused, unless data.population names one population for both",
+    ),
+    Assumption(
+        "public clients",
+        'data.holdout = "clients"',
+        "refused where a client that one run published is covered by another",
+    ),
+    Assumption(
+        "party",
+        "privacy.against, secure.parties",
+        "charged against the later run's party where the earlier ledger states that charge, else "
+        "refused",
+    ),
+    Assumption(
+        "trusted parties",
+        "privacy.mechanism, secure.protocol, secure.threat, secure.parties",
+        "refused where the earlier run trusts a party that the later run does not trust",
+        _trusted_as_well,
+    ),
+    Assumption(
+        "colluding and Byzantine parties",
+        "secure.colluders, privacy.colluders, aggregation.byzantine, attack.fraction; parties "
+        "proved to be Byzantine",
+        "the earlier run is charged for the larger numbers of both where its noise and its "
+        "protocol allow that to be computed, else refused",
+        _against_as_many,
+    ),
+    Assumption(
+        "sites per client",
+        "data.sites_per_client",
+        "the earlier run is charged for a client at the larger number of sites where its sampler "
+        "allows that to be computed, else refused",
+        _at_as_many_sites,
+    ),
+    Assumption(
+        "simulation",
+        "run.randomness, secure.simulate, attack.fraction, …: note",
+        "a run that is no simulation refuses one that is; a joint audit is marked",
+    ),
+    Assumption("void guarantee", "attack.name: guarantee", "refused"),
+    Assumption(
+        "starting model",
+        "model.init",
+        "refused unless the run that made it is counted, or declared disjoint and then stated as "
+        "not covered",
+    ),
+    Assumption(
+        "charges since",
+        "the head of the counted ledger",
+        "refused where a counted run was charged more since",
+    ),
+    Assumption(
+        "dropout and survivors",
+        "cohort.dropout, secure.minimum, privacy.tolerance",
+        "may differ: each run's sums abort below its own minimum, and each is charged for its own "
+        "aborts",
+    ),
+    Assumption(
+        "sites",
+        "data.sites",
+        "may differ: who adds the noise is a fact of each run; colluding sites are counted in "
+        "whole sites over both",
+    ),
+    Assumption(
+        "declared population size, sampling",
+        "data.clients, [cohort]",
+        "may differ: each run's events hold its own sampling rate, and its sampler refuses a "
+        "population that its proof is not about",
+    ),
+    Assumption(
+        "groups of clients",
+        "cohort.groups, cohort.slots",
+        "may differ: a client is charged the rounds of any group, in each run by itself",
+    ),
+    Assumption(
+        "weights",
+        "[aggregation]",
+        "may differ: public constants, and the events are those of weighted and clipped rows",
+    ),
+    Assumption(
+        "rows per client",
+        "bounds of privfed describe",
+        "may differ: the client enforces the bound of each release before it sends",
+    ),
+    Assumption(
+        "independent noise",
+        "run.randomness",
+        "holds: noise comes from the operating system in each run; runs of one seed are "
+        "simulations",
+    ),
+)
+"""Every assumption that a stated epsilon rests on."""
+COMPARED = tuple(each for each in ASSUMPTIONS if each.charged is not _unchanged)
+"""Those that a ledger states under "assumes"."""

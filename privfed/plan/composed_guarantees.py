@@ -1,0 +1,123 @@
+"""The guarantees of a run composed over the earlier runs that it counts.
+
+Against the party of the budget (`headline`), against the other party of noise that clients share,
+for examples of silos, and of all rounds that were planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from accounting.errors import Unaccountable
+from accounting.events import Spending
+from accounting.guarantee import Guarantee, guarantee, spent, unbounded
+from accounting.ledger import Ledger
+from privfed.plan.assumed import Assumed
+from privfed.plan.assumptions import Incomposable
+from privfed.plan.prior_spending import Prior, Priors, if_stopped, total
+from privfed.privacy.shared_noise import PARTY_WORDS
+
+
+def counted(terms: Mapping[str, Any]) -> tuple[Priors, str]:
+    """The runs that a ledger with these `terms` counts as earlier, and why none of them is bounded.
+
+    The reason is empty where each was charged under the ledger's own assumptions, as every run is
+    that privfed counts. Where the charge against the other party was not, none is stated.
+    """
+    before, now, why, runs = Priors.stated(terms), Assumed.stated(terms), "", []
+    for prior in before.runs:
+        try:
+            charged = prior.under(now)
+            if charged.spending != prior.spending:
+                raise Incomposable("it was charged under weaker assumptions than this ledger's")
+        except Incomposable as error:
+            charged, why = replace(prior, other=None), why or f"{prior.path}: {error}"
+        runs.append(prior if charged.other == prior.other else replace(prior, other=None))
+    return replace(before, runs=tuple(runs)), why
+
+
+def headline(ledger: Ledger, accountant: str) -> Guarantee:
+    """The guarantee of a ledger's run and of all that it counts as earlier; infinite where these
+    were not charged under its own assumptions.
+    """
+    terms = ledger.terms
+    before, why = counted(terms)
+    bound = spent(ledger, terms["delta"], accountant)
+    if why:
+        bound = unbounded(ledger.spending, bound.delta, why)
+    return replace(bound, against=terms.get("against") or "", uncovered=before.uncovered)
+
+
+def planned_guarantee(ledger: Ledger, accountant: str, planned: Spending) -> Guarantee | None:
+    """The guarantee of all `planned` rounds of a ledger's run, and all that earlier runs planned.
+
+    A run that ends before its last round by what was released, or by hand, states the epsilon of
+    the rounds that were done. That is an odometer, of which (epsilon, delta)-privacy is not known
+    to hold; it does for the planned rounds, which were fixed before. Where the budget holds for
+    less, epsilon is the budget: no round is charged that would exceed it.
+
+    Returns:
+      None where all planned rounds were done, of earlier runs too.
+    """
+    ahead = None if _at_budget(ledger, accountant) else if_stopped(ledger, planned)
+    before = Priors.stated(ledger.terms)
+    if ahead is None and not any(prior.planned for prior in before.runs):
+        return None
+    rounds = ledger.run_spending if ahead is None else planned
+    bound = guarantee(total([before.planned, rounds]), ledger.terms["delta"], accountant)
+    if ahead is not None and ledger.budget is not None:
+        bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))
+    return replace(bound, against=ledger.terms.get("against") or "")
+
+
+def _at_budget(ledger: Ledger, accountant: str) -> bool:
+    """Whether one more round would exceed the budget: where a run ends then follows from public
+    constants alone.
+    """
+    if ledger.budget is None or not ledger.charges:
+        return False
+    one_more = total([ledger.spending, {ledger.charges[-1].event: 1}])
+    return guarantee(one_more, ledger.terms["delta"], accountant).epsilon > ledger.budget
+
+
+def other_guarantee(
+    spending: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
+) -> Guarantee:
+    """What distributed noise guarantees against `against`, whom the budget does not gate.
+
+    It covers `spending` and what `runs` were charged against that party. Where one of their ledgers
+    does not state that, or means another relation, no joint bound exists, and the guarantee says
+    so.
+    """
+    together = [spending, *(prior.other or {} for prior in runs)]
+    silent = [prior.path for prior in runs if prior.other is None]
+    why = f"no ledger states what was charged against {PARTY_WORDS[against]} by {', '.join(silent)}"
+    bound = _joint_bound(total(together), delta, why if silent else "")
+    return replace(bound, against=against, uncovered=uncovered)
+
+
+def examples_guarantee(
+    spending: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
+) -> Guarantee:
+    """What DP-SGD in silos guarantees one example: over `spending`, and what `runs` were charged.
+
+    A run without DP-SGD bounds no example, whatever it promises whole clients: no joint bound
+    exists then, and the guarantee says so.
+    """
+    together = [spending, *(prior.examples or {} for prior in runs)]
+    bare = [prior.path for prior in runs if prior.spending and prior.examples is None]
+    why = f"no DP-SGD in {', '.join(bare)}"
+    bound = _joint_bound(total(together), delta, why if bare else "")
+    return replace(bound, unit="example", uncovered=uncovered)
+
+
+def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
+    """The guarantee of all `together`; none where a part is `missing`, or of another relation."""
+    if missing:
+        return unbounded(together, delta, missing)
+    try:
+        return guarantee(together, delta)
+    except Unaccountable:
+        return unbounded(together, delta, "what these runs guarantee differs in its relation")

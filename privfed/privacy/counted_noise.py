@@ -1,0 +1,107 @@
+"""The part of the noise that counts, as a function of who colludes and who is Byzantine.
+
+Noise that several parties add protects a client by the shares of honest parties only. A ledger
+states among whom the noise of a run is, so that a later run with more colluding or Byzantine
+parties can recompute what the earlier one guarantees against them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from privfed.privacy.noise.pairwise import part_alone
+
+
+@dataclass(frozen=True)
+class NoiseOfClients:
+    """Noise whose shares clients add, in a secure sum over an expected cohort of `size`.
+
+    Attributes:
+      size: expected cohort size, a public constant.
+      survivors: the counted noise is among at least so many clients, none with more than another.
+      known_at_least: upper bound on the part of it known to the run's own colluders.
+      known: upper bound on the part known to colluders, per unit of `secure.colluders`.
+      withstood: the largest `secure.colluders` with which the protocol as it ran hides rows.
+    """
+
+    size: int
+    survivors: int
+    known_at_least: float
+    known: float
+    withstood: float
+    kind: ClassVar[str] = "clients"
+
+    def part(self, against: str, colluders: float, byzantine: int) -> float:
+        """Lower bound on the part of the noise's variance that counts against `against`.
+
+        Byzantine clients add none; against the server colluders' shares are known, too. Readers
+        take no part in the sum, so that they know no share.
+        """
+        added = 1.0 - byzantine / self.survivors
+        if against == "readers":
+            return added
+        return added - max(self.known_at_least, self.known * colluders)
+
+
+@dataclass(frozen=True)
+class NoiseOfSites:
+    """Noise whose shares sites add: of at least `minimum` survivors, in equal parts.
+
+    Colluding and Byzantine sites are counted together, in whole sites. With layers of noise each
+    of m survivors keeps at least 1 / (m - k) of (z C)^2, k the colluders it was sized for
+    (`privfed.privacy.noise.site_noise`), so that m = `minimum` is the worst case there, too.
+
+    Attributes:
+      size: the number of sites.
+      minimum: the fewest surviving sites.
+      withstood: the most colluding sites from which the protocol as it ran hides rows.
+    """
+
+    size: int
+    minimum: int
+    withstood: float
+    kind: ClassVar[str] = "sites"
+
+    def part(self, against: str, colluders: float, byzantine: int) -> float:
+        """Lower bound on the part of the noise's variance that counts against `against`."""
+        return 1.0 if against == "others" else 1.0 - colluders / self.minimum
+
+
+@dataclass(frozen=True)
+class NoiseOfPairs:
+    """Noise of `size` clients, most of which each pair of them shares.
+
+    Attributes:
+      size: the number of clients, all of whom take part.
+      pair_noise: standard deviation that a pair shares over a client's own.
+    """
+
+    size: int
+    pair_noise: float
+    kind: ClassVar[str] = "pairs"
+    withstood: ClassVar[float] = math.inf
+
+    def part(self, against: str, colluders: float, byzantine: int) -> float:
+        """Precision of one row's noise, as if it were independent, over that of its own noise."""
+        honest = self.size - math.ceil(colluders) - byzantine
+        return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
+
+
+CountedNoise = NoiseOfClients | NoiseOfSites | NoiseOfPairs
+_KINDS: Mapping[str, type[CountedNoise]] = {
+    kind.kind: kind for kind in (NoiseOfClients, NoiseOfSites, NoiseOfPairs)
+}
+
+
+def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
+    """The object that a ledger states."""
+    return {"among": noise.kind, **asdict(noise)}
+
+
+def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
+    """Reads `counted_to_json`'s object. Raises `KeyError` or `TypeError` where it is none."""
+    facts = dict(stated)
+    return _KINDS[facts.pop("among")](**facts)
