@@ -37,7 +37,7 @@ from privfed.auditing.run_files import RunFiles, read_run_files
 from privfed.auditing.silo_audit import audit_silos
 from privfed.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.composed_guarantees import counted, headline, other_guarantee, planned_guarantee
-from privfed.plan.prior_spending import Priors, charged_under, planned_by
+from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.kept_heads import charges_since, check_heads
 from privfed.store.run_directory import RunDirectory, path_of
 
@@ -128,7 +128,7 @@ def _accounted(
         problems=tuple(problems),
         examples=examples,
         other=_other(ledger, before, charges),
-        planned=planned_guarantee(ledger, accountant, planned_by(terms)),
+        planned=planned_guarantee(directory.config.read(), ledger, accountant),
         canaries=canaries,
         budgets=ledger.budgets,
         ledger_head=ledger.head().hex(),

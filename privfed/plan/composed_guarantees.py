@@ -14,9 +14,10 @@ from accounting.errors import Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Guarantee, guarantee, spent, unbounded
 from accounting.ledger import Ledger
+from privfed.config.config import Config
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
-from privfed.plan.prior_spending import Prior, Priors, if_stopped, total
+from privfed.plan.prior_spending import Prior, Priors, if_stopped, planned_by, total
 from privfed.privacy.shared_noise import PARTY_WORDS
 
 
@@ -50,8 +51,8 @@ def headline(ledger: Ledger, accountant: str) -> Guarantee:
     return replace(bound, against=terms.get("against") or "", uncovered=before.uncovered)
 
 
-def planned_guarantee(ledger: Ledger, accountant: str, planned: Spending) -> Guarantee | None:
-    """The guarantee of all `planned` rounds of a ledger's run, and all that earlier runs planned.
+def planned_guarantee(config: Config, ledger: Ledger, accountant: str) -> Guarantee | None:
+    """The guarantee of all planned rounds of a ledger's run, and of all that earlier runs planned.
 
     A run that ends before its last round by what was released, or by hand, states the epsilon of
     the rounds that were done. That is an odometer, of which (epsilon, delta)-privacy is not known
@@ -61,11 +62,11 @@ def planned_guarantee(ledger: Ledger, accountant: str, planned: Spending) -> Gua
     Returns:
       None where all planned rounds were done, of earlier runs too.
     """
-    ahead = None if _at_budget(ledger, accountant) else if_stopped(ledger, planned)
+    ahead = None if _at_budget(ledger, accountant) else if_stopped(config, ledger)
     before = Priors.stated(ledger.terms)
     if ahead is None and not any(prior.planned for prior in before.runs):
         return None
-    rounds = ledger.run_spending if ahead is None else planned
+    rounds = ledger.run_spending if ahead is None else planned_by(config, ledger)
     bound = guarantee(total([before.planned, rounds]), ledger.terms["delta"], accountant)
     if ahead is not None and ledger.budget is not None:
         bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))

@@ -21,6 +21,7 @@ from typing import Any
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
 from accounting.ledger import Ledger
+from privfed.config.config import Config
 from privfed.plan.assumed import UNSTATED, Assumed
 from privfed.plan.assumptions import Incomposable, charged_against
 from privfed.privacy.shared_noise import OTHER_PARTY
@@ -102,8 +103,8 @@ class Prior:
         )
 
     @classmethod
-    def of(cls, path: str, ledger: Ledger) -> Prior:
-        """The run at `path`, as its ledger stands."""
+    def of(cls, path: str, ledger: Ledger, config: Config | None = None) -> Prior:
+        """The run at `path`, as its ledger stands; `config` says how many rounds it planned."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -115,7 +116,7 @@ class Prior:
             apart(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
             assumed=Assumed.from_json(terms.get("assumes")),
-            planned=if_stopped(ledger, planned_by(terms)),
+            planned=if_stopped(config, ledger) if config else None,
         )
 
     @property
@@ -271,20 +272,30 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
     return Counter(of.get(charge.event, beside) for charge in ledger.charges[:charges])
 
 
-def planned_by(terms: Mapping[str, Any]) -> Spending:
-    """What the planned rounds of a ledger's run were to be charged; nothing where it is silent."""
-    return _counted(terms.get("planned", []))
+def planned_by(config: Config, ledger: Ledger) -> Spending:
+    """What all rounds that a run plans are charged, by the events of those that were charged.
+
+    Rounds of a kind of which none was charged yet (training, evaluation) count as the other kind.
+    """
+    evaluates, rounds = config.evaluation_rounds, config.run.rounds
+    events = {charge.round in evaluates: charge.event for charge in ledger.charges}
+    if not events:
+        return {}
+    evaluating = evaluates.among(rounds)
+    either = next(iter(events.values()))
+    return total(
+        [
+            {events.get(False, either): rounds - evaluating},
+            {events.get(True, either): evaluating} if evaluating else {},
+        ]
+    )
 
 
-def planned_to_json(planned: Spending) -> list[list[Any]]:
-    """What a ledger's terms state under "planned"."""
-    return _listed(planned)
-
-
-def if_stopped(ledger: Ledger, planned: Spending) -> Spending | None:
-    """What `planned` adds to other runs', where fewer rounds were charged; None else."""
-    stopped = ledger.chosen is None and len(ledger.charges) < sum(planned.values())
-    return apart(planned) if stopped else None
+def if_stopped(config: Config, ledger: Ledger) -> Spending | None:
+    """What the planned rounds add to other runs', where fewer were charged; None else."""
+    if ledger.chosen is not None or len(ledger.charges) >= config.run.rounds:
+        return None
+    return apart(planned_by(config, ledger)) or None
 
 
 def total(spendings: Iterable[Spending]) -> Spending:

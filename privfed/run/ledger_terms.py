@@ -17,7 +17,7 @@ from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
 from privfed.plan.plan import Plan
-from privfed.plan.prior_spending import Priors, planned_to_json
+from privfed.plan.prior_spending import Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.run.setup import Setup
@@ -87,7 +87,6 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         **_against(setup),
         **_sites(setup),
         "assumes": plan.assumed.to_json(),
-        "planned": planned_to_json(plan.spending(config.run.rounds)),
         "population": population_identity(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),

@@ -216,6 +216,40 @@ def test_a_candidate_that_fails_is_the_worst_and_never_tried_again(tmp_path, mon
     assert ran == ["000001", "000002", "000003"]
 
 
+def fail_and_fill(monkeypatch, tried):
+    """The first candidate fails, and at the second the disk is full, once."""
+    real = cell_job.train
+
+    def train(config, path):
+        name = path.parent.name
+        tried.append(name)
+        if name == "000001":
+            raise ValueError("a bug of this candidate")
+        if name == "000002" and tried.count(name) == 1:
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(config, path)
+
+    monkeypatch.setattr(cell_job, "train", train)
+
+
+def test_a_candidate_that_failed_is_not_tried_again_when_the_tuning_goes_on(tmp_path, monkeypatch):
+    number(monkeypatch, 3)
+    path, tried = write(tmp_path, TUNED, BUDGET), []
+    fail_and_fill(monkeypatch, tried)
+    with pytest.raises(Refused, match="cut off"):
+        tuned(path)
+    tuned(path)
+    assert Counter(tried) == {"000001": 1, "000002": 2, "000003": 1}
+
+
+def test_trying_a_failed_candidate_again_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "FAILED", "no status")
+    with pytest.raises(AssertionError):
+        test_a_candidate_that_failed_is_not_tried_again_when_the_tuning_goes_on(
+            tmp_path, monkeypatch
+        )
+
+
 def test_where_all_fail_nothing_leaves_and_the_charge_stays(tmp_path, monkeypatch):
     number(monkeypatch, 2)
     path = write(tmp_path, TUNED, BUDGET)

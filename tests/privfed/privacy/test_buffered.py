@@ -70,13 +70,30 @@ def noise_is_what_the_ledger_says(tmp_path):
     assert event.over(40).noise_multiplier == pytest.approx(1.3 * norm / moved)
 
 
+def noise_has_the_charged_scale(tmp_path):
+    """Number for number: C times what is released of nothing is z clip |c| times known normals."""
+    rounds = rounds_of(tmp_path, lr=0.0)
+    noise = rounds.released(12).astype(np.float64) * 4
+    event = rounds.world.ledger.charges[0].event.release
+    normal = np.stack(
+        [rounds.world.streams.at("matrix", t).normal(noise.shape[1]) for t in range(1, 13)]
+    )
+    norm = np.linalg.norm(SOLVED.column(4000))  # the tail is below rounding
+    scale = event.of.noise_multiplier * 0.3 * norm
+    np.testing.assert_allclose(
+        matrix(SOLVED.column(12)) @ noise, scale * normal, rtol=1e-4, atol=1e-4 * scale
+    )
+
+
 def rows_are_clipped(tmp_path):
     rows = torch.full((3, 4), 7.0)
     bounded = buffered().bound(rows, None, Keys(None), {})
     assert (torch.linalg.vector_norm(bounded.rows, dim=1) <= bounded.bound).all()
 
 
-@pytest.mark.parametrize("check", [noise_is_what_the_ledger_says, rows_are_clipped])
+@pytest.mark.parametrize(
+    "check", [noise_is_what_the_ledger_says, noise_has_the_charged_scale, rows_are_clipped]
+)
 def test_it_does_what_its_event_says(check, tmp_path):
     check(tmp_path)
 
@@ -84,6 +101,11 @@ def test_it_does_what_its_event_says(check, tmp_path):
 def halved(monkeypatch):
     real = Buffered.deviation
     monkeypatch.setattr(Buffered, "deviation", lambda self: 0.5 * real(self))
+
+
+def three_percent_low(monkeypatch):
+    real = Buffered.deviation
+    monkeypatch.setattr(Buffered, "deviation", lambda self: 0.97 * real(self))
 
 
 def norm_forgotten(monkeypatch):
@@ -112,6 +134,8 @@ def counted_as_disjoint(monkeypatch):
     "fault, check",
     [
         (halved, noise_is_what_the_ledger_says),
+        (three_percent_low, noise_has_the_charged_scale),
+        (norm_forgotten, noise_has_the_charged_scale),
         (norm_forgotten, noise_is_what_the_ledger_says),
         (forgetful, noise_is_what_the_ledger_says),
         (counted_as_disjoint, noise_is_what_the_ledger_says),

@@ -9,7 +9,7 @@ from distributed_noise import fits, gaussian_cdf, skellam_cdf
 from scipy import stats
 
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
-from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
+from privfed.privacy.noise.shares import WASTE, DiscreteGaussianShare, Layers, SkellamShare
 from privfed.privacy.noise.table_sampler import (
     DistributionTable,
     discrete_gaussian_table,
@@ -124,3 +124,57 @@ def test_exact_draws_refuse_what_they_have_no_proof_for():
             discrete_gaussian(Keys(None), variance, 3)
     with pytest.raises(ValueError, match="coarser grid"):
         skellam_table(5001.0**2)
+
+
+def kept(layers, clients, gone):
+    """The variance that survivors without the colluders keep at least, over what is asked for."""
+    survivors = range(gone, clients)
+    base = layers.base(clients).variance
+    each = [0.0, *(layers.layer(clients, i + 1).variance for i in range(layers.count(clients)))]
+    own = [
+        base + sum(each[: kept + 1]) for kept in layers.keeping(clients, gone, survivors).values()
+    ]
+    return sum(sorted(own)[: len(own) - layers.colluders]) / layers.variance
+
+
+LAYERS = [Layers(100.0, 0.3), Layers(100.0, 0.3, waste=WASTE), Layers(100.0, 0.4, 2, WASTE)]
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("clients", [5, 12, 40])
+def test_layers_leave_the_whole_variance_whoever_is_gone(layers, clients):
+    """Never less, and with a waste of 0 and no colluders exactly as much."""
+    for gone in range(layers.most_gone(clients) + 1):
+        left = kept(layers, clients, gone)
+        assert left >= 1 - 1e-12
+        if not layers.waste:
+            assert left == pytest.approx(1.0, rel=1e-12)
+        one = layers.remaining(clients, layers.staying(clients, gone)).variance
+        parts = layers.base(clients).variance + sum(
+            layers.layer(clients, i + 1).variance for i in range(layers.staying(clients, gone))
+        )
+        assert parts == pytest.approx(one, rel=1e-12)
+
+
+def base_three_percent_low(monkeypatch):
+    real = Layers.base
+    monkeypatch.setattr(Layers, "base", lambda self, n: SkellamShare(0.97 * real(self, n).variance))
+
+
+def one_more_comes_off(monkeypatch):
+    real = Layers.fewer
+    monkeypatch.setattr(
+        Layers, "fewer", lambda self, n, gone: real(self, n, gone) + (0 < gone < n - 1)
+    )
+
+
+def a_layer_short(monkeypatch):
+    real = Layers.staying
+    monkeypatch.setattr(Layers, "staying", lambda self, n, gone: max(real(self, n, gone) - 1, 0))
+
+
+@pytest.mark.parametrize("fault", [base_three_percent_low, one_more_comes_off, a_layer_short])
+def test_layers_that_leave_less_are_noticed(fault, monkeypatch):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_layers_leave_the_whole_variance_whoever_is_gone(LAYERS[0], 12)

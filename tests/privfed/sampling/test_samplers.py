@@ -2,11 +2,13 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 from small import same_run, small, trained
+from words import assert_rate
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.noises import Gaussian
@@ -21,7 +23,7 @@ from privfed.run.resume import resume
 from privfed.sampling.availability import Always, Daily, Groups
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Full, Poisson
-from privfed.streams import Streams
+from privfed.streams import Streams, coins
 
 STREAMS = Streams(3, simulated=True)
 SIZES = np.ones(40, dtype=np.int64)
@@ -295,3 +297,49 @@ def test_sites_draw_their_own_clients_whoever_is_elsewhere():
             people = People(np.ones(3, np.int64), here, np.full(3, site))
             apart += here[sampler.sample(round, 6, people, streams).clients].tolist()
         assert sorted(drawn.tolist()) == sorted(apart)
+
+
+def entering(present, at_sites):
+    """The rate at which clients enter, of as many `present`, where eight are declared."""
+    people = People.of(np.ones(present, np.int64))
+    if at_sites:
+        people = replace(people, sites=np.arange(present) % 2)
+
+    def entered():
+        drawn = Poisson(size=2).sample(1, 8, people, Streams(3, key=bytes(32))).clients
+        return np.isin(np.arange(present), drawn)
+
+    return entered
+
+
+@pytest.mark.parametrize("at_sites", [False, True])
+@pytest.mark.parametrize("present", [3, 8, 11])
+def test_clients_enter_at_the_declared_rate_whoever_is_present(present, at_sites):
+    """To the last of 2^64 words: 2 of 8 declared, whether fewer or more of them are there."""
+    assert_rate(entering(present, at_sites), 0.25)
+
+
+def rate_of_the_present(monkeypatch):
+    real = Poisson.sample
+    monkeypatch.setattr(
+        Poisson,
+        "sample",
+        lambda self, number, clients, people, streams: real(
+            self, number, len(people), people, streams
+        ),
+    )
+
+
+def five_percent_too_often(monkeypatch):
+    monkeypatch.setattr("privfed.sampling.samplers.coins", lambda w, q: coins(w, 1.05 * q))
+    monkeypatch.setattr(
+        "privfed.streams.Keys.bernoulli", lambda keys, q, n: coins(keys.bits(n), 1.05 * q)
+    )
+
+
+@pytest.mark.parametrize("fault", [rate_of_the_present, five_percent_too_often])
+@pytest.mark.parametrize("at_sites", [False, True])
+def test_another_rate_is_noticed(fault, at_sites, monkeypatch):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        assert_rate(entering(3, at_sites), 0.25)
