@@ -36,7 +36,12 @@ from privfed.auditing.opacus_check import CROSS_CHECKS, opacus_epsilon
 from privfed.auditing.run_files import RunFiles, read_run_files
 from privfed.auditing.silo_audit import audit_silos
 from privfed.errors import MISPLACED, Broken, Refused, public_text
-from privfed.plan.composed_guarantees import counted, headline, other_guarantee, planned_guarantee
+from privfed.plan.composed_guarantees import (
+    counted_priors,
+    ledger_guarantee,
+    other_guarantee,
+    planned_guarantee,
+)
 from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.kept_heads import charges_since, check_heads
 from privfed.store.run_directory import RunDirectory, path_of
@@ -103,8 +108,8 @@ def _accounted(
     Raises `AccountingError`, `Broken`, or what reading terms of another form raises.
     """
     terms, charges = ledger.terms, len(ledger.charges)
-    before, _ = counted(terms)
-    bound = headline(ledger, accountant)
+    before, _ = counted_priors(terms)
+    bound = ledger_guarantee(ledger, accountant)
     problems = [
         *lower_claims(files, ledger),
         *uncounted_charges(terms),

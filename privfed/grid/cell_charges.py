@@ -70,7 +70,7 @@ class CellCharges:
 
     def meaning(self, term: str) -> Any:
         """What the ledger states under `term`, in its first line or under "assumes"."""
-        stated = {**self.terms, **Assumed.stated(self.terms).to_json()}.get(term)
+        stated = Assumed.stated(self.terms).to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:

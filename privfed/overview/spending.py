@@ -62,8 +62,8 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
     from privfed.plan import composed_guarantees, prior_spending
 
     terms = ledger.terms
-    before, _ = composed_guarantees.counted(terms)
-    bounds = [composed_guarantees.headline(ledger, terms["accountant"])]
+    before, _ = composed_guarantees.counted_priors(terms)
+    bounds = [composed_guarantees.ledger_guarantee(ledger, terms["accountant"])]
     if silos := terms.get("examples"):
         charged = prior_spending.charged_under(ledger, "examples")
         bounds.append(

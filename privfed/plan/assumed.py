@@ -51,7 +51,8 @@ class Assumed:
       colluders: clients or sites that may work with the server: a fraction of a cohort where
         clients add noise in secure sums, else a number. None: any number, as no noise of others
         counts.
-      byzantine: Byzantine clients of a cohort. None: any number.
+      byzantine: Byzantine clients of a cohort, beyond `colluders`. None: any number of clients at
+        honest sites, and of those that share noise in pairs none beyond the colluders.
       byzantine_share: the same as a fraction of the expected cohort.
       sites_per_client: at how many sites one client has rows, at most. None: no sites are declared,
         and a client is all rows of one person.
@@ -110,8 +111,8 @@ class Assumed:
             return assumed
         noise = tuple(_counted_noise(config, each) for each in limits)
         assumed = replace(assumed, colluders=_colluders(config), noise=noise)
-        if config.by_sites:  # a Byzantine client of an honest site adds no noise, and removes none
-            return assumed
+        if config.by_sites or config.colluding is not None:
+            return assumed  # Byzantine sites, and clients that share noise in pairs, are colluders
         share = config.hostile / max(config.sampler.size, 1)
         return replace(assumed, byzantine=config.hostile, byzantine_share=share)
 
@@ -190,8 +191,8 @@ def _trusted(config: Config) -> tuple[str, ...]:
 def _colluders(config: Config) -> float:
     """How many parties may work with the server."""
     protocol = config.row_hiding
-    if config.joint_noise is not None:
-        return config.joint_noise.colluders
+    if config.colluding is not None:
+        return config.colluding
     assert protocol is not None
     if config.by_sites:
         return protocol.colluding_sites(config.data.sites)

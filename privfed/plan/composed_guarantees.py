@@ -1,7 +1,7 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
-Against the party of the budget (`headline`), against the other party of noise that clients share,
-for examples of silos, and of all rounds that were planned.
+They are against the party of the budget (`ledger_guarantee`), against the other party of noise that
+clients share, for examples of silos, and of all rounds that were planned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from privfed.plan.prior_spending import Prior, Priors, if_stopped, planned_by, t
 from privfed.privacy.shared_noise import PARTY_WORDS
 
 
-def counted(terms: Mapping[str, Any]) -> tuple[Priors, str]:
+def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
     """The runs that a ledger with these `terms` counts as earlier, and why none of them is bounded.
 
     The reason is empty where each was charged under the ledger's own assumptions, as every run is
@@ -39,12 +39,12 @@ def counted(terms: Mapping[str, Any]) -> tuple[Priors, str]:
     return replace(before, runs=tuple(runs)), why
 
 
-def headline(ledger: Ledger, accountant: str) -> Guarantee:
+def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
     """The guarantee of a ledger's run and of all that it counts as earlier; infinite where these
     were not charged under its own assumptions.
     """
     terms = ledger.terms
-    before, why = counted(terms)
+    before, why = counted_priors(terms)
     bound = spent(ledger, terms["delta"], accountant)
     if why:
         bound = unbounded(ledger.spending, bound.delta, why)

@@ -74,6 +74,8 @@ class NoiseOfSites:
 class NoiseOfPairs:
     """Noise of `size` clients, most of which each pair of them shares.
 
+    Byzantine clients are counted as colluders.
+
     Attributes:
       size: the number of clients, all of whom take part.
       pair_noise: standard deviation that a pair shares over a client's own.
@@ -86,7 +88,7 @@ class NoiseOfPairs:
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Precision of one row's noise, as if it were independent, over that of its own noise."""
-        honest = self.size - math.ceil(colluders) - byzantine
+        honest = self.size - math.ceil(colluders)
         return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 
 

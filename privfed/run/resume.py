@@ -15,7 +15,7 @@ from privfed.config.config import Config
 from privfed.config.passed_code import refuse_other_code
 from privfed.data.source import KeptByUser
 from privfed.errors import Broken, Refused
-from privfed.plan.composed_guarantees import counted
+from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.plan import Plan
 from privfed.ranks import ALONE, Ranks
 from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
@@ -73,7 +73,7 @@ def reassemble(
     if stored is not None and stored.opened:
         if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
             directory.refuse_if_counted()
-        before, why = counted(stored.terms)
+        before, why = counted_priors(stored.terms)
         if why:
             raise Refused(f"{directory.path} cannot go on: {why}; start a new run")
         refuse_grown(before)

@@ -705,6 +705,8 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/released_function.py",
     "config/overrides.py",
     "config/reading.py",
+    "auditing/prior_runs.py",
+    "deploy/site/site_check.py",
     "grid/tables.py",
     "leakage/views.py",
     "local/per_example.py",

@@ -28,7 +28,7 @@ from privfed.grid.joint_guarantee import joints
 from privfed.plan import assumptions
 from privfed.plan.assumed import ASSUMED, OWN_SITE, SERVER, Assumed
 from privfed.plan.assumptions import ASSUMPTIONS, COMPARED, Incomposable, charged_against
-from privfed.plan.composed_guarantees import counted
+from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.counted_noise import NoiseOfClients, NoiseOfPairs, NoiseOfSites
 from privfed.privacy.noise.pairwise import part_alone
@@ -284,10 +284,10 @@ def test_a_ledger_that_does_not_state_its_assumptions_bounds_nothing_against_tha
     with pytest.raises(Incomposable, match="epsilon is infinite"):
         silent.under(prior.assumed)
     terms = {"against": "server", "assumes": prior.assumed.to_json()}
-    before, why = counted({**terms, "prior": [silent.to_json()]})
+    before, why = counted_priors({**terms, "prior": [silent.to_json()]})
     assert "does not state" in why
     assert before.runs[0].other is None
-    assert counted({**terms, "prior": [prior.to_json()]}) == (
+    assert counted_priors({**terms, "prior": [prior.to_json()]}) == (
         Priors((prior,), lineage=before.lineage),
         "",
     )
@@ -371,8 +371,8 @@ def test_noise_of_sites_and_of_pairs_by_hand():
     assert sites.part("others", 3, 0) == 1.0
     pairs = NoiseOfPairs(10, 1.0)  # h = 9: 1/s^2 = 1/9 + (8/9)/10 of a client's own precision
     assert pairs.part("clients", 1, 0) == pytest.approx(1 / (1 / 9 + 8 / 90))
-    assert pairs.part("clients", 1, 2) == pytest.approx(1 / (1 / 7 + 6 / 56))
-    assert pairs.part("clients", 9, 1) == 0.0
+    assert pairs.part("clients", 3, 0) == pytest.approx(1 / (1 / 7 + 6 / 56))
+    assert pairs.part("clients", 10, 0) == 0.0
 
 
 CENTRAL = Assumed((SERVER, OWN_SITE), sites_per_client=1)
