@@ -13,6 +13,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
+from privfed.sampling.samplers import Full
 from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
@@ -76,6 +77,40 @@ def test_sized_by_a_minimum_survivors_make_up_what_is_charged_or_more(kind):
             assert spread == pytest.approx(charged)
     with pytest.raises(Aborted):
         summed(mechanism, [*[Leaves.BEFORE_MASKING] * 3, *[Leaves.NEVER] * 5], 1, minimum=6)
+
+
+def shares_make_up_what_is_charged(kind):
+    """As many shares as are counted have the variance (z C)^2 of the event, exactly, in steps."""
+    mechanism = kind(noise_multiplier=1.2, clip=0.5).resolved(SETTING)
+    charged = mechanism.event(Full().of(20).witness(1, 20), 1).release
+    share = mechanism.share()
+    variance = share.variance if kind is SkellamNoise else share.deviation**2
+    assert variance * SETTING.minimum == pytest.approx((1.2 * 0.5 / mechanism.grid().step) ** 2)
+    if kind is SkellamNoise:
+        assert charged.variance == pytest.approx(variance * SETTING.minimum * SETTING.honest)
+    else:
+        assert charged.deviation == share.deviation
+        assert charged.clients == math.floor(SETTING.minimum * SETTING.honest)
+
+
+def three_percent_low(monkeypatch, kind):
+    real = kind.share
+
+    def low(self):
+        share = real(self)
+        if kind is SkellamNoise:
+            return replace(share, variance=0.94 * share.variance)
+        return replace(share, deviation=0.97 * share.deviation)
+
+    monkeypatch.setattr(kind, "share", low)
+
+
+@pytest.mark.parametrize("kind", [SkellamNoise, DiscreteGaussianNoise])
+def test_shares_make_up_what_is_charged_and_less_is_noticed(kind, monkeypatch):
+    shares_make_up_what_is_charged(kind)
+    three_percent_low(monkeypatch, kind)
+    with pytest.raises(AssertionError):
+        shares_make_up_what_is_charged(kind)
 
 
 def test_too_many_missing_for_the_layers_abort():
