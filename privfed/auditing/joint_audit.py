@@ -44,8 +44,8 @@ class JointAudit:
     examples: Guarantee | None = None
     other: Guarantee | None = None
     assumed: Assumed | None = None
-    """The adversary that these hold against: the strongest of all runs'. It trusts whom any
-    trusts."""
+    """What the joint guarantees assume: the largest number of colluders and Byzantine clients of
+    any run, and every party that any run trusts."""
 
     def to_json(self) -> Mapping[str, Any]:
         """What `privfed audit A B --json` prints."""
@@ -94,7 +94,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
     directories = [RunDirectory.open(path) for path in paths_once.values()]
     _refuse_different_public_clients(directories)
     runs, earlier = _runs_and_earlier(directories)
-    assumed = reduce(or_, (Assumed.stated(run.terms) for run in audits))
+    assumed = reduce(or_, (Assumed.stated(run.terms) or Assumed() for run in audits))
     culprits = {str(run.path): run.excluded for run in audits}
     together = Priors(
         tuple(_charged(_toward(run, party), assumed, culprits.get(run.path, 0)) for run in runs)
@@ -144,7 +144,7 @@ def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
         if _population(other) != _population(first):
             raise _differ(first, other, "population")
     keys = ["unit", "relation", "delta"]
-    if len({run.terms.get("against") for run in audits}) > 1:
+    if any(run.terms.get("against") for run in audits):  # what is charged may have another
         keys.remove("relation")
     for key in keys:
         for other in audits[1:]:

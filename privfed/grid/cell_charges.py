@@ -70,7 +70,8 @@ class CellCharges:
 
     def meaning(self, term: str) -> Any:
         """What the ledger states under `term`, in its first line or under "assumes"."""
-        stated = Assumed.stated(self.terms).to_json().get(term, self.terms.get(term))
+        assumed = Assumed.stated(self.terms) or Assumed()
+        stated = assumed.to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:

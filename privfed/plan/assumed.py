@@ -1,8 +1,7 @@
-"""The adversary that an epsilon holds against: what a run assumes of other parties.
+"""The adversary model of a guarantee, as ledgers state it.
 
-It says whom an epsilon trusts, how many clients or sites collude with the server or are Byzantine,
-and at how many sites one client has rows. Ledgers state it, and runs that differ in it are composed
-by `privfed.plan.assumptions`.
+Trusted parties, conditions on the server, numbers of colluding and Byzantine clients or sites, and
+sites per client. Runs that differ in it are composed by `privfed.plan.assumptions`.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ OWN_SITE = "a client's own site"
 
 ASSUMED = {
     "trusts": "trusted parties",
+    "relies_on": "conditions on parties",
     "colluders": "colluders",
     "byzantine": "Byzantine clients",
+    "byzantine_share": "Byzantine fraction",
     "sites_per_client": "sites per client",
 }
 """What an epsilon assumes of others, by its key under "assumes" in a ledger."""
@@ -46,9 +47,9 @@ class Assumed:
     """The adversary that a run's epsilon holds against, as its ledger states it.
 
     Attributes:
-      trusts: parties that see less processed data than the adversary, or whose behaviour epsilon
-        relies on.
-      colluders: clients or sites that may work with the server: a fraction of a cohort where
+      trusts: parties that see less processed data than the adversary.
+      relies_on: how parties of the secure sums have to behave, beyond a bounded part of them.
+      colluders: clients or sites that may work with the server: a fraction of each cohort where
         clients add noise in secure sums, else a number. None: any number, as no noise of others
         counts.
       byzantine: Byzantine clients of a cohort, beyond `colluders`. None: any number of clients at
@@ -56,11 +57,12 @@ class Assumed:
       byzantine_share: the same as a fraction of the expected cohort.
       sites_per_client: at how many sites one client has rows, at most. None: no sites are declared,
         and a client is all rows of one person.
-      noise: among whom the counted noise is, in rounds that train and in those that evaluate; empty
-        where no noise of others counts.
+      noise: how the noise that the guarantee relies on is divided among parties, in rounds that
+        train and in those that evaluate; empty where no noise of others counts.
     """
 
     trusts: tuple[str, ...] = ()
+    relies_on: tuple[str, ...] = ()
     colluders: float | None = None
     byzantine: int | None = None
     byzantine_share: float = 0.0
@@ -71,6 +73,7 @@ class Assumed:
         """The object under "assumes" in a ledger's terms."""
         return {
             "trusts": list(self.trusts),
+            "relies_on": list(self.relies_on),
             "colluders": self.colluders,
             "byzantine": self.byzantine,
             "byzantine_share": self.byzantine_share,
@@ -87,29 +90,44 @@ class Assumed:
         if stated is None:
             return None
         noise = tuple(map(counted_from_json, stated["noise"]))
-        return cls(**{**stated, "trusts": tuple(stated["trusts"]), "noise": noise})
+        lists = {key: tuple(stated[key]) for key in ("trusts", "relies_on")}
+        return cls(**{**stated, **lists, "noise": noise})
 
     @classmethod
-    def stated(cls, terms: Mapping[str, Any]) -> Self:
-        """The assumptions that a ledger's terms state.
+    def stated(cls, terms: Mapping[str, Any]) -> Self | None:
+        """Reads the assumptions of a ledger's terms.
 
-        Those of a ledger that does not state them: a trusted server where epsilon is against
-        nobody in particular, else nobody, as any number of others may have been counted on.
+        Ledgers without "assumes" state the trusted server and the sites elsewhere, which is enough
+        where noise is not distributed. None: numbers of colluders are not stated, and matter.
         """
-        assumed = cls.from_json(terms.get("assumes"))
-        return assumed or cls(trusts=() if terms.get("against") else (SERVER,))
+        if "assumes" in terms:
+            return cls.from_json(terms["assumes"])
+        if terms.get("against"):
+            return None
+        sites = terms.get("sites") or {}
+        held = (OWN_SITE,) if sites else ()
+        by_sites = held if "parties" in sites else ()
+        trusts = by_sites if terms.get("trust") == "client" else (*held, SERVER)
+        return cls(trusts=trusts, sites_per_client=sites.get("per_client"))
 
     @classmethod
-    def of(cls, config: Config, limits: Iterable[Limits] = ()) -> Self:
-        """The assumptions of a run, whose sums keep to `limits` (one for each kind of round)."""
+    def of(cls, config: Config, sums: Iterable[tuple[Limits, float]] = ()) -> Self:
+        """The assumptions of a run.
+
+        Args:
+          config: the run.
+          sums: for each kind of round the limits of its sums, and the probability of aborts that
+            its event is charged for.
+        """
         data = config.data
         assumed = cls(
             trusts=_trusted(config),
+            relies_on=_relied_on(config),
             sites_per_client=data.sites_per_client if data.sites else None,
         )
         if not config.against:
             return assumed
-        noise = tuple(_counted_noise(config, each) for each in limits)
+        noise = tuple(_counted_noise(config, *each) for each in sums)
         assumed = replace(assumed, colluders=_colluders(config), noise=noise)
         if config.by_sites or config.colluding is not None:
             return assumed  # Byzantine sites, and clients that share noise in pairs, are colluders
@@ -119,10 +137,13 @@ class Assumed:
     def __str__(self) -> str:
         sites = self.sites_per_client
         parts = [f"trusts {' and '.join(self.trusts) or 'nobody'}"]
+        parts += [f"relies on {each}" for each in self.relies_on]
         if self.colluders is not None:
-            parts.append(f"colluders at most {self.colluders:g}")
+            of_cohorts = f"{100 * self.colluders:.4g} % of each cohort"
+            number = f"{self.colluders:g}" if self.byzantine is None else of_cohorts
+            parts.append(f"at most {number} collude")
         if self.byzantine is not None:
-            parts.append(f"Byzantine clients at most {self.byzantine}")
+            parts.append(f"at most {self.byzantine} Byzantine clients")
         if sites is not None:
             parts.append(f"each client at {sites} site{'s' if sites > 1 else ''} at most")
         return "; ".join(parts)
@@ -132,7 +153,7 @@ class Assumed:
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
     def with_proved(self, culprits: int) -> Self:
-        """The same with at least so many Byzantine parties as were proved to be."""
+        """Raises the number of Byzantine parties to at least `culprits`."""
         if self.byzantine is not None:
             return replace(self, byzantine=max(self.byzantine, culprits))
         return replace(self, colluders=max(self.colluders or 0, culprits))
@@ -157,12 +178,12 @@ class Assumed:
         )
 
     def __or__(self, other: Assumed) -> Assumed:
-        """The assumptions of an epsilon over both runs: the stronger adversary of the two.
-
-        It trusts whom either run trusts.
+        """The assumptions of a guarantee over both runs: the larger number of colluders, Byzantine
+        clients and sites per client of the two, and every party that either trusts or relies on.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
+            tuple(sorted({*self.relies_on, *other.relies_on})),
             most(self.colluders, other.colluders),
             most(self.byzantine, other.byzantine),
             max(self.byzantine_share, other.byzantine_share),
@@ -177,15 +198,16 @@ def most(*numbers: Any) -> Any:
 
 def _trusted(config: Config) -> tuple[str, ...]:
     """The parties that a run's epsilon trusts, in the field's words, sorted."""
-    trust, protocol = config.mechanism.trust, config.row_hiding
-    sites = {OWN_SITE} if config.by_sites else set()
-    if trust == "server":  # and a site that holds a client's data
-        return (
-            (OWN_SITE, config.protocol.opener) if config.data.sites else (config.protocol.opener,)
-        )
-    if trust == "sum" and protocol is not None:
-        return tuple(sorted({*sites, *protocol.relies_on}))
-    return tuple(sites)
+    if config.mechanism.trust != "server":
+        return (OWN_SITE,) if config.by_sites else ()
+    opener = config.protocol.opener  # and a site that holds a client's data
+    return (OWN_SITE, opener) if config.data.sites else (opener,)
+
+
+def _relied_on(config: Config) -> tuple[str, ...]:
+    """How parties of the secure sums have to behave, where clients or sites add the noise."""
+    protocol = config.row_hiding
+    return protocol.relies_on if protocol and config.mechanism.trust == "sum" else ()
 
 
 def _colluders(config: Config) -> float:
@@ -199,8 +221,8 @@ def _colluders(config: Config) -> float:
     return protocol.may_collude
 
 
-def _counted_noise(config: Config, limits: Limits) -> CountedNoise:
-    """Among whom the counted noise of sums within `limits` is."""
+def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNoise:
+    """Describes how the counted noise is divided among the parties of sums within `limits`."""
     protocol, size = config.row_hiding, config.sampler.size
     if config.joint_noise is not None:
         return NoiseOfPairs(size, config.joint_noise.pair_noise)
@@ -208,7 +230,12 @@ def _counted_noise(config: Config, limits: Limits) -> CountedNoise:
     withstood = protocol.withstood(limits)
     if limits.sites:
         return NoiseOfSites(limits.sites, limits.minimum, withstood)
-    known = protocol.known_per_colluder(limits)
     return NoiseOfClients(
-        size, protocol.sharing(limits), protocol.colluding(limits), known, withstood
+        size,
+        protocol.sharing(limits),
+        protocol.may_collude,
+        protocol.colluding(limits),
+        protocol.known_per_colluder(limits),
+        withstood,
+        aborts,
     )

@@ -1,4 +1,4 @@
-"""How runs are composed whose epsilons assume different things.
+"""Composition of runs whose epsilons assume different adversaries.
 
 A run that counts an earlier one makes its own promise over both, so the earlier run is charged for
 what it releases to the later run's adversary (`privfed.plan.assumed`) where that can be computed,
@@ -49,11 +49,19 @@ def charged_against(
 def _trusted_as_well(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Refuses an earlier run that trusts a party which the later run does not trust."""
+    """Refuses an earlier run that trusts, or relies on, a party which the later run does not."""
     if more := sorted({*assumed.trusts} - {*now.trusts}):
+        mend = "privacy.mechanism and secure.protocol"
+        if more == [OWN_SITE] and now.sites_per_client is None:
+            mend = "data.sites"
         raise Incomposable(
-            f"it trusts {' and '.join(more)}, and this run does not; use a mechanism, protocol and "
-            "secure.threat whose epsilon says so"
+            f"it trusts {' and '.join(more)}, but this run does not; set {mend} as there, or leave "
+            "it out"
+        )
+    if more := sorted({*assumed.relies_on} - {*now.relies_on}):
+        raise Incomposable(
+            f"it relies on {' and on '.join(more)}, but this run does not; set secure.threat and "
+            "secure.protocol as there, or leave it out"
         )
     return spending
 
@@ -67,9 +75,11 @@ def _against_as_many(
     ratio = min(_ratio(noise, against, assumed, now) for noise in assumed.noise)
     if ratio == 1.0:
         return spending
+    aborts = min(noise.aborts for noise in assumed.noise)
     charged: Counter[Event] = Counter()
     for event, count in spending.items():
-        charged[_with_less_noise(event, ratio, unamplified=against == "readers")] += count
+        less = _with_less_noise(event, ratio, aborts if against == "readers" else None)
+        charged[less] += count
     return charged
 
 
@@ -84,22 +94,24 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
         return 1.0
     if against not in ("readers", "others") and more > noise.withstood:
         raise Incomposable(
-            f"its secure sums hide rows while at most {noise.withstood:g} collude "
-            f"(secure.colluders), and this run's epsilon is against {more:g}; lower that here"
+            f"secure.colluders is {more:.4g} here, but its secure sums hide rows only while at "
+            f"most {noise.withstood:.4g} collude; lower it"
         )
     part = noise.part(against, more, byzantine)
     if part <= 0:
         raise Incomposable(
-            f"with {more:g} colluding (secure.colluders, privacy.colluders) and {byzantine} "
-            "Byzantine clients (aggregation.byzantine), as this run assumes, none of its noise "
-            "counts; lower them here"
+            f"secure.colluders (privacy.colluders) is {more:.4g} here and there may be {byzantine} "
+            "Byzantine clients (aggregation.byzantine), but then no honest noise remains in its "
+            "smallest sums; lower either"
         )
     return part / noise.part(against, *before)
 
 
-def _with_less_noise(event: Event, ratio: float, unamplified: bool) -> Event:
-    """The event with `ratio` of its noise's variance; with Byzantine clients readers know the
-    number of survivors by it, so that sampling amplifies nothing against them.
+def _with_less_noise(event: Event, ratio: float, aborts: float | None) -> Event:
+    """The event with `ratio` of its noise's variance.
+
+    Against readers, where `aborts` is the slack of visible aborts, sampling amplifies nothing with
+    Byzantine clients, as the noise reveals the number of survivors; then aborts cost nothing.
     """
     match event.release:
         case Unprotected():
@@ -107,8 +119,9 @@ def _with_less_noise(event: Event, ratio: float, unamplified: bool) -> Event:
         case Gaussian() | Skellam() | DiscreteGaussians() as noise:
             return replace(event, release=_less(noise, ratio))
         case PoissonSampled(of=of) as drawn if not isinstance(of, Unprotected):
-            if unamplified:
-                return replace(event, release=_less(of, ratio), relation=ZERO_OUT)
+            if aborts is not None:
+                slack = max(0.0, event.slack - aborts)
+                return replace(event, release=_less(of, ratio), relation=ZERO_OUT, slack=slack)
             return replace(event, release=replace(drawn, of=_less(of, ratio)))
     raise Incomposable(
         f"its rounds ({event.release.kind}) were charged for fewer colluding or Byzantine parties "
@@ -232,7 +245,7 @@ ASSUMPTIONS = (
     Assumption(
         "trusted parties",
         "privacy.mechanism, secure.protocol, secure.threat, secure.parties",
-        "refused where the earlier run trusts a party that the later run does not trust",
+        "refused where the earlier run trusts, or relies on, a party that the later run does not",
         _trusted_as_well,
     ),
     Assumption(
@@ -240,7 +253,8 @@ ASSUMPTIONS = (
         "secure.colluders, privacy.colluders, aggregation.byzantine, attack.fraction; parties "
         "proved to be Byzantine",
         "the earlier run is charged for the larger numbers of both where its noise and its "
-        "protocol allow that to be computed, else refused",
+        "protocol allow that to be computed, else refused; secure.colluders is a fraction of each "
+        "cohort, whatever its size",
         _against_as_many,
     ),
     Assumption(
@@ -263,7 +277,7 @@ ASSUMPTIONS = (
         "not covered",
     ),
     Assumption(
-        "charges since",
+        "later charges of a counted run",
         "the head of the counted ledger",
         "refused where a counted run was charged more since",
     ),
@@ -276,8 +290,7 @@ ASSUMPTIONS = (
     Assumption(
         "sites",
         "data.sites",
-        "may differ: who adds the noise is a fact of each run; colluding sites are counted in "
-        "whole sites over both",
+        "may differ: each run is charged for the larger number of colluding sites",
     ),
     Assumption(
         "declared population size, sampling",

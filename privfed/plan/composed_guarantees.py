@@ -27,7 +27,8 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
     The reason is empty where each was charged under the ledger's own assumptions, as every run is
     that privfed counts. Where the charge against the other party was not, none is stated.
     """
-    before, now, why, runs = Priors.stated(terms), Assumed.stated(terms), "", []
+    before, now = Priors.stated(terms), Assumed.stated(terms) or Assumed()
+    why, runs = "", []
     for prior in before.runs:
         try:
             charged = prior.under(now)
@@ -56,31 +57,23 @@ def planned_guarantee(config: Config, ledger: Ledger, accountant: str) -> Guaran
 
     A run that ends before its last round by what was released, or by hand, states the epsilon of
     the rounds that were done. That is an odometer, of which (epsilon, delta)-privacy is not known
-    to hold; it does for the planned rounds, which were fixed before. Where the budget holds for
-    less, epsilon is the budget: no round is charged that would exceed it.
+    to hold; it does for the planned rounds, which were fixed before. Where the budget is less, and
+    all rounds before it were fixed, too, epsilon is the budget: no round is charged beyond it.
 
     Returns:
-      None where all planned rounds were done, of earlier runs too.
+      None where all planned rounds were done, of earlier runs too, and where nothing is promised.
     """
-    ahead = None if _at_budget(ledger, accountant) else if_stopped(config, ledger)
-    before = Priors.stated(ledger.terms)
-    if ahead is None and not any(prior.planned for prior in before.runs):
+    ahead = if_stopped(config, ledger)
+    before, why = counted_priors(ledger.terms)
+    stopped = any(prior.planned for prior in before.runs)
+    if why or (ahead is None and not stopped):
         return None
     rounds = ledger.run_spending if ahead is None else planned_by(config, ledger)
     bound = guarantee(total([before.planned, rounds]), ledger.terms["delta"], accountant)
-    if ahead is not None and ledger.budget is not None:
+    if ledger.budget is not None and not stopped:
         bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))
-    return replace(bound, against=ledger.terms.get("against") or "")
-
-
-def _at_budget(ledger: Ledger, accountant: str) -> bool:
-    """Whether one more round would exceed the budget: where a run ends then follows from public
-    constants alone.
-    """
-    if ledger.budget is None or not ledger.charges:
-        return False
-    one_more = total([ledger.spending, {ledger.charges[-1].event: 1}])
-    return guarantee(one_more, ledger.terms["delta"], accountant).epsilon > ledger.budget
+    against = ledger.terms.get("against") or ""
+    return replace(bound, against=against, uncovered=before.uncovered)
 
 
 def other_guarantee(

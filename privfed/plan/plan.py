@@ -161,8 +161,8 @@ class Plan:
     @property
     def assumed(self) -> Assumed:
         """The adversary that the guarantee holds against, as the ledger states it."""
-        limits = [each.cost.limits for each in (self, self.evaluation) if each is not None]
-        return Assumed.of(self.config, limits)
+        costs = [each.cost for each in (self, self.evaluation) if each is not None]
+        return Assumed.of(self.config, [(cost.limits, cost.telling_aborts) for cost in costs])
 
     @property
     def void(self) -> str | None:

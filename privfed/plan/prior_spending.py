@@ -20,9 +20,10 @@ from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
+from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.config.config import Config
-from privfed.plan.assumed import UNSTATED, Assumed
+from privfed.plan.assumed import SERVER, UNSTATED, Assumed
 from privfed.plan.assumptions import Incomposable, charged_against
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.lineage import FRESH, Lineage
@@ -115,7 +116,7 @@ class Prior:
             terms.get("against"),
             apart(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
-            assumed=Assumed.from_json(terms.get("assumes")),
+            assumed=Assumed.stated(terms),
             planned=if_stopped(config, ledger) if config else None,
         )
 
@@ -168,7 +169,7 @@ class Prior:
         """
         assumed = self.assumed
         if assumed is None:
-            if self.against or now.sites_per_client not in (None, 1) or not now.trusts:
+            if self.against or now.sites_per_client not in (None, 1) or SERVER not in now.trusts:
                 raise Incomposable(f"{UNSTATED}, so that its epsilon is infinite for this run")
             return self
         spending = charged_against(self.spending, self.against, assumed, now)
@@ -273,29 +274,39 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
 
 
 def planned_by(config: Config, ledger: Ledger) -> Spending:
-    """What all rounds that a run plans are charged, by the events of those that were charged.
+    """What a run is charged by the end of all its planned rounds, by what its ledger states.
 
-    Rounds of a kind of which none was charged yet (training, evaluation) count as the other kind.
+    Charges beyond these, as of evaluations that were asked for later, count as they are.
     """
-    evaluates, rounds = config.evaluation_rounds, config.run.rounds
-    events = {charge.round in evaluates: charge.event for charge in ledger.charges}
-    if not events:
-        return {}
-    evaluating = evaluates.among(rounds)
-    either = next(iter(events.values()))
-    return total(
-        [
-            {events.get(False, either): rounds - evaluating},
-            {events.get(True, either): evaluating} if evaluating else {},
-        ]
-    )
+    done = Counter(charge.event for charge in ledger.charges)
+    events = [Event.from_json(event) for event in ledger.terms.get("planned", [])]
+    if not events or ledger.chosen is not None:
+        return done
+    evaluating = config.evaluation_rounds.among(config.run.rounds)
+    planned = Counter({events[0]: config.run.rounds - evaluating})
+    if evaluating:
+        planned[events[-1]] += evaluating
+    return planned | done
 
 
 def if_stopped(config: Config, ledger: Ledger) -> Spending | None:
-    """What the planned rounds add to other runs', where fewer were charged; None else."""
-    if ledger.chosen is not None or len(ledger.charges) >= config.run.rounds:
-        return None
-    return apart(planned_by(config, ledger)) or None
+    """What its planned rounds add to other runs', where a run ended before the last of them.
+
+    None where it did not, or where it ended at its budget: that round follows from public
+    constants.
+    """
+    planned = planned_by(config, ledger)
+    done = sum(planned.values()) == len(ledger.charges)
+    return None if done or _at_budget(ledger) else apart(planned)
+
+
+def _at_budget(ledger: Ledger) -> bool:
+    """Whether one more round would exceed the budget."""
+    if ledger.budget is None or not ledger.charges:
+        return False
+    one_more = total([ledger.spending, {ledger.charges[-1].event: 1}])
+    bound = guarantee(one_more, ledger.terms["delta"], ledger.terms["accountant"])
+    return bound.epsilon > ledger.budget
 
 
 def total(spendings: Iterable[Spending]) -> Spending:

@@ -1,7 +1,7 @@
-"""The part of the noise that counts, as a function of who colludes and who is Byzantine.
+"""Lower bounds on the noise variance that honest parties add and keep to themselves.
 
 Noise that several parties add protects a client by the shares of honest parties only. A ledger
-states among whom the noise of a run is, so that a later run with more colluding or Byzantine
+states how the noise of a run is divided, so that a later run with more colluding or Byzantine
 parties can recompute what the earlier one guarantees against them.
 """
 
@@ -21,28 +21,36 @@ class NoiseOfClients:
 
     Attributes:
       size: expected cohort size, a public constant.
-      survivors: the counted noise is among at least so many clients, none with more than another.
-      known_at_least: upper bound on the part of it known to the run's own colluders.
+      survivors: minimum number of clients that share the counted noise; each adds at most
+        1 / survivors of its variance.
+      colluders: the fraction of a cohort that the run itself takes to collude.
+      known_at_least: upper bound on the part of the noise known to these.
       known: upper bound on the part known to colluders, per unit of `secure.colluders`.
       withstood: the largest `secure.colluders` with which the protocol as it ran hides rows.
+      aborts: the part of an event's slack that pays for visible aborts, at least.
     """
 
     size: int
     survivors: int
+    colluders: float
     known_at_least: float
     known: float
     withstood: float
+    aborts: float = 0.0
     kind: ClassVar[str] = "clients"
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Lower bound on the part of the noise's variance that counts against `against`.
 
         Byzantine clients add none; against the server colluders' shares are known, too. Readers
-        take no part in the sum, so that they know no share.
+        take no part in the sum, so that they know no share. With the run's own numbers it is what
+        the run was charged for.
         """
         added = 1.0 - byzantine / self.survivors
         if against == "readers":
             return added
+        if colluders <= self.colluders:
+            return added - self.known_at_least
         return added - max(self.known_at_least, self.known * colluders)
 
 
@@ -64,6 +72,7 @@ class NoiseOfSites:
     minimum: int
     withstood: float
     kind: ClassVar[str] = "sites"
+    aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Lower bound on the part of the noise's variance that counts against `against`."""
@@ -85,6 +94,7 @@ class NoiseOfPairs:
     pair_noise: float
     kind: ClassVar[str] = "pairs"
     withstood: ClassVar[float] = math.inf
+    aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Precision of one row's noise, as if it were independent, over that of its own noise."""

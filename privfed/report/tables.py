@@ -67,7 +67,7 @@ def planned_row(planned: Guarantee | None) -> dict[str, str]:
         "planned ε": (
             f"{ceiling(planned.epsilon)} at δ = {planned.delta:g}, for all rounds that were "
             "planned; report this one: a run that ended early states the ε of the rounds done, "
-            "which is an odometer and holds only approximately"
+            "which is an odometer: no (ε, δ) is proved for it"
         )
     }
 

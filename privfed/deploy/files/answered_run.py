@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from accounting.errors import LedgerBroken
-from accounting.events import Event, apart
+from accounting.events import Event, Spending, apart
 from privfed.deploy.files.receipt import Commits, Receipt
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.plan.assumed import Assumed
@@ -24,6 +24,17 @@ class AnsweredRun:
     last_round: int
     charged: int
     """How many rounds its clients were charged."""
+
+
+def charged_here(
+    spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
+) -> Counter[Event]:
+    """What `spending` of one run, `against` a party, is charged for the adversary of `now`.
+
+    Raises `Incomposable` where no bound is known.
+    """
+    prior = Prior("", "", "", apart(spending), against=against, assumed=assumed)
+    return Counter(prior.under(now).spending)
 
 
 @dataclass
@@ -59,11 +70,13 @@ class RunReceipts:
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
             charged[other if alone and other else event] += self.first.at_once or count
-        against = ("others" if alone else "sites") if self.first.alone else None
-        prior = Prior(
-            "", self.first.run, "", apart(charged), against=against, assumed=self.first.assumes
-        )
-        return Counter(prior.under(now).spending)
+        return charged_here(charged, self.first.assumes, self._party(alone), now)
+
+    def _party(self, alone: bool) -> str | None:
+        """The party that charges are against; None where all but this site are one."""
+        if self.first.alone is None:
+            return None
+        return "others" if alone else "sites"
 
     def refuse_replay(self, receipt: Receipt) -> None:
         """Raises `Declined` where `receipt` cannot follow the lines of its run."""

@@ -18,15 +18,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
 from accounting import chain, durable
 from accounting.errors import LedgerBroken, Unaccountable
-from accounting.events import Spending, apart
+from accounting.events import Spending
 from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded
-from privfed.deploy.files.answered_run import AnsweredRun, RunReceipts
+from privfed.deploy.files.answered_run import AnsweredRun, RunReceipts, charged_here
 from privfed.deploy.files.receipt import Commits, Receipt, read_line
 from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.policy import SpendingLimit
@@ -109,18 +109,35 @@ class Receipts:
     @property
     def assumed(self) -> Assumed:
         """The adversary that epsilon over all runs holds against: the strongest of theirs."""
-        each = (run.first.assumes for run in self._runs.values())
-        return reduce(or_, filter(None, each), Assumed())
+        return self._joint()
+
+    def _joint(self, now: Assumed | None = None) -> Assumed:
+        """The adversary of all runs, and of `now`. It trusts whom all of them trust."""
+        each = [*(run.first.assumes for run in self._runs.values()), now]
+        known = [assumed for assumed in each if assumed is not None]
+        joint = reduce(or_, known, Assumed())
+        trusted = reduce(and_, ({*assumed.trusts} for assumed in known)) if known else set()
+        return replace(joint, trusts=tuple(sorted(trusted)))
 
     def spending(self, alone: bool = False, now: Assumed | None = None) -> Spending:
         """What a client of this site was charged over all runs.
 
         It is against the server with colluding sites, or `alone`, trusting this site only. Every
-        run is charged for the strongest adversary of all of them, and of `now`. Raises
-        `Incomposable` where one of them promises nothing against it.
+        run is charged for the strongest adversary of all of them, and of `now` (a run that is asked
+        for). Raises `Incomposable` where one of them promises nothing against it.
         """
-        joint = self.assumed | now if now else self.assumed
+        joint = self._joint(now)
         return sum((run.spending(alone, joint) for run in self._runs.values()), Counter())
+
+    def following(
+        self, spending: Spending, assumed: Assumed | None, against: str | None
+    ) -> tuple[Spending, Spending]:
+        """What was charged, and the `spending` of a run that is asked for, both for the strongest
+        adversary of all of them. Raises `Incomposable`.
+        """
+        return self.spending(now=assumed), charged_here(
+            spending, assumed, against, self._joint(assumed)
+        )
 
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
         """What holds for this site's clients at `delta`: with colluders, and trusting nobody else.
@@ -154,12 +171,15 @@ class Receipts:
             limit, Gate(limit.epsilon, limit.delta, "tightest", max(1, rounds))
         )
         try:
-            total = Counter(self.spending(now=receipt.assumes))
+            before, following = self.following(
+                {receipt.event: receipt.at_once or 1},
+                receipt.assumes,
+                "sites" if receipt.alone else None,
+            )
+            total = Counter(before) + Counter(following)
             if not receipt.at_once:
-                once = apart({receipt.event: 1})
-                (event,) = once
-                return gate.affords(total + Counter(once) - Counter({event: 1}), event)
-            total.update(apart({receipt.event: receipt.at_once}))
+                (event,) = following
+                return gate.affords(total - Counter({event: 1}), event)
             return guarantee(total, limit.delta).epsilon <= limit.epsilon
         except (Unaccountable, Incomposable):  # of another unit, relation or adversary
             return False
@@ -209,6 +229,7 @@ class Receipts:
             "runs": [asdict(run) for run in self.runs],
             "guarantees": stated(bound, alone) if self.runs else [],
             "budget": limit.model_dump(),
+            "assumes": self.assumed.to_json(),
             "head": self.head,
             "torn": self.torn,
         }

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.events import apart
 from accounting.guarantee import guarantee
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
@@ -86,11 +85,14 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
             f"least {4 * reading:.2g}, twice what it takes where some rows cannot be read"
         )
     plan, limit = setup.plan, policy.budget
+    party = "sites" if plan.other is not None else None
     try:
-        before = member.receipts.spending(now=plan.assumed)
+        before, following = member.receipts.following(
+            plan.spending(config.run.rounds), plan.assumed, party
+        )
     except Incomposable as error:
         raise Declined(Refusal(Code.BUDGET, f"runs answered before: {error}")) from None
-    charges = Counter(before) + Counter(apart(plan.spending(config.run.rounds)))
+    charges = Counter(before) + Counter(following)
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
         excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"

@@ -80,7 +80,7 @@ class Proposal:
         config, privacy = self.config, self.config.privacy
         asked = (privacy.epsilon, privacy.delta, privacy.accountant)
         people = (config.data, config.source, config.partition, config.shift)
-        sense = (config.run.randomness, self.plan.simulation, self.plan.void)
+        sense = (config.run.randomness, self.plan.simulation, self.plan.void, self.plan.assumed)
         return (self.event, self.before, asked, people, sense)
 
     @property

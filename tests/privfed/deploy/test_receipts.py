@@ -367,3 +367,34 @@ def test_a_run_whose_sums_more_colluders_open_promises_nothing_beside_one_that_w
     assert declined.value.refusal.code is Code.BUDGET
     bound, _ = book.guarantees(1e-5)
     assert bound.epsilon < math.inf
+
+
+def test_the_order_of_runs_makes_no_difference_to_the_budget(path, tmp_path):
+    """Each new receipt is charged for the strongest adversary of those before it, too."""
+    weak, strong = receipt(run="r1"), receipt(run="r2", assumes=assumed(colluders=2))
+    both = charged(path, weak, strong).guarantees(1e-5)[0].epsilon
+    tight = SpendingLimit(epsilon=both * 0.999, delta=1e-5)
+    for first, second in ((weak, strong), (strong, weak)):
+        other = tmp_path / first.run
+        create(other, b"")
+        book = charged(other, first, limit=tight)
+        with pytest.raises(Declined):
+            book.charged(second, tight)
+        assert book.guarantees(1e-5)[0].epsilon < tight.epsilon
+
+
+def test_a_run_that_trusts_the_server_is_not_added_up_with_one_that_does_not(path):
+    central = receipt(
+        event=CENTRAL, alone=None, assumes=Assumed(("a client's own site", "the server"))
+    )
+    book = charged(path, central)
+    with pytest.raises(Declined):
+        book.charged(receipt(run="r2"), PLENTY)
+    assert len(book.runs) == 1
+
+
+def test_receipts_that_state_no_assumptions_are_read():
+    silent = receipt(assumes=None)
+    line = {**silent.to_json(), "hash": "0" * 64}
+    del line["assumes"]
+    assert Receipt.from_json(line) == silent

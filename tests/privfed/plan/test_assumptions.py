@@ -50,6 +50,11 @@ CHARGED = {
         (NO_COLLUDERS,),
         ("secure.colluders=0.4",),
     ),
+    "more colluders of a key holder, in whole clients": (
+        (*MASKED, "secure.protocol=bfv", "data.clients=5"),
+        ("secure.colluders=0.39",),
+        ("secure.colluders=0.4",),
+    ),
     "Byzantine clients": (MASKED, (NO_COLLUDERS,), (NO_COLLUDERS, "aggregation.byzantine=9")),
     "Byzantine clients, readers": (
         (*MASKED, NO_COLLUDERS, "privacy.against=readers"),
@@ -76,7 +81,7 @@ REFUSED = {
         (*MASKED, "secure.threshold=0.8"),
         ('secure.threat="curious"',),
         ('secure.threat="lying"',),
-        "trusts the server to follow the protocol",
+        "relies on the server to follow the protocol",
     ),
     "trusted key holder": (
         (*PEOPLE, *EVERYBODY),
@@ -88,7 +93,7 @@ REFUSED = {
         (*MASKED, "secure.threshold=0.4"),
         (NO_COLLUDERS,),
         ("secure.colluders=0.39",),
-        "hide rows while at most",
+        "hide rows only while at most",
     ),
     "sites per client": (
         SITES,
@@ -293,6 +298,26 @@ def test_a_ledger_that_does_not_state_its_assumptions_bounds_nothing_against_tha
     )
 
 
+@pytest.mark.parametrize("protocol", ["masks", "committee", "bfv"])
+@pytest.mark.parametrize("colluders", [0.0, 0.1, 0.13])
+def test_the_runs_own_numbers_give_what_it_was_charged_for(protocol, colluders):
+    keys = (*MASKED, f"secure.protocol={protocol}", f"secure.colluders={colluders}")
+    planned = plan_with_length(small(*keys, "data.clients=19", "aggregation.byzantine=2"))
+    (noise,) = planned.assumed.noise
+    charged = planned.config.row_hiding.honest(planned.cost.limits)
+    assert noise.part("server", colluders, 2) == pytest.approx(charged, rel=1e-12)
+
+
+def test_an_older_ledger_states_whom_it_trusts_and_its_sites():
+    """As before "assumes" was stated: enough for noise that others do not add."""
+    terms = {"trust": "server", "sites": {"declared": 5, "per_client": 2}}
+    assert Assumed.stated(terms) == Assumed((OWN_SITE, SERVER), sites_per_client=2)
+    local = {"trust": "client", "sites": {"declared": 5, "per_client": 1, "parties": 5}}
+    assert Assumed.stated(local) == Assumed((OWN_SITE,), sites_per_client=1)
+    assert Assumed.stated({"trust": "server"}) == Assumed((SERVER,))
+    assert Assumed.stated({"trust": "sum", "against": "server"}) is None
+
+
 def test_the_terms_state_both_numbers_always(tmp_path):
     for keys, wanted in {
         PEOPLE: (None, None),
@@ -306,8 +331,10 @@ def test_the_terms_state_both_numbers_always(tmp_path):
 
 
 ROUND = Event(Skellam(100.0, 3.0, 9.0), "full", ZERO_OUT)
-CLIENTS = NoiseOfClients(size=20, survivors=16, known_at_least=0.0, known=1.25, withstood=0.5)
-WEAK = Assumed((), 0.0, 0, 0.0, None, (CLIENTS,))
+CLIENTS = NoiseOfClients(
+    size=20, survivors=16, colluders=0.0, known_at_least=0.0, known=1.25, withstood=0.5, aborts=1e-6
+)
+WEAK = Assumed(colluders=0.0, byzantine=0, noise=(CLIENTS,))
 
 
 @pytest.mark.parametrize(
@@ -342,18 +369,21 @@ def test_discrete_gaussians_are_counted_in_whole_clients():
 
 
 def test_readers_are_told_by_the_noise_who_was_drawn_where_somebody_is_byzantine():
-    drawn = replace(ROUND, release=PoissonSampled(0.1, ROUND.release), relation="add/remove")
+    drawn = replace(
+        ROUND, release=PoissonSampled(0.1, ROUND.release), relation="add/remove", slack=3e-6
+    )
     now = replace(WEAK, byzantine=4, colluders=0.4)
     (event,) = charged_against({drawn: 1}, "readers", WEAK, now)
     assert event.relation == ZERO_OUT
     assert event.release == Skellam(75.0, 3.0, 9.0)  # colluders know nothing that readers see
+    assert event.slack == pytest.approx(2e-6)  # visible aborts reveal nothing that is a secret
     assert charged_against({drawn: 1}, "readers", WEAK, replace(WEAK, colluders=0.4)) == {drawn: 1}
 
 
 def test_all_of_the_noise_may_be_gone():
-    with pytest.raises(Incomposable, match="none of its noise counts"):
+    with pytest.raises(Incomposable, match="no honest noise remains"):
         charged_against({ROUND: 1}, "server", WEAK, replace(WEAK, byzantine=16))
-    with pytest.raises(Incomposable, match="hide rows while at most"):
+    with pytest.raises(Incomposable, match="hide rows only while at most"):
         charged_against({ROUND: 1}, "server", WEAK, replace(WEAK, colluders=0.6))
 
 
@@ -375,7 +405,7 @@ def test_noise_of_sites_and_of_pairs_by_hand():
     assert pairs.part("clients", 10, 0) == 0.0
 
 
-CENTRAL = Assumed((SERVER, OWN_SITE), sites_per_client=1)
+CENTRAL = Assumed((OWN_SITE, SERVER), sites_per_client=1)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +465,7 @@ def test_a_joint_audit_states_the_adversary_that_it_is_against(tmp_path):
     trained(tmp_path / "a", *both, *earlier)
     trained(tmp_path / "b", *both, *later, "aggregation.byzantine=2")
     result = " ".join(run("audit", tmp_path / "a", tmp_path / "b").output.split())
-    assert "colluders at most 0.3; Byzantine clients at most 2" in result
+    assert "at most 30 % of each cohort collude; at most 2 Byzantine clients" in result
     stated = json.loads(run("audit", tmp_path / "a", tmp_path / "b", "--json").stdout)
     assert (stated["assumes"]["colluders"], stated["assumes"]["byzantine"]) == (0.3, 2)
     bound = audit_together([tmp_path / "a", tmp_path / "b"]).bound

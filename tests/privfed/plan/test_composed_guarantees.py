@@ -1,6 +1,7 @@
 """The epsilon of all planned rounds, beside that of the rounds done, where a run ends early."""
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
+from privfed.run.prepare import plan_with_length
 from privfed.run.resume import resume
 from privfed.run.train import train
 
@@ -81,3 +83,50 @@ def test_noise_after_a_run_that_ended_early_is_said_to_count_rounds_done(stopped
     wanted = Counter({event_of(stopped): 40}) + Counter({event_of(tmp_path / "later"): 3})
     assert outcome.planned.epsilon == guarantee(wanted, 1e-3).epsilon
     assert audit(tmp_path / "later").planned.epsilon == outcome.planned.epsilon
+
+
+EVALUATED = (
+    *("data.clients=60", "evaluation.by=clients", "evaluation.every=5", "run.rounds=10"),
+    *("run.evaluate_every=5", "budget.evaluation=0.8"),
+)
+
+
+def test_rounds_of_a_kind_that_was_not_charged_yet_are_planned_as_theirs(tmp_path, monkeypatch):
+    """Stopped before the first evaluation round, whose event costs far more than a training one."""
+    with monkeypatch.context() as interrupted:
+        stop_after(2, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(small(*EVALUATED), tmp_path / "run")
+    wanted = plan_with_length(small(*EVALUATED)).guarantee.epsilon
+    assert audit(tmp_path / "run").planned.epsilon == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_further_evaluation_adds_to_what_was_planned(stopped, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(stopped, path)
+    planned = audit(path).planned.epsilon
+    result = run("evaluate", path, "--federated", "--epsilon", "0.03")
+    assert result.exit_code == 0, result.output
+    after = audit(path)
+    assert after.planned.epsilon > planned
+    assert after.planned.epsilon > after.guarantee.epsilon
+
+
+def test_the_budget_bounds_the_planned_rounds_where_none_before_depended_on_releases(
+    stopped, tmp_path, monkeypatch
+):
+    keys_ = (*PEOPLE, "privacy.epsilon=1.5", "run.rounds=6", f'privacy.prior=["{stopped}"]')
+    with monkeypatch.context() as interrupted:
+        stop_after(2, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(small(*keys_), tmp_path / "later")
+    early = audit(tmp_path / "later").planned.epsilon
+    resume(tmp_path / "later", lambda stored: stored)
+    assert audit(tmp_path / "later").planned.epsilon == early > 1.5
+
+
+def test_a_run_that_ended_at_its_budget_ended_as_planned(tmp_path):
+    trained(tmp_path / "first", "privacy.epsilon=0.9", "run.rounds=4", "data.population=all")
+    resume(tmp_path / "first", lambda stored: stored.with_run(rounds=400))
+    (prior,) = priors(small("data.population=all", f'privacy.prior=["{tmp_path / "first"}"]')).runs
+    assert prior.planned is None
