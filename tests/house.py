@@ -1,8 +1,8 @@
 """The figures of the house: `python tests/house.py`, or with the name of another package.
 
 What may grow is bounded here, and `test_house.py` holds the code to it: modules in a folder, lines
-of a file and of a function, branches of a function, arrows between rooms, circles of modules, and
-results that are named by a filler word.
+of a file and of a function, branches of a function, arrows between rooms, circles of modules,
+results that are named by a filler word, and waits of tests that a slow machine does not meet.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("accounting", "attacks", "defenses", "privfed")
 MOST_MODULES, MOST_LINES, MOST_BODY, MOST_BRANCHES, MOST_ARROWS = 20, 350, 50, 15, 295
 FILLERS = frozenset({"found", "said", "told", "own", "one", "kept", "whole"})
+LEAST_WAIT = 60
+"""Seconds: a test that waits for less fails where its machine is slow."""
+_CLOCKS = frozenset({"monotonic", "perf_counter", "process_time", "time"})
+_WAITS = frozenset({"communicate", "join", "poll", "result", "settimeout", "wait"})
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
 
 
@@ -89,6 +93,39 @@ def fillers(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{node.lineno} {node.arg}"
         elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in FILLERS:
             yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}()"
+
+
+def short_waits(source: str) -> Iterator[tuple[int, str]]:
+    """Lines, and the code there, that bound a wait or a measured time by less than `LEAST_WAIT`."""
+    for node in ast.walk(ast.parse(source)):
+        if any(map(_is_short, _bounds(node))):
+            yield node.lineno, ast.unparse(node)
+
+
+def _bounds(node: ast.AST) -> list[ast.expr]:
+    """Expressions of `node` that bound how long something may take."""
+    match node:
+        case ast.keyword(arg="timeout", value=value):
+            return [value]
+        case ast.BinOp(op=ast.Add()) if _reads_clock(node):
+            return [node.left, node.right]
+        case ast.Compare(ops=[*_, ast.Lt() | ast.LtE()], comparators=[*_, most]):
+            return [most] if _reads_clock(node) else []
+        case ast.Call(func=ast.Attribute(attr=attr), args=[first, *_]) if attr in _WAITS:
+            return [first]
+        case ast.Call(func=ast.Name(id="settings")):  # hypothesis'
+            return [each.value for each in node.keywords if each.arg == "deadline"]
+    return []
+
+
+def _reads_clock(node: ast.AST) -> bool:
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr in _CLOCKS for call in calls)
+
+
+def _is_short(node: ast.expr) -> bool:
+    number = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(number, int | float) and 0 < number < LEAST_WAIT
 
 
 def twice(package: str) -> dict[str, list[str]]:

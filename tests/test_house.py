@@ -20,6 +20,7 @@ from house import (
     functions,
     imports,
     modules,
+    short_waits,
     twice,
     undocumented,
     written_pages,
@@ -60,6 +61,36 @@ def test_results_are_named_for_what_they_are(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_functions_are_documented(package):
     assert list(undocumented(package)) == []
+
+
+def test_tests_wait_for_minutes():
+    """By `waiting.LONG`; a deadline that is to pass has a name, as `waiting.BRIEF`."""
+    short = [
+        f"{path.relative_to(ROOT)}:{line} {code}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for line, code in short_waits(path.read_text("utf-8"))
+    ]
+    assert short == []
+
+
+@pytest.mark.parametrize(
+    ("code", "short"),
+    [
+        ("run(command, timeout=30)", True),
+        ("run(command, timeout=LONG)", False),
+        ("until = time.monotonic() + 5", True),
+        ("until = time.monotonic() + 300", False),
+        ("assert time.perf_counter() - began < 2.0", True),
+        ("assert 0.1 <= time.monotonic() - began < 2", True),
+        ("assert time.monotonic() - began >= 0.1", False),
+        ("assert event.wait(10)", True),
+        ("connection.settimeout(LONG)", False),
+        ("', '.join(names)", False),
+        ("settings(max_examples=3, deadline=20)", True),
+    ],
+)
+def test_short_waits_are_seen(code, short):
+    assert bool([*short_waits(code)]) == short
 
 
 def test_a_public_name_is_defined_once():

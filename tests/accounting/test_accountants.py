@@ -188,7 +188,7 @@ def test_a_rate_that_is_no_probability_is_refused(bad):
         PoissonSampled(bad, Gaussian(1.0))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     q=st.floats(1e-4, 1.0),
     z=st.floats(0.5, 20.0),

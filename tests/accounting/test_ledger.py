@@ -92,7 +92,8 @@ def test_an_end_cut_off_is_noticed_by_who_kept_the_head(tmp_path):
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_no_changed_byte_lowers_what_was_spent(tmp_path, data):

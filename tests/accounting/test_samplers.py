@@ -123,7 +123,7 @@ def test_the_closed_form_is_the_hockey_stick(z, eps):
 
 
 @given(st.floats(0.01, 1e4), st.floats(1e-12, 0.5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_its_solution_is_right_and_errs_outward(z, delta):
     eps = gaussian_epsilon(z, delta)
     assert log_delta(eps, z) <= math.log(delta)

@@ -180,7 +180,7 @@ def test_alie_at_the_published_strength(n, m, z):
 
 
 @pytest.mark.parametrize("direction", ["unit", "sign", "std"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), n=st.integers(2, 9), d=st.integers(1, 5))
 def test_min_max_and_min_sum_go_as_far_as_they_may_and_no_farther(direction, seed, n, d):
     honest = cloud(n, d, seed).double()

@@ -62,7 +62,7 @@ def by_threshold(distances, least):
     return linked[linked.sum(1).argmax()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_of_tied_distances_all_are_joined_at_once(data):
     n = data.draw(st.integers(1, 8))

@@ -96,7 +96,7 @@ MADE = {
 
 @pytest.mark.parametrize("before", ["", *MADE])
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_no_case_exceeds_the_published_robustness(name, before, data):
     """|F - m|^2 <= kappa / |S| sum |x_k - m|^2 (the honest as S), for searched hostile rows."""

@@ -73,7 +73,7 @@ NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=2, max_size=2),
     center=st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3),

@@ -50,7 +50,7 @@ def tied(draw, least=3, most=9, quorum=lambda n: (n - 1) // 2):
 
 
 def given_ties(**sizes):
-    return lambda test: settings(max_examples=40, deadline=None)(given(case=tied(**sizes))(test))
+    return lambda test: settings(max_examples=40)(given(case=tied(**sizes))(test))
 
 
 def aggregate(rule, rows, f):

@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 from documents.pages import ROOT
 from nbformat import NotebookNode
+from waiting import LONG
 
 PLACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|var|work|Users|opt)/|[A-Z]:\\\\")
 """How paths of one machine begin."""
@@ -32,7 +33,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
     client = NotebookClient(
         notebook,
-        timeout=300,
+        timeout=LONG,
         kernel_name="python3",
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},

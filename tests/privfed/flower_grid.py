@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from waiting import LONG
 
 from privfed.deploy.carriers.flower.client_app import app
 
@@ -71,7 +72,7 @@ class LoopbackGrid(Grid):
         with self._lock:
             arrived = [each for number in message_ids for each in self._replies.pop(number, [])]
         if any(reply == "stuck" for reply in arrived):
-            time.sleep(30)
+            time.sleep(LONG)
         return arrived
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hospitals import Hospitals
+from waiting import LONG, until
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
@@ -159,8 +160,8 @@ class Served:
 
     hospitals: Hospitals
     run: Path
-    seconds: float = 10.0
-    patience: float = 20.0
+    seconds: float = LONG
+    patience: float = LONG
     processes: list[Process] = field(default_factory=list)
 
     @property
@@ -208,8 +209,8 @@ class Served:
 
     def to_the_end(self, coordinator: Process, limit: float, disturb: Life = lambda: None) -> int:
         """Start whoever died again until the coordinator is done; how many died by a signal."""
-        deaths, until = 0, time.monotonic() + limit
-        while time.monotonic() < until:
+        deaths, last = 0, time.monotonic() + limit
+        while time.monotonic() < last:
             disturb()
             for process in self.processes:
                 if not process.pid:  # killed by `disturb`
@@ -230,13 +231,17 @@ class Served:
         raise AssertionError(f"the run is not done after {limit} s and {deaths} deaths")
 
     def wait_for_sites(self) -> None:
-        until = time.monotonic() + 30
-        while not all(path.exists() for path in self.hospitals.sockets.values()):
-            assert time.monotonic() < until, [path.read_text() for path in self._failed()]
-            time.sleep(0.01)
+        self.wait_for(*self.hospitals.sockets.values())
 
-    def _failed(self) -> list[Path]:
-        return sorted(self.hospitals.root.glob("*.failed"))
+    def wait_for(self, *sockets: Path) -> None:
+        def there() -> bool:
+            assert not self._failed()
+            return all(path.exists() for path in sockets)
+
+        until(there, "sockets of sites")
+
+    def _failed(self) -> list[str]:
+        return [path.read_text() for path in sorted(self.hospitals.root.glob("*.failed"))]
 
 
 @contextlib.contextmanager

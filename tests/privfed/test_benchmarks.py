@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tolerance import assert_same_sums
 from experiments.benchmarks import device, pictures, sites
 from experiments.benchmarks.rounds import WHOLE
 from experiments.benchmarks.scale import bottlenecks
+from experiments.benchmarks.scale import phases as timing
 from experiments.benchmarks.scale.bottlenecks import tabulated
 from experiments.benchmarks.scale.phases import AHEAD, Phases
 from experiments.benchmarks.scaling import crowd, grown, rows_of
@@ -194,12 +196,17 @@ def test_rounds_are_timed():
     growth = grown("clients", [(n, TINY.with_(f"cohort.size={n}")) for n in (2, 8)], repeats=2)
     assert growth.xs == (2, 8)
     assert all(0 < low <= high for low, high in zip(growth.low, growth.high, strict=True))
-    assert all(0 < seconds < 60 for seconds in crowd(200, 2))
+    began = time.perf_counter()
+    taken = crowd(200, 2)
+    assert min(taken) > 0
+    assert sum(taken) < time.perf_counter() - began
 
 
 def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
+    began = time.process_time()
     together, central = sites.side_by_side(20, rounds=1)
-    assert 0 < central[0] < together[0] < 60
+    assert 0 < central[0] < together[0]
+    assert central[0] + together[0] < time.process_time() - began
     setups = [sites.workload(20, *way).setup() for way in (sites.TOGETHER, sites.CENTRAL)]
     assert [setup.algorithm.sites for setup in setups] == [sites.SITES, 0]
     assert [len(setup.network.initial_params) for setup in setups] == [100_004] * 2
@@ -214,17 +221,22 @@ def test_people_on_disk_are_measured_and_the_phases_of_their_rounds():
     assert tabulated([scale]).row_count == 1
 
 
-def test_seconds_count_to_the_innermost_phase():
+def test_seconds_count_to_the_innermost_phase(monkeypatch):
+    now = [0.0]
+
+    def work(seconds, further=lambda: None):
+        now[0] += seconds
+        further()
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     phases = Phases()
-    inner = phases._timed("inner", lambda: time.sleep(0.02))
-    outer = phases._timed("outer", inner)
-    outer()
-    assert phases.seconds["inner"] >= 0.02
-    assert phases.seconds["outer"] < phases.seconds["inner"]
+    inner = phases._timed("inner", lambda: work(5.0))
+    phases._timed("outer", lambda: work(3.0, inner))()
+    assert phases.seconds == {"inner": 5.0, "outer": 3.0}
     thread = threading.Thread(target=inner)
     thread.start()
     thread.join()
-    assert phases.seconds[AHEAD] >= 0.02
+    assert phases.seconds[AHEAD] == 5.0
     assert AHEAD not in phases.parts(1.0)
 
 

@@ -1,5 +1,6 @@
 """The study of less noise: its tables at small sizes, and a page that says what its files say."""
 
+import time
 import tomllib
 from pathlib import Path
 
@@ -59,11 +60,13 @@ def test_a_plan_has_as_many_bands_as_the_table(small):
 
 
 def test_accounting_is_timed_beside_poisson():
+    began = time.process_time()
     rows = list(accounting_time((Setting(20, 10, 1.0),), repeats=1))
+    taken = time.process_time() - began
     assert {row.work for row in rows} == {"epsilon", "calibration"}
     assert {row.method for row in rows} == {POISSON, ALLOCATION, IN_BANDS, OPTIMISED, BUFFERED}
     for row in rows:
-        assert 0 < row.seconds < 60
+        assert 0 < row.seconds < taken
         assert (row.over_poisson == 1.0) == (row.method == POISSON)
 
 

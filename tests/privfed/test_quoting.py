@@ -31,6 +31,7 @@ from click.testing import CliRunner
 from noisy import SECRET, Unlike, says_much
 from pyarrow import parquet
 from small import trained
+from waiting import LONG
 
 import privfed
 from privfed.cli.answering import answers_errors, never_quotes, quotes_on_request
@@ -637,7 +638,7 @@ def test_an_interrupt_that_nobody_could_catch_comes_once_more():
     try:
         _uncaught_hook(False)(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
         with pytest.raises(KeyboardInterrupt):
-            time.sleep(10)
+            time.sleep(LONG)
     finally:
         signal.signal(signal.SIGINT, before)
 

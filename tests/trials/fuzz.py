@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from trials.mutations import Files
+from waiting import LONG
 
 from accounting.errors import AccountingError
 from experiments.benchmarks.work.memory import forget_peak, peak
 from privfed.errors import PrivfedError
 
 MEANT = (PrivfedError, AccountingError)
-SECONDS, BYTES = 20, 2**30
+SECONDS, BYTES = LONG, 2**30
 """The most that one read may take, and by how much memory may grow over all of them."""
 
 

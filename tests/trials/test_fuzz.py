@@ -7,6 +7,7 @@ import pytest
 from trials.fuzz import Fault, Target, fuzz
 from trials.mutations import spoiled_files
 from trials.targets import TARGETS
+from waiting import BRIEF, LONG
 
 from privfed.errors import Refused
 
@@ -38,7 +39,7 @@ def bug(place: Path) -> None:
 
 def hangs(place: Path) -> None:
     if (place / "file").read_bytes() != b"whole":
-        time.sleep(60)
+        time.sleep(LONG)
 
 
 def writes(place: Path) -> None:
@@ -46,10 +47,15 @@ def writes(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "read, why", [(bug, "KeyError"), (hangs, "not done after"), (writes, "has changed")]
+    "read, why, seconds",
+    [
+        (bug, "KeyError", LONG),
+        (hangs, "not done after", BRIEF),
+        (writes, "has changed", LONG),
+    ],
 )
-def test_a_fault_is_noticed(tmp_path, monkeypatch, read, why):
-    monkeypatch.setattr("trials.fuzz.SECONDS", 0.2)
+def test_a_fault_is_noticed(tmp_path, monkeypatch, read, why, seconds):
+    monkeypatch.setattr("trials.fuzz.SECONDS", seconds)
     target = Target(lambda _: [{"file": b"whole"}], spoiled_files, read)
     with pytest.raises(Fault, match=why):
         fuzz("a target", target, tmp_path, range(5))

@@ -6,11 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 from commands import run
 from small import SMALL, trained
+from waiting import LONG
 
 from accounting import durable
 
@@ -28,21 +28,14 @@ def finished(tmp_path_factory):
     return path
 
 
-def test_help_comes_in_under_a_second():
-    """The best of three, since these machines are busy; torch alone takes longer."""
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        shown = subprocess.run(
-            [sys.executable, "-m", "privfed", "--help"], capture_output=True, check=True
-        )
-        times.append(time.perf_counter() - began)
-    assert b"train" in shown.stdout
-    assert min(times) < 1.0, times
-    code = (
-        "import sys, privfed.cli.main; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_help_imports_neither_torch_nor_numpy():
+    """Either takes longer than all else that it does; how long that is, is a benchmark."""
+    command = [sys.executable, "-X", "importtime", "-m", "privfed", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "train" in shown.stdout
+    imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+    assert "privfed.cli.main" in imported
+    assert not imported & {"torch", "numpy"}
 
 
 def test_train_json_ends_with_one_object(tmp_path):
@@ -218,7 +211,7 @@ def test_a_reader_that_leaves_does_not_cost_the_run(tmp_path):
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=LONG) == 0
     assert (tmp_path / "r/report/summary.json").exists()
 
 

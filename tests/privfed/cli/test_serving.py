@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from commands import run
 from hospitals import POLICY, data_text, hospitals
+from waiting import LONG, until
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
@@ -29,20 +30,20 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run_file(made):
-    return made.run_file("secure.deadline=30", name="a run.toml")
+    return made.run_file("secure.deadline=600", name="a run.toml")
 
 
 def test_a_check_says_who_counts_what_it_costs_and_how_long_it_takes(made, run_file):
     path = made.folder(0).path
     shown = run("site", "check", path, run_file)
     assert shown.exit_code == 0, shown.output
-    for part in ("this site takes part", "8 people", "of 1e+300", "of 30 s"):
+    for part in ("this site takes part", "8 people", "of 1e+300", "of 600 s"):
         assert part in shown.stdout
     facts = json.loads(run("site", "check", path, run_file, "--json").stdout)
     assert facts["people"] == 8
     assert facts["budget"] == 1e300
-    assert facts["deadline"] == 30
-    assert 0 < facts["seconds"] < 30
+    assert facts["deadline"] == 600
+    assert 0 < facts["seconds"] < 600
     assert facts["epsilon"] > 0
     assert facts["cohort"] <= 20
     assert made.folder(0).receipts.read_bytes() == b""
@@ -112,33 +113,49 @@ def test_a_run_without_sites_is_busy_and_can_go_on(made, run_file):
         error = json.loads(busy.stdout)["error"]
         assert error["kind"] == "busy"
         assert "0 of 3 sites are at hand" in error["message"]
-    assert time.monotonic() - began < 30  # nobody waits for a site that has no socket
+    assert time.monotonic() - began < LONG  # nobody waits for a site that has no socket
     assert not Ledger.load(out / "ledger.jsonl").charges
 
 
-def started(*words):
-    return subprocess.Popen(
-        [*PRIVFED, *map(str, words)],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Agent:
+    """`privfed site serve` as a process, and what it prints.
+
+    It hears Ctrl-C as at a terminal, also where this process is a background job that does not.
+    """
+
+    def __init__(self, folder, said):
+        self.said = said
+        with said.open("w") as file:
+            self.process = subprocess.Popen(
+                [*PRIVFED, "site", "serve", str(folder)],
+                env=ENVIRONMENT,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    def answers(self):
+        """Whether it says so. Raises `AssertionError` once it has ended."""
+        assert self.process.poll() is None, self.said.read_text()
+        return "answers at" in self.said.read_text()
 
 
 @pytest.fixture
 def served(made):
-    """A process of each site."""
-    agents = [started("site", "serve", made.folder(site).path) for site in range(made.count)]
-    until = time.monotonic() + 60
-    while not all(path.exists() for path in made.sockets.values()):
-        assert time.monotonic() < until
-        assert [agent.poll() for agent in agents] == [None] * made.count
-        time.sleep(0.05)
-    yield agents
-    for agent in agents:
-        agent.kill()
-        agent.communicate()
+    """A process of each site, which answers."""
+    agents = [
+        Agent(made.folder(site).path, made.root / f"{name}.said")
+        for site, name in enumerate(made.names)
+    ]
+    try:
+        for agent in agents:
+            until(agent.answers, agent.said.read_text)
+        yield agents
+    finally:
+        for agent in agents:
+            agent.process.kill()
+            agent.process.communicate()
 
 
 def test_sites_serve_a_run_until_ctrl_c(made, run_file, served):
@@ -149,6 +166,7 @@ def test_sites_serve_a_run_until_ctrl_c(made, run_file, served):
     assert made.folder(0).socket.exists()
     out = made.root / "a run"
     words = ["federation", "run", made.run_file("run.rounds=2"), "--out", out]
+    words += ["--seconds", LONG, "--patience", LONG]
     words += ["--federation", made.federation_file, "--key", made.key_file, "--json"]
     for name, socket in zip(made.names, made.sockets.values(), strict=True):
         words += ["--site", name, socket]
@@ -161,15 +179,16 @@ def test_sites_serve_a_run_until_ctrl_c(made, run_file, served):
         assert Receipts.load(made.folder(site).receipts).spending() == spent
         assert made.folder(site).log.stat().st_mode & 0o777 == 0o600
     for agent, how in zip(served, (signal.SIGINT, signal.SIGINT, signal.SIGTERM), strict=True):
-        agent.send_signal(how)
+        agent.process.send_signal(how)
     for site, agent in enumerate(served[:2]):
-        printed, warned = agent.communicate(timeout=30)
-        assert agent.returncode == 0
+        printed, _ = agent.process.communicate(timeout=LONG)
+        warned = agent.said.read_text()
+        assert agent.process.returncode == 0, warned
         assert printed == ""
         assert f"h{site} of the federation stays answers at" in warned
         assert "Traceback" not in warned
         assert not made.folder(site).socket.exists()
-    served[2].communicate(timeout=30)
-    assert served[2].returncode in (0, -signal.SIGTERM)
+    served[2].process.communicate(timeout=LONG)
+    assert served[2].process.returncode in (0, -signal.SIGTERM)
     listed = run("site", "receipts", made.folder(0).path)
     assert "2 rounds in 2 exchanges" in listed.stdout

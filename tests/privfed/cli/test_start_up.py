@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from small import trained
+from waiting import LONG
 
 from experiments.benchmarks.start_up import (
     FIRST_ROUND,
@@ -84,7 +85,7 @@ def asked(script, *arguments):
         env=here,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -78,7 +78,7 @@ def screen(monkeypatch, lively=False):
 
 
 @given(HOSTILE)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_tables_lines_and_bars_show_names_bare(name):
     console, written = screen(None)
     table = Table(name, name)
@@ -99,7 +99,7 @@ def test_brackets_in_a_name_are_no_markup(monkeypatch):
 @given(
     name=HOSTILE, wrapper=st.sampled_from([never_quotes, quotes_on_request]), quoted=st.booleans()
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_texts_of_exceptions_are_bare(name, wrapper, quoted):
     class Odd(Exception): ...
 

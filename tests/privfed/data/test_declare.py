@@ -157,7 +157,8 @@ def tables(draw):
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(tables(), FORMS, st.sampled_from(["words", "classes", "numbers"]))
 def test_what_is_declared_is_accepted_on_the_very_file(tmp_path, columns, form, label):

@@ -28,7 +28,7 @@ def owned(federation, client):
     return federation.examples.x[start:end, 0].tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     clients=st.integers(1, 60),
     concentration=st.one_of(st.none(), st.floats(1e-3, 1e3)),

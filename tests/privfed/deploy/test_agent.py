@@ -190,7 +190,7 @@ def joined(made):
     return agents[0], asking, messages
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=300))
 def test_random_bytes_have_a_fixed_answer(made, joined, data):
     before = receipts(made)
@@ -198,7 +198,7 @@ def test_random_bytes_have_a_fixed_answer(made, joined, data):
     assert receipts(made) == before
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from([Kind.QUESTION, Kind.STEP, Kind.DECLARATION]),
     body=st.binary(max_size=300),

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from scipy import stats
+from waiting import BRIEF, LONG
 
 from privfed.deploy.site.fixed_time import FixedTime
 from privfed.secure.summation import Aborted
@@ -74,15 +75,16 @@ def test_an_answer_leaves_at_a_time_that_is_blurred_alike_whatever_was_to_do():
 
 def test_what_is_cut_off_leaves_at_the_same_time_as_what_is_not():
     clock, over = Clock(), threading.Event()
-    leaving = FixedTime(0.05, 0.0, clock, clock.sleep)
-    assert leaving.cut_off(lambda: "read", lambda: "late") == "read"
-    assert clock.now == pytest.approx(100.05)
-    assert leaving.cut_off(lambda: over.wait(20), lambda: "late") == "late"
+    unhurried, hurried = (FixedTime(s, 0.0, clock, clock.sleep) for s in (LONG, BRIEF))
+    assert unhurried.cut_off(lambda: "read", lambda: "late") == "read"
+    assert clock.now == pytest.approx(100.0 + LONG)
+    held = hurried.cut_off(lambda: over.wait(LONG), lambda: "late")
     over.set()
-    assert clock.now == pytest.approx(100.10)
+    assert held == "late"
+    assert clock.now == pytest.approx(100.0 + LONG + BRIEF)
     with pytest.raises(ValueError):
-        leaving.cut_off(lambda: int("x"), lambda: "late")
-    assert clock.now == pytest.approx(100.15)
+        unhurried.cut_off(lambda: int("x"), lambda: "late")
+    assert clock.now == pytest.approx(100.0 + 2 * LONG + BRIEF)
     assert FixedTime(0.0).cut_off(lambda: "read", lambda: "late") == "read"
 
 

@@ -12,11 +12,12 @@ from hospitals import hospitals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import served
+from waiting import LONG
 
 from privfed.deploy.carriers.local_socket import ask
 from privfed.deploy.messages.envelope import Kind, Reply, read_answer
 
-FUZZED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZED = settings(max_examples=120, suppress_health_check=list(HealthCheck))
 FIXED = {bytes([Reply.UNSIGNED]), bytes([Reply.MALFORMED])}
 
 
@@ -28,10 +29,9 @@ def site(tmp_path_factory):
     with served(made, made.root) as federation:
         process = federation.site(0)
         process.start()
-        while not made.folder(0).socket.exists():
-            assert process.ended() is None
+        federation.wait_for(made.folder(0).socket)
         joined = made.signed(Kind.DECLARATION, declaration.run, declaration.encode())
-        assert read_answer(ask(made.folder(0).socket, joined, 20)) == (
+        assert read_answer(ask(made.folder(0).socket, joined, LONG)) == (
             Reply.ANSWERED,
             declaration.run,
         )
@@ -43,13 +43,13 @@ def site(tmp_path_factory):
 
 def is_up(made):
     hello = made.greeter.hello()
-    return made.greeter.site_of(hello, ask(made.folder(0).socket, hello, 20)) == 0
+    return made.greeter.site_of(hello, ask(made.folder(0).socket, hello, LONG)) == 0
 
 
-def sent(made, data, seconds=5.0):
+def sent(made, data):
     """What comes back for these bytes, whatever they are, and no more of them."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(seconds)
+        connection.settimeout(LONG)
         connection.connect(str(made.folder(0).socket))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(data)
@@ -74,7 +74,7 @@ def test_random_bytes_on_the_wire(site, data):
 @given(data=st.binary(max_size=400))
 def test_random_frames(site, data):
     made, _ = site
-    assert ask(made.folder(0).socket, data, 20) in FIXED
+    assert ask(made.folder(0).socket, data, LONG) in FIXED
 
 
 @FUZZED
@@ -96,7 +96,7 @@ def test_lengths_that_no_bytes_follow(site, length, data):
 def test_garbage_that_the_coordinator_signed(site, kind, body):
     made, process = site
     message = made.signed(kind, process.run, body)
-    assert ask(made.folder(0).socket, message, 20) == bytes([Reply.MALFORMED])
+    assert ask(made.folder(0).socket, message, LONG) == bytes([Reply.MALFORMED])
     assert sent(made, frame(message)[:-1]) == b""  # cut
 
 
@@ -124,7 +124,7 @@ def flooded(made, process, data):
     def flood():
         for _ in range(2):
             with contextlib.suppress(OSError):
-                assert ask(made.folder(0).socket, data, 60) in FIXED
+                assert ask(made.folder(0).socket, data, LONG) in FIXED
 
     threads = [threading.Thread(target=flood) for _ in range(8)]
     for thread in threads:

@@ -11,28 +11,49 @@ import threading
 import time
 
 import pytest
+from waiting import BRIEF, LONG, until
 
 from privfed.deploy.carriers.local_socket import LocalServer, ask
 from privfed.errors import Refused
 
 
+def reversed_bytes(question):
+    if question == b"slow":
+        time.sleep(BRIEF)
+    return question[::-1]
+
+
 @pytest.fixture
 def server(tmp_path):
-    def answer(question):
-        if question == b"slow":
-            time.sleep(0.2)
-        return question[::-1]
-
-    server = LocalServer(tmp_path / "socket", answer, most=1000, seconds=1.0)
+    """A site that gives everybody the time that they need."""
+    server = LocalServer(tmp_path / "socket", reversed_bytes, most=1000, seconds=LONG)
     with server.serving():
         yield server
     assert not server.path.exists()
 
 
+@pytest.fixture
+def impatient(tmp_path):
+    """A site that waits but briefly for a frame."""
+    server = LocalServer(tmp_path / "socket", reversed_bytes, most=1000, seconds=1.0)
+    with server.serving():
+        yield server
+    assert not server.path.exists()
+
+
+def answers(path, wanted=b"cba"):
+    """Whether the site at `path` answers at present: as `wanted`."""
+    try:
+        assert ask(path, b"abc", LONG) == wanted
+    except OSError:
+        return False
+    return True
+
+
 def raw(server, data):
     """What comes back for these bytes, whatever they are."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
+        connection.settimeout(LONG)
         connection.connect(str(server.path))
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -44,8 +65,8 @@ def test_its_user_alone_may_open_it(server):
 
 
 def test_bytes_are_answered(server):
-    assert ask(server.path, b"abc", 5) == b"cba"
-    assert ask(server.path, b"", 5) == b""
+    assert ask(server.path, b"abc", LONG) == b"cba"
+    assert ask(server.path, b"", LONG) == b""
 
 
 @pytest.mark.parametrize(
@@ -54,13 +75,13 @@ def test_bytes_are_answered(server):
 )
 def test_what_is_no_frame_is_not_answered_and_stops_nobody(server, data):
     assert raw(server, data) == b""
-    assert ask(server.path, b"abc", 5) == b"cba"
+    assert ask(server.path, b"abc", LONG) == b"cba"
 
 
 def test_questions_are_answered_one_after_the_other(server):
     answers = []
     threads = [
-        threading.Thread(target=lambda: answers.append(ask(server.path, b"slow", 5)))
+        threading.Thread(target=lambda: answers.append(ask(server.path, b"slow", LONG)))
         for _ in range(3)
     ]
     began = time.monotonic()
@@ -69,46 +90,40 @@ def test_questions_are_answered_one_after_the_other(server):
     for thread in threads:
         thread.join()
     assert answers == [b"wols"] * 3
-    assert time.monotonic() - began >= 0.6
+    assert time.monotonic() - began >= 3 * BRIEF
 
 
-def test_who_says_nothing_holds_nobody_up(server):
+def test_who_says_nothing_holds_nobody_up(impatient):
     """Silent connections take all places, and lose them when their time is over."""
     silent = []
     for _ in range(12):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(5)
-        connection.connect(str(server.path))
+        connection.settimeout(LONG)
+        connection.connect(str(impatient.path))
         silent.append(connection)
-    deadline = time.monotonic() + 8
-    while True:
-        try:
-            assert ask(server.path, b"abc", 5) == b"cba"
-            break
-        except OSError:
-            assert time.monotonic() < deadline
+    until(lambda: answers(impatient.path), "an answer")
     for connection in silent:
         connection.close()
 
 
-def test_who_sends_a_byte_now_and_then_holds_nobody_up(server):
+def test_who_sends_a_byte_now_and_then_holds_nobody_up(impatient):
     """A frame has its time as a whole: each byte of it has none of its own."""
     over = threading.Event()
 
     def drip():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(str(server.path))
-            connection.sendall(struct.pack("<Q", 1000))
+            connection.connect(str(impatient.path))
             with contextlib.suppress(OSError):
-                while not over.wait(0.2):
+                connection.sendall(struct.pack("<Q", 1000))
+                while not over.wait(BRIEF):
                     connection.sendall(b"x")
 
     drips = [threading.Thread(target=drip) for _ in range(4)]
     for each in drips:
         each.start()
-    time.sleep(1.5)
     try:
-        assert ask(server.path, b"abc", 5) == b"cba"
+        until(lambda: not any(each.is_alive() for each in drips), "all of them to be cut off")
+        until(lambda: answers(impatient.path), "an answer")
     finally:
         over.set()
         for each in drips:
@@ -120,24 +135,30 @@ def test_questions_that_wait_to_be_answered_are_few(tmp_path):
     asked, go = [], threading.Event()
 
     def answer(question):
-        go.wait(10)
+        go.wait(LONG)
         return question[:1]
 
-    server = LocalServer(tmp_path / "socket", answer, most=1 << 20, seconds=0.5)
-    with server.serving():
-        flood = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(10)]
-        for connection in flood:
-            connection.settimeout(0.2)
+    server = LocalServer(tmp_path / "socket", answer, most=1 << 20, seconds=LONG)
+
+    def flood():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(LONG)
             connection.connect(str(server.path))
-            try:
-                connection.sendall(struct.pack("<Q", 1 << 20) + bytes(1 << 20))
-                asked.append(connection)
-            except TimeoutError:  # it is not read
-                pass
+            connection.sendall(struct.pack("<Q", 1 << 20) + bytes(1 << 20))  # until it is read
+            asked.append(connection)
+
+    with server.serving():
+        floods = [threading.Thread(target=flood) for _ in range(10)]
+        for each in floods:
+            each.start()
+        until(lambda: asked, "a frame that is read")
+        time.sleep(0.5)  # in which all would be
+        at_once = len(asked)
         go.set()
-        for connection in flood:
-            connection.close()
-    assert 1 <= len(asked) <= 4
+        for each in floods:
+            each.join()
+    assert 1 <= at_once <= 4
+    assert len(asked) == 10
 
 
 def test_a_flood_of_connections_passes(tmp_path):
@@ -150,10 +171,7 @@ def test_a_flood_of_connections_passes(tmp_path):
             signal.pause()
         os._exit(0)
     try:
-        until = time.monotonic() + 10
-        while not (tmp_path / "socket").exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until((tmp_path / "socket").exists, "a socket")
         flood = []
         for _ in range(200):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -164,12 +182,7 @@ def test_a_flood_of_connections_passes(tmp_path):
         time.sleep(1.0)
         for connection in flood:
             connection.close()
-        while True:
-            try:
-                assert ask(tmp_path / "socket", b"abc", 2) == b"abc"
-                break
-            except OSError:
-                assert time.monotonic() < until
+        until(lambda: answers(tmp_path / "socket", b"abc"), "an answer")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -179,7 +192,7 @@ def test_one_agent_serves_a_site(server):
     other = LocalServer(server.path, bytes, most=10)
     with pytest.raises(Refused, match="another agent serves"), other.serving():
         pass
-    assert ask(server.path, b"abc", 5) == b"cba"
+    assert ask(server.path, b"abc", LONG) == b"cba"
 
 
 def test_a_socket_that_a_crash_left_is_replaced(tmp_path):
@@ -187,7 +200,7 @@ def test_a_socket_that_a_crash_left_is_replaced(tmp_path):
     stale.bind(str(tmp_path / "socket"))
     stale.close()
     with LocalServer(tmp_path / "socket", bytes, most=10).serving():
-        assert ask(tmp_path / "socket", b"abc", 5) == b"abc"
+        assert ask(tmp_path / "socket", b"abc", LONG) == b"abc"
 
 
 def test_a_path_that_is_too_long_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from asked import Asking, Watched
 from hospitals import COLUMNS, POLICY, data_text, hospitals, stays, write_table
 from pyarrow import csv as pyarrow_csv
 from pyarrow import parquet
+from waiting import BRIEF, LONG
 
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
@@ -209,68 +210,75 @@ def test_more_people_than_are_stated_count_all_the_same(made):
 
 
 @pytest.mark.parametrize("patients", [(), ("p0", "p3")], ids=len)
-def test_reading_a_table_takes_one_time_whatever_it_holds(made, patients, monkeypatch):
+def test_reading_a_table_takes_one_time_whatever_it_holds(made, patients, asleep):
     """Where nothing is simulated; and what is not read by then counts for nobody."""
-    folder = made.folder(0)
-    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
-    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.8\n")
+    declaration = to_be_read_within(made, LONG)
     spoil(made.table("h0"), patients, "age", "old")
-    declaration, _ = made.declaration("secure.deadline=30")
-    began = time.monotonic()
-    held, cut_off = [], FixedTime.cut_off
-    monkeypatch.setattr(
-        FixedTime,
-        "cut_off",
-        lambda leaving, *work: held.append(leaving.seconds) or cut_off(leaving, *work),
-    )
+    began = asleep()
     party = made.member(0).join(declaration)
-    assert time.monotonic() - began >= 0.8
-    assert held == [0.8]
+    assert LONG <= asleep() - began < LONG * 1.5
     assert party.work.setup.federation.clients == 8 - len(patients)
 
 
+def to_be_read_within(made, seconds):
+    """The declaration of a run that site 0 joins once so many `seconds` for its table are over."""
+    folder = made.folder(0)
+    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
+    folder.data.write_text(data_text(made.table("h0")) + f"reading = {seconds}\n")
+    return made.declaration(f"secure.deadline={LONG}")[0]
+
+
+@pytest.fixture
+def asleep(monkeypatch):
+    """A clock on which work takes the time that it takes, and sleeping takes none of ours."""
+    slept = []
+
+    def clock():
+        return time.monotonic() + sum(slept)
+
+    def fixed(seconds):
+        return FixedTime(seconds, clock=clock, sleep=slept.append)
+
+    monkeypatch.setattr(joining, "FixedTime", fixed)
+    return clock
+
+
+@pytest.fixture
 def slowed(monkeypatch):
-    """Tables are read only once the event is set: then as ever, or a thread would log later."""
+    """Tables are read only once the event is set: as usual, or a thread would log later."""
     over, readable = threading.Event(), joining.readable_examples
 
     def slow(*given):
-        over.wait(20)
+        over.wait(LONG)
         return readable(*given)
 
     monkeypatch.setattr(joining, "readable_examples", slow)
-    return over
+    yield over
+    over.set()
 
 
-def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, monkeypatch, caplog):
-    folder = made.folder(0)
-    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
-    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.3\n")
-    declaration, _ = made.declaration("secure.deadline=30")
-    over = slowed(monkeypatch)
+def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, slowed, caplog):
+    declaration = to_be_read_within(made, BRIEF)
     began = time.monotonic()
     party = made.member(0).join(declaration)
-    assert 0.3 <= time.monotonic() - began < 15
-    over.set()
+    assert BRIEF <= time.monotonic() - began < LONG / 2
+    slowed.set()
     assert party.work.setup.federation.clients == 0
-    assert "reading = 0.3 s" in caplog.text
+    assert f"reading = {BRIEF} s" in caplog.text
 
 
 @pytest.mark.parametrize("case", ["as ever", "some out", "no file", "late"])
 def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
-    made, case, monkeypatch, caplog
+    made, case, monkeypatch, caplog, asleep, request
 ):
     """Neither its people nor a line of the log: how long that takes would be seen."""
-    folder = made.folder(0)
-    folder.policy.write_text(POLICY.replace("simulation = true", "simulation = false"))
-    folder.data.write_text(data_text(made.table("h0")) + "reading = 0.5\n")
-    declaration, _ = made.declaration("secure.deadline=30")
-    over = threading.Event()
+    declaration = to_be_read_within(made, BRIEF if case == "late" else LONG)
     if case == "some out":
         spoil(made.table("h0"), ("p0",), "age", "old")
     elif case == "no file":
         made.table("h0").unlink()
     elif case == "late":
-        over = slowed(monkeypatch)
+        request.getfixturevalue("slowed")
     cut_off, after = FixedTime.cut_off, []
 
     def noted(leaving, *work):
@@ -285,7 +293,6 @@ def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
     assert after == [(clients, case != "as ever")]
     assert party.work.setup.federation.clients == clients
     assert len(caplog.records) == (case != "as ever")
-    over.set()
 
 
 def sizes_and_words(made, *keys):

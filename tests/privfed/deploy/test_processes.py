@@ -12,13 +12,19 @@ import torch
 from hospitals import hospitals
 from served import agrees, served
 from small import about, model
+from waiting import LONG
 
 from privfed.run.train import train
 
+HOUR = 3600.0
 
-def killed(folder, rounds, each, count=5, keys=(), limit=60.0, seed=0, share=0.2):
-    """How often somebody was killed at random times in a run that came to its end."""
-    made, rng = hospitals(folder, count=count, patients=40), random.Random(seed)
+
+def killed(folder, rounds, each, most, count=5, keys=(), limit=LONG, seed=0, share=0.2):
+    """How often a process was killed at random times in a run that came to its end.
+
+    At most `most` times: where a life is too short to get anywhere, later ones are longer.
+    """
+    made, rng, kills = hospitals(folder, count=count, patients=40), random.Random(seed), []
     run = made.run_file(f"run.rounds={rounds}", *keys)
     with served(made, run) as federation:
         for site in range(count):
@@ -28,7 +34,8 @@ def killed(folder, rounds, each, count=5, keys=(), limit=60.0, seed=0, share=0.2
         coordinator.start()
 
         def disturb():
-            if rng.random() < 0.005 / each:
+            if len(kills) < most and rng.random() < 0.005 / each:
+                kills.append(True)
                 hit = rng.random() < share
                 sites = [other for other in federation.processes if other is not coordinator]
                 (coordinator if hit else rng.choice(sites)).kill()
@@ -38,7 +45,7 @@ def killed(folder, rounds, each, count=5, keys=(), limit=60.0, seed=0, share=0.2
     return deaths
 
 
-def killed_at_each_write(folder, who, rounds, first, step, count=5, keys=(), limit=60.0):
+def killed_at_each_write(folder, who, rounds, first, step, count=5, keys=(), limit=LONG):
     """How often it died: in its life number k before its write number `first` + k * `step`."""
     made = hospitals(folder, count=count, patients=40)
     run = made.run_file(f"run.rounds={rounds}", *keys)
@@ -75,7 +82,7 @@ def test_a_seeded_federation_of_processes_is_the_simulator_bit_for_bit(tmp_path)
 
 
 def test_the_books_agree_whoever_is_killed_and_when(tmp_path):
-    assert killed(tmp_path / "sites", rounds=8, each=0.25) >= 1
+    assert killed(tmp_path / "sites", rounds=8, each=0.25, most=20) >= 1
 
 
 KINDS = {
@@ -93,7 +100,7 @@ KINDS = {
 def test_a_hundred_kills_at_random_times(tmp_path, keys):
     """Most of them are of sites: a coordinator has to live long enough to begin."""
     folder = tmp_path / "sites"
-    assert killed(folder, 150, each=0.4, keys=keys, limit=600.0, share=0.05) >= 50
+    assert killed(folder, 150, 0.4, 150, keys=keys, limit=HOUR, share=0.05) >= 50
 
 
 @pytest.mark.parametrize("who", [2, "coordinator"])
@@ -106,6 +113,6 @@ def test_it_goes_on_from_a_kill_before_any_write(tmp_path, who):
 @pytest.mark.parametrize("who", [2, "coordinator"])
 def test_it_goes_on_from_a_kill_before_every_write(tmp_path, who, keys):
     count = 5 if who == "coordinator" else 3  # of three nobody may drop, so that rounds wait
-    facts = {"keys": keys, "limit": 600.0, "count": count}
+    facts = {"keys": keys, "limit": HOUR, "count": count}
     deaths = killed_at_each_write(tmp_path / "sites", who, 30, 2, 1, **facts)
     assert deaths >= 20

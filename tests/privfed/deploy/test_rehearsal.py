@@ -5,6 +5,7 @@ import builtins
 import pytest
 from hospitals import POLICY, hospitals
 from scipy import stats
+from waiting import LONG
 
 from privfed.deploy.policies.codes import Code, Declined
 from privfed.deploy.site.denormals import flushed_denormals, flushes_denormals
@@ -124,7 +125,7 @@ def test_a_site_that_is_too_slow_declines_unless_simulations_are_allowed(made):
             made.member(0).join(declaration)
         assert declined.value.code == Code.DEADLINE
         assert "largest cohort" in declined.value.refusal.reason
-        enough, _ = made.declaration("secure.deadline=2")
+        enough, _ = made.declaration(f"secure.deadline={LONG}")
         made.member(0).join(enough)
     finally:
         folder.policy.write_text(POLICY)

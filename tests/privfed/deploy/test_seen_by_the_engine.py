@@ -15,15 +15,20 @@ from hospitals import data_text, hospitals, stays, write_table
 from scipy import stats
 
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply
+from privfed.deploy.site import joining
+from privfed.deploy.site.fixed_time import FixedTime
+from privfed.local.trainer import LocalTrainer
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode
 from privfed.secure.summation import Aborted
 
 EMPTY, FULL = 0, 1
+DEADLINE, CHUNK, APART = 3600.0, 60.0, 180.0
+"""Seconds to train in, with a blur of 72; that a chunk seems to train; and that would be seen."""
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 
 
-def times_and_sizes(folder, rounds, deadline, people=60):
+def times_and_sizes(folder, rounds, deadline, people=60, clock=time.perf_counter):
     """The seconds `[rounds]` until the row left, and the sizes of all answers, of both sites."""
     made = hospitals(folder, patients=200)
     rng = np.random.default_rng(5)
@@ -36,9 +41,9 @@ def times_and_sizes(folder, rounds, deadline, people=60):
     seconds, sizes = {EMPTY: [], FULL: []}, {EMPTY: [], FULL: []}
 
     def ask(site, number, data):
-        began = time.perf_counter()
+        began = clock()
         answer = agents[site].answer(data)
-        took = time.perf_counter() - began
+        took = clock() - began
         if site in seconds and answer[0] == Reply.ANSWERED:
             sizes[site].append(len(answer))
             if _asks_for_row(data):
@@ -70,16 +75,41 @@ def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_p
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
 
 
-def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path):
-    seconds, sizes = times_and_sizes(tmp_path / "sites", 3, 0.6)
+@pytest.fixture
+def long_training(monkeypatch):
+    """A clock on which training takes `CHUNK` seconds more a chunk, and nobody sleeps."""
+    slept, train = [], LocalTrainer.train
+
+    def clock():
+        return time.perf_counter() + sum(slept)
+
+    def slowly(*given, **named):
+        slept.append(CHUNK)
+        return train(*given, **named)
+
+    def fixed(seconds):
+        return FixedTime(seconds, clock=clock, sleep=slept.append)
+
+    monkeypatch.setattr(LocalTrainer, "train", slowly)
+    monkeypatch.setattr(joining, "FixedTime", fixed)
+    return clock
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["at once", "at a fixed time"])
+def test_with_a_time_to_train_they_are_within_the_same_moment(tmp_path, long_training, hidden):
+    """That training takes long is seen without it."""
+    deadline = DEADLINE if hidden else 0
+    seconds, sizes = times_and_sizes(tmp_path / "sites", 3, deadline, clock=long_training)
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
-    assert all((each >= 0.6).all() for each in seconds)
-    assert abs(np.median(seconds[EMPTY]) - np.median(seconds[FULL])) < 0.1
+    assert all((each >= deadline).all() for each in seconds)
+    apart = abs(np.median(seconds[EMPTY]) - np.median(seconds[FULL]))
+    assert (apart < APART) == hidden
 
 
 @pytest.mark.slow
 def test_with_a_time_to_train_times_cannot_be_told_apart(tmp_path):
-    """At 60 rounds, nobody against everybody."""
-    seconds, sizes = times_and_sizes(tmp_path / "sites", 60, 0.6)
+    """At 60 rounds, nobody against everybody, in a time that leaves enough here to train in."""
+    longest = max(map(np.max, times_and_sizes(tmp_path / "timed", 3, 0)[0]))
+    seconds, sizes = times_and_sizes(tmp_path / "sites", 60, max(0.6, 5 * longest))
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
     assert p_value_of_equal_times(seconds) > 1e-3

@@ -5,7 +5,6 @@ import json
 import stat
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from grids import BASE, in_process, write
 from private_tunings import BUDGET, TUNED, number, proposed, public, scored, tuned
 from scipy.stats import binom, chi2
+from waiting import until
 
 import privfed
 from accounting.choosing.repetitions import Repetitions
@@ -454,11 +454,9 @@ def test_what_was_killed_goes_on_to_the_same_end(tmp_path):
     paths = [write(tmp_path / name, TUNED, seeded) for name in ("cut", "through")]
     command = [sys.executable, "-m", "privfed", "experiment", "--jobs", "1"]
     with subprocess.Popen([*command, str(paths[0])], stderr=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 60
-        while not [*paths[0].parent.glob("private/candidates/*/run/releases/*")]:
-            assert time.monotonic() < until
-            assert process.poll() is None
-            time.sleep(0.01)
+        released = paths[0].parent.glob
+        until(lambda: [*released("private/candidates/*/run/releases/*")], "a candidate's release")
+        assert process.poll() is None
         process.kill()
     assert not (paths[0].parent / "best").exists()
     for path in paths:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from waiting import LONG
 
 from privfed.data.federation import Examples, Federation
 from privfed.data.mapped import Mapped
@@ -43,7 +44,7 @@ def test_pieces_come_in_order_and_are_read_one_ahead_in_a_thread_that_ends():
     for place, square in read_ahead(range(4), read):
         places.append((place, square))
         if place < 3:
-            assert began[place + 1].wait(10)  # while this piece is worked on
+            assert began[place + 1].wait(LONG)  # while this piece is worked on
         assert not any(each.is_set() for each in began[place + 2 :])
     assert places == [(0, 0), (1, 1), (2, 4), (3, 9)]
     assert all(name.startswith("reading") for name in done)

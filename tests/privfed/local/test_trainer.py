@@ -1,6 +1,7 @@
 """Local training is E epochs of minibatch SGD, exactly, however many clients go at once."""
 
 import copy
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ def keys(ids, round=1):
     return STREAMS.at("shuffle", round, np.asarray(ids))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 13), min_size=1, max_size=6),
     epochs=st.integers(1, 3),
@@ -270,6 +271,7 @@ def test_shapes_flatten_and_view_back():
 
 
 def test_a_chunk_of_any_size_is_tried_on_no_more_than_a_cohort():
+    began = time.perf_counter()
     fastest_way = fastest(trainer(population(SIZES)), cohort=3, way="stacked", chunk=10**15)
     assert fastest_way.chunk == 10**15
-    assert 0 < fastest_way.seconds < 10
+    assert 0 < fastest_way.seconds < time.perf_counter() - began

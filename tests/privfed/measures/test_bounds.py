@@ -27,7 +27,7 @@ def answers(draw, kind, most=12):
 
 
 @pytest.mark.parametrize("kind, name", PAIRS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_example_says_more_than_one(kind, name, data):
     outputs, y, _ = data.draw(answers(kind))
@@ -37,7 +37,7 @@ def test_no_example_says_more_than_one(kind, name, data):
 
 
 @pytest.mark.parametrize("kind", SUITED)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_client_weighs_more_than_one(kind, data):
     outputs, y, rng = data.draw(answers(kind))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from commands import run
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfed.config.reading import load
@@ -149,7 +149,7 @@ SETTINGS = {
 }
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 @given(st.fixed_dictionaries(SETTINGS))
 def test_calibrate_and_check_solve_for_the_same_noise(given):
     """Whatever of it is counted: honest shares, dropouts, aborts, the grid of few bits."""

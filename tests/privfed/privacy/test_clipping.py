@@ -25,7 +25,7 @@ def norms(rows):
     return np.linalg.norm(rows.double().numpy(), axis=1)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(rows=ANY_ROWS, clip=st.floats(1e-6, 1e20))
 def test_any_row_becomes_finite_and_no_longer_than_the_clip(rows, clip):
     rows = torch.from_numpy(rows)
@@ -38,7 +38,7 @@ def test_any_row_becomes_finite_and_no_longer_than_the_clip(rows, clip):
     torch.testing.assert_close(rows, before, rtol=0, atol=0, equal_nan=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), scale=st.floats(-30, 25), clip=st.floats(1e-3, 1e3))
 def test_long_rows_in_many_dimensions(seed, scale, clip):
     generator = torch.Generator().manual_seed(seed)

@@ -26,7 +26,7 @@ def rows(seed, count, codec, norm=1.0):
     st.integers(0, 10**6),
     st.sampled_from(["any", "one coordinate", "all alike", "halves"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_encoded_row_is_longer_than_the_proven_bound(length, step, seed, shape):
     codec = Codec(clip=1.0, step=step, length=length, bits=62)
     (row,) = rows(seed, 1, codec)
@@ -54,7 +54,7 @@ def test_rounding_is_right_on_average_and_its_error_is_as_stated():
 
 
 @given(st.integers(2, 30), st.integers(9, 62), st.integers(0, 10**6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_sums_within_capacity_never_wrap(count, bits, seed):
     try:
         codec = Codec.finest(1.0, math.inf, 20, bits, count, 2.0**30)

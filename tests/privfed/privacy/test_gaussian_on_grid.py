@@ -47,7 +47,7 @@ def exactly(word, scale):
     st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20),
     st.sampled_from([0.3, 1.0, 37.5, 1e6, 2.0**30, 2.0**31.5]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bits_give_what_60_digits_give(words, scale):
     drawn_values = rounded_normal(np.array(words, dtype=np.uint64), scale, more)
     assert [int(one) for one in drawn_values] == [exactly(word, scale) for word in words]
@@ -123,7 +123,7 @@ def shifted_exactly(word, scale, shift):
     st.sampled_from([0.3, 1.0, 37.5, 1e6, 2.0**30, 2.0**31.5]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bits_and_shifts_give_what_60_digits_give(drawn, scale, doubted):
     words = np.array([word for word, _ in drawn], dtype=np.uint64)
     shifts = np.array([part for _, part in drawn]) * 2.0**-20
@@ -274,7 +274,7 @@ def test_many_numbers_are_rounded_as_few_are():
 
 
 @given(st.integers(0, 2**32), st.floats(1e-5, 1e3), st.floats(1e-3, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_on_the_grid_keep_their_bound_and_sum_exactly(seed, clip, z):
     torch.manual_seed(seed)
     rows = torch.randn(50, 20) * clip

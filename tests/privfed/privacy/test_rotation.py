@@ -17,7 +17,7 @@ from privfed.streams import Keys
 
 
 @given(st.integers(1, 70), st.integers(0, 10**6), st.sampled_from(["any", "one", "aligned"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_no_rotated_and_encoded_row_is_longer_than_the_bound(length, seed, shape):
     rng = np.random.default_rng(seed)
     flips = signs(Keys(seed.to_bytes(16, "little")), length)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import Memory, Rounds
 from small import small, trained
+from waiting import LONG
 
 from accounting.ledger import Ledger
 from privfed.errors import Refused
@@ -27,7 +28,7 @@ def test_writes_come_one_after_the_other_and_are_through_when_settled():
     written, gate = [], threading.Event()
 
     def slow():
-        gate.wait(10)
+        gate.wait(LONG)
         written.append("first")
 
     with InBackground() as writing:
@@ -74,7 +75,7 @@ class Waits(Memory):
         self.events, self.gate = events, threading.Event()
 
     def write(self, charge, released, state):
-        self.gate.wait(10)
+        self.gate.wait(LONG)
         super().write(charge, released, state)
         self.events.append(f"durable {charge.round}/{len(released)}")
 
@@ -119,7 +120,7 @@ def test_a_run_evaluates_while_it_writes_and_shows_when_it_has_written(tmp_path,
     write, evaluate, append = Releases.write, Network.evaluate, MetricsLog.append
 
     def written(self, charge, released, state):
-        assert measuring.wait(10), "the evaluation waits for the write"
+        assert measuring.wait(LONG), "the evaluation waits for the write"
         measuring.clear()
         time.sleep(0.05)  # so that who does not wait for this shows too early
         write(self, charge, released, state)
@@ -195,7 +196,7 @@ def test_leaving_waits_for_the_write_however_often_it_is_interrupted(settling):
     written, gate, main = [], threading.Event(), threading.main_thread().ident
 
     def slow():
-        gate.wait(10)
+        gate.wait(LONG)
         time.sleep(0.05)
         written.append("all")
 

@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 from helpers import Rounds
 from small import SMALL, same_but_for_rounding, same_run, small, trained
+from waiting import LONG
 
 from privfed import ranks as module
 from privfed.cli.main import main
@@ -71,7 +72,7 @@ def test_under_torchrun_the_first_rank_writes(tmp_path):
     settings = [word for one in (*SMALL, SEEDED, *budget) for word in ("--set", one)]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     where = ["-m", "privfed", "train", "--out", str(tmp_path / "two")]
-    subprocess.run([*launch, *where, *settings, "--json"], check=True, timeout=120)
+    subprocess.run([*launch, *where, *settings, "--json"], check=True, timeout=LONG)
     same_but_for_rounding(tmp_path / "one", tmp_path / "two")
 
 
@@ -126,7 +127,7 @@ def test_torchrun_may_start_it_again_and_nobody_is_left_out(tmp_path):
     settings = [word for one in (*SMALL, *kind) for word in ("--set", one)]
     launch = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
     launch += ["--standalone", "--nproc-per-node=2", str(tmp_path / "dies.py")]
-    subprocess.run([*launch, str(tmp_path / "two"), *settings], check=True, timeout=120)
+    subprocess.run([*launch, str(tmp_path / "two"), *settings], check=True, timeout=LONG)
     same_run(tmp_path / "one", tmp_path / "two")
 
 
@@ -431,6 +432,6 @@ def test_two_ranks_agree_on_how_cards_add_up(tmp_path, cards, made, sums):
     (tmp_path / "two.py").write_text(TWO_RANKS)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launch, str(tmp_path / "two.py"), json.dumps(cards)]
-    ran = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    ran = subprocess.run(command, check=True, timeout=LONG, capture_output=True, text=True)
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
     assert lines == [[made, sums, [3.0], [3.0]]] * 2

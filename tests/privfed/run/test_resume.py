@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 from small import SMALL, about, model, same_run, small, trained
+from waiting import LONG, until
 
 from accounting import chain
 from accounting.ledger import Ledger
@@ -474,11 +474,9 @@ def test_a_process_that_is_stopped_goes_on(tmp_path, whole, stop):
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, interrupts),
     )
-    deadline = time.monotonic() + 60
-    while not list((path / "releases").glob("0*")) and time.monotonic() < deadline:
-        time.sleep(0.002)
+    until(lambda: list((path / "releases").glob("0*")), "a release")
     process.send_signal(stop)
-    _, message = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=LONG)
     if stop == signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
     else:

@@ -123,7 +123,7 @@ def read(data):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_other_bytes_are_a_state(data):
     assert read(data) is None
     assert read(b"PFP2" + data) is None
@@ -131,7 +131,7 @@ def test_no_other_bytes_are_a_state(data):
 
 
 @given(st.sampled_from(STATES), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_is_made_up_is_a_state_or_refused_by_name(state, data):
     """With the right head and hash: no other error, and nothing that is written down otherwise."""
     start = data.draw(st.integers(HEAD, len(state) - CHECK))
@@ -185,7 +185,7 @@ def test_a_state_that_no_client_comes_to_is_refused(commit, change):
 
 
 @given(st.sampled_from(STATES), st.integers(0, 7), st.sampled_from(STATES), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_pieces_of_two_states_are_no_third(first, step, second, data):
     at = data.draw(st.integers(HEAD, min(len(first), len(second)) - CHECK))
     read(resealed(first[:at] + second[at:]))

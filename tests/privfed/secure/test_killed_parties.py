@@ -8,6 +8,7 @@ from multiprocessing import forkserver
 
 import pytest
 from committed_parties import Setting, played, process
+from waiting import LONG
 
 from privfed.secure.summation import Aborted
 
@@ -62,7 +63,7 @@ class Remote:
         return answers[-1]
 
     def _heard(self):
-        assert self.pipe.poll(30), "no answer"
+        assert self.pipe.poll(LONG), "no answer"
         try:
             return self.pipe.recv_bytes()
         except EOFError:

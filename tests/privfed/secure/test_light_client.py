@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import LONG
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "how-to" / "own_client.md"
@@ -44,7 +45,7 @@ def played():
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
     )
     assert ran.returncode == 0, ran.stderr
     page, facts = ran.stdout.splitlines()

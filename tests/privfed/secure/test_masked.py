@@ -33,7 +33,7 @@ from privfed.streams import Streams
     st.sampled_from([None, 2, 4]),
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_sum_is_exact_or_aborted_whoever_drops_out(clients, bits, threshold, degree, data):
     leaves = data.draw(st.lists(st.sampled_from(list(Leaves)), min_size=clients, max_size=clients))
     encoder = Codec.finest(1.0, 1.0, 3, bits, clients, 2.0**20)

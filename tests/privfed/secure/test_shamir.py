@@ -22,7 +22,7 @@ def test_the_field_is_prime():
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 9), st.integers(0, 5), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_threshold_of_shares_gives_the_secret(secret, threshold, more, chance):
     places = tuple(chance.sample(range(1, 500), threshold + more))
     shares = share(secret, threshold, places)

@@ -3,9 +3,9 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from waiting import LONG, until
 
 from accounting.events import Event
 from accounting.ledger import Ledger
@@ -94,21 +94,18 @@ def test_receipts_that_agree_and_all_ways_in_which_they_do_not(ledger, tmp_path)
 
 
 SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {0!r}], **{1})"
-CHILD = "import time; time.sleep(60)"
+CHILD = f"import time; time.sleep({LONG})"
 
 
 @pytest.mark.parametrize("more", [{}, {"start_new_session": True}])
 def test_nothing_is_left_of_programs_and_of_what_they_started(tmp_path, more):
-    code = SLEEPER.format(CHILD, more) + "; time.sleep(60)"
+    code = SLEEPER.format(CHILD, more) + f"; time.sleep({LONG})"
     programs = Programs(tmp_path, {})
 
     def interrupted():
         with programs:
             programs.start("parent", [sys.executable, "-c", code])
-            until = time.monotonic() + 20
-            while len(programs.left()) < 2:
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            until(lambda: len(programs.left()) >= 2, "a program, and what it starts")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -128,13 +125,16 @@ def test_an_interrupted_story_leaves_nothing_running_and_no_file(tmp_path):
     pytest.importorskip("flwr", reason="Flower is not installed: privfed[flower]")
     folder = tmp_path / "all"
     command = [sys.executable, "-m", "experiments.federation", "--keep", str(folder)]
-    story = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 30
-    while not (folder / "berlin" / "key").exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    story = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever it inherits
+    )
+    until((folder / "berlin" / "key").exists, "a key")
     story.send_signal(signal.SIGINT)
-    out, err = story.communicate(timeout=30)
+    out, err = story.communicate(timeout=LONG)
     assert story.returncode == 130, (out, err)
     assert "nothing is left running" in err
     assert "Traceback" not in err

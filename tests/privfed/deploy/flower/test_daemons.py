@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import LONG, until
 
 pytest.importorskip("flwr", reason="Flower is not installed: privfed[flower]")
 
@@ -39,9 +40,7 @@ def programs():
 def refused(programs, engine, name, *command, words):
     """A node ends by itself, and says why."""
     programs.start(name, ["flower-supernode", "--host", "127.0.0.1", *command])
-    until = time.monotonic() + 60
-    while programs.code(name) is None and time.monotonic() < until:
-        time.sleep(0.2)
+    until(lambda: programs.code(name) is not None, lambda: programs.log(name)[-800:])
     assert programs.code(name) == 1
     assert words in programs.log(name)
     assert "SuperNode ID" not in programs.log(name)
@@ -70,9 +69,9 @@ def test_a_run_with_and_without_executors_of_the_sites(programs, own_executor):
     federation = Loopback(programs.logs, programs, own_executor)
     federation.agree(PATIENTS, seed=1)
     federation.start()
-    app = federation.hospitals.declare(2, PATIENTS, deadline=1.0)
+    app = federation.hospitals.declare(2, PATIENTS, deadline=5.0)
     federation.engine.run(app)
-    federation.wait_for(lambda seen: seen.done, 150, "the run")
+    federation.wait_for(lambda seen: seen.done, LONG, "the run")
     assert agreement(federation).problems == ()
     for name in NAMES:  # what comes with a run is unpacked where Flower's own processes run it
         unpacked = list(federation.engine.home(name).rglob("client_app.py"))
@@ -89,20 +88,22 @@ def kill_agent(federation, site):
     federation.programs.kill(f"agent-{site}")
     federation.hospitals.start_agent(site)
     serves = functools.partial(federation.hospitals.serves, site)
-    federation.wait(serves, 60, f"agent-{site}")
+    federation.wait(serves, LONG, f"agent-{site}")
 
 
 def kill_node(federation, site):
     """Its key is locked out until its heartbeats lapse: it is started until it may join."""
     node = f"node-{site}"
     federation.programs.kill(node)
-    before, until = federation.programs.log(node).count("SuperNode ID"), time.monotonic() + 120
-    federation.start_node(site)
-    while federation.programs.log(node).count("SuperNode ID") == before:
-        assert time.monotonic() < until, federation.programs.log(node)[-800:]
+    before = federation.programs.log(node).count("SuperNode ID")
+
+    def joined():
         if federation.programs.code(node) is not None:
             federation.start_node(site)
-        time.sleep(1.0)
+        return federation.programs.log(node).count("SuperNode ID") > before
+
+    federation.start_node(site)
+    until(joined, lambda: federation.programs.log(node)[-800:])
 
 
 def kill_server(federation, site):
@@ -113,7 +114,7 @@ def kill_link(federation, site):
     """The server's process ends by itself when another SuperLink answers it."""
     federation.programs.kill("superlink", alone=True)
     federation.engine.start_link()
-    federation.wait(lambda: not federation.programs.runs("flwr-serverapp"), 90, "superlink")
+    federation.wait(lambda: not federation.programs.runs("flwr-serverapp"), LONG, "superlink")
 
 
 VICTIMS = {"agent": kill_agent, "node": kill_node, "server": kill_server, "link": kill_link}
@@ -138,7 +139,7 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
     federation = Loopback(programs.logs, programs)
     federation.agree(PATIENTS, seed=2)
     federation.start()
-    app = federation.hospitals.declare(ROUNDS, PATIENTS, deadline=1.0)
+    app = federation.hospitals.declare(ROUNDS, PATIENTS, deadline=5.0)
     federation.engine.run(app, **QUICK)
     for turn, (victim, moment) in enumerate(MOMENTS):
         going_on(federation, app, lambda seen: seen.exchanged() >= moment, f"{victim} {moment}")  # noqa: B023
@@ -153,7 +154,7 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
     assert len(held.unopened) >= 3  # kills met rounds that were under way
     assert all(set(rounds.values()) == {1} for rounds in held.answered.values())
     programs.end("superlink")
-    programs.call([*PRIVFED, "audit", str(federation.hospitals.run)], 120)
+    programs.call([*PRIVFED, "audit", str(federation.hospitals.run)], LONG)
     ports = [federation.engine.port, *federation.engine.ports.values()]
     programs.end(*(f"node-{name}" for name in NAMES))
     assert not any(map(listens, ports))
@@ -161,10 +162,12 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
 
 def going_on(federation, app, seen, what):
     """Wait for what is `seen` of the run; start it again where no server's process is left."""
-    until, started = time.monotonic() + 300, time.monotonic()
-    while not seen(federation.journal()):
-        assert time.monotonic() < until, (what, federation.journal().lines[-12:])
-        if time.monotonic() - started > 45 and not federation.programs.runs("flwr-serverapp"):
+    started = [time.monotonic()]
+
+    def goes_on():
+        if time.monotonic() - started[0] > 60 and not federation.programs.runs("flwr-serverapp"):
             federation.engine.run(app, **QUICK)
-            started = time.monotonic()
-        time.sleep(0.1)
+            started[0] = time.monotonic()
+        return seen(federation.journal())
+
+    until(goes_on, lambda: (what, federation.journal().lines[-12:]))

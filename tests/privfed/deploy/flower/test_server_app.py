@@ -8,6 +8,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: privfed[flower]")
 
 from flower_grid import LoopbackGrid
 from flwr.app import Context, RecordDict
+from waiting import LONG
 
 from experiments.federation.agreement import compare
 from experiments.federation.hospitals import NAMES, write_tables
@@ -20,7 +21,9 @@ from privfed.deploy.site.open_site import serving
 from privfed.errors import Refused
 
 STATED = {"run": "/a/run.toml", "federation": "/a/f.toml", "key": "/a/key", "out": "/a/out"}
-SECONDS = {"seconds": 20, "patience": 5.0}
+SECONDS = {"seconds": LONG, "patience": LONG}
+PASSES = 20.0
+"""Seconds of a deadline that passes for one site, and in which the others answer."""
 
 
 class Here:
@@ -81,7 +84,7 @@ def test_a_run_is_trained_and_agrees_with_every_receipt(hospitals):
     lost = grid(hospitals)
     lost.fault = lambda node, number, reply: [] if (node, number) == (12, 6) else [reply]
     with agents(hospitals, *NAMES):
-        main(lost, context(hospitals, seconds=3))
+        main(lost, context(hospitals, seconds=PASSES))
     journal = Journal.read(hospitals.log.read_text())
     assert journal.done
     assert journal.over == [2, 3]
@@ -97,7 +100,7 @@ def test_too_few_sites_end_a_run_in_one_line_and_it_goes_on_when_they_are_back(h
     hospitals.declare(rounds=2, patients=60, deadline=0.0)
     with agents(hospitals, *NAMES[:2]):
         with pytest.raises(RunFailed) as failed:
-            main(grid(hospitals), context(hospitals, seconds=2, patience=0.1))
+            main(grid(hospitals), context(hospitals, seconds=PASSES, patience=0.1))
         assert str(failed.value) == "privfed stopped; the coordinator's log says why"
         assert failed.value.__cause__ is None
         (error,) = Journal.read(hospitals.log.read_text()).errors
@@ -133,4 +136,4 @@ def test_a_path_that_is_not_absolute_is_refused(name, path):
 def test_seconds_are_numbers_above_nothing(name, seconds):
     with pytest.raises(Refused, match="expected seconds above 0"):
         Settings.of(STATED | SECONDS | {name: seconds})
-    assert Settings.of(STATED | SECONDS).seconds == 20.0
+    assert Settings.of(STATED | SECONDS).seconds == LONG

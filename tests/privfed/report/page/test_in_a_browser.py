@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from grids import BASE, in_process, write
 from small import trained
+from waiting import LONG
 
 from privfed.grid.engine import run_grid
 from privfed.grid.load import load_grid
@@ -70,7 +71,7 @@ def browse(path, folder, *flags):
     """What the browser made of the page, and what it wrote on its console."""
     command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", *flags, "--dump-dom"]
     done = subprocess.run(
-        [*command, path.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [*command, path.as_uri()], capture_output=True, text=True, timeout=LONG, check=True
     )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
