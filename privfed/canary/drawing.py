@@ -106,11 +106,14 @@ class Drawing:
         streams = Streams(self.seed or 0, simulated=self.seed is not None, key=key)
         keys = streams.at("canaries/directions", clients=np.arange(self.count))
         shape = self.count, self.dimension
-        table = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-        for row, each in zip(table, keys.each(), strict=True):
-            numbers = each.normal(self.dimension)
-            row[:] = numbers / np.linalg.norm(numbers)
-        table.flush()
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        with path.open("xb") as file:  # not mapped: a full disk is an error then, and no SIGBUS
+            np.lib.format.write_array_header_1_0(file, header)
+            for each in keys.each():
+                numbers = each.normal(self.dimension)
+                file.write((numbers / np.linalg.norm(numbers)).astype("<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _write_coins(path: Path, coins: NDArray[np.bool_]) -> None:
