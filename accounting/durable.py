@@ -33,7 +33,7 @@ def create(path: Path, content: bytes) -> None:
 def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make the folder `path`, of `mode`, and the missing folders above it, durably."""
     if not path.exists():
-        make_folder(path.parent)
+        make_folder(path.parent, mode)
         path.mkdir(mode, exist_ok=True)
         sync_folder(path.parent)
 

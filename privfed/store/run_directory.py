@@ -121,6 +121,8 @@ class RunDirectory:
         Its folders are there then, with no file half written, and every name in them durable.
         """
         self.make_folders()
+        if self.private.is_dir():
+            self.private.chmod(0o700)  # which an older version, or a copy, left open
         folders = (
             *(self.path, self.releases.folder, self.summary.parent, self.private, self.silos),
             self.exclusions.proofs,

@@ -29,7 +29,7 @@ def release(run: Path, to: Path, by_way_of: Path) -> None:
 
 
 def _copy(folder: Path, to: Path) -> None:
-    durable.make_folder(to, 0o700 if folder.name == "private" else 0o755)
+    durable.make_folder(to, stat.S_IMODE(folder.stat().st_mode))
     for item in sorted(folder.iterdir()):
         if item.name.startswith("."):
             continue
