@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from accounting.errors import Misplaced
+
 Part = bytes | memoryview
 """Some bytes of a file."""
 
@@ -31,11 +33,24 @@ def create(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make the folder `path`, of `mode`, and the missing folders above it, durably."""
+    """Make the folder `path`, of `mode`, and the missing folders above it, durably.
+
+    Raises `Misplaced` for a link that leads nowhere.
+    """
     if not path.exists():
+        refuse_lost_link(path)
         make_folder(path.parent, mode)
         path.mkdir(mode, exist_ok=True)
         sync_folder(path.parent)
+
+
+def refuse_lost_link(path: Path) -> None:
+    """Raises `Misplaced` where `path` is a symbolic link that leads to nothing, or to itself."""
+    if path.is_symlink() and not path.exists():
+        raise Misplaced(
+            f"{path} is a symbolic link to {path.readlink()}, but nothing lies there; remove the "
+            "link, or name another place"
+        )
 
 
 def recover_folder(folder: Path) -> None:
