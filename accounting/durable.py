@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 from accounting.errors import Misplaced
+from accounting.regular import refuse_irregular
 
 Part = bytes | memoryview
 """Some bytes of a file."""
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append `line` and return only when it is durable, as is the name of a new file."""
+    """Append `line` and return only when it is durable, as is the name of a new file.
+
+    Raises `Misplaced` where a FIFO or a device lies at `path`.
+    """
     new = not path.exists()
+    if not new:
+        refuse_irregular(path)
     with path.open("ab") as file:
         _write(file, (line,))
     if new:
@@ -78,7 +84,7 @@ def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
     A link at `path` is replaced, and one in the temporary file's place is not followed.
     """
     temporary = path.with_name(_temporary(path.name))
-    if temporary.is_symlink():
+    if temporary.is_symlink() or temporary.is_fifo():
         temporary.unlink()
     try:
         with temporary.open("wb") as file:

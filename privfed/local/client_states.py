@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import regular
 from accounting.durable import make_folder, recover_folder, sync_folder, write_atomically
 from privfed.deferred import torch
 from privfed.errors import Broken, Refused, public_text
@@ -85,7 +86,7 @@ class ClientStates:
                 "what clients remembered of this run is gone, or the data have changed. Restore "
                 "it, or start a new run"
             )
-        if not self._owner.is_file() or self._owner.read_text("utf-8", "replace") != run:
+        if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
             raise Broken(
                 f"{folder} holds what clients remembered of another run, or of other clients (or "
                 "in another order) than there are now; restore this one's, or the data"
@@ -175,7 +176,7 @@ class ClientStates:
 
     def _folded(self) -> int:
         """The last round that is taken in; 0, too, where an older version took it in."""
-        text = self._upto.read_text("ascii", "replace") if self._upto.is_file() else "0"
+        text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
             raise Broken(f"{self._upto} does not hold the number of a round", text[:20])
         return int(text)
