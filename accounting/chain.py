@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
@@ -35,13 +36,13 @@ def read(path: Path) -> Chain:
 
     Raises `LedgerBroken`, naming the line, for any other break.
     """
-    *lines, tail = path.read_bytes().split(b"\n")
+    *lines, tail = regular.read_bytes(path).split(b"\n")
     return Chain(following(START, lines, path), torn=bool(tail))
 
 
 def first(path: Path) -> Link:
     """The first line of `path`, verified; no other one is read. Raises `LedgerBroken`."""
-    with path.open("rb") as file:
+    with regular.opened(path) as file:
         line, newline, _ = file.readline().partition(b"\n")
     if not newline:
         raise LedgerBroken(f"{path}: its first line is missing or torn")

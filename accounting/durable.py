@@ -10,13 +10,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from accounting.errors import Misplaced
+from accounting.regular import refuse_irregular
+
 Part = bytes | memoryview
 """Some bytes of a file."""
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append `line` and return only when it is durable, as is the name of a new file."""
+    """Append `line` and return only when it is durable, as is the name of a new file.
+
+    Raises `Misplaced` where a FIFO or a device lies at `path`.
+    """
     new = not path.exists()
+    if not new:
+        refuse_irregular(path)
     with path.open("ab") as file:
         _write(file, (line,))
     if new:
@@ -31,11 +39,24 @@ def create(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make the folder `path`, of `mode`, and the missing folders above it, durably."""
+    """Make the folder `path`, of `mode`, and the missing folders above it, durably.
+
+    Raises `Misplaced` for a link that leads nowhere.
+    """
     if not path.exists():
-        make_folder(path.parent)
+        refuse_lost_link(path)
+        make_folder(path.parent, mode)
         path.mkdir(mode, exist_ok=True)
         sync_folder(path.parent)
+
+
+def refuse_lost_link(path: Path) -> None:
+    """Raises `Misplaced` where `path` is a symbolic link that leads to nothing, or to itself."""
+    if path.is_symlink() and not path.exists():
+        raise Misplaced(
+            f"{path} is a symbolic link to {path.readlink()}, but nothing lies there; remove the "
+            "link, or name another place"
+        )
 
 
 def recover_folder(folder: Path) -> None:
@@ -63,7 +84,7 @@ def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
     A link at `path` is replaced, and one in the temporary file's place is not followed.
     """
     temporary = path.with_name(_temporary(path.name))
-    if temporary.is_symlink():
+    if temporary.is_symlink() or temporary.is_fifo():
         temporary.unlink()
     try:
         with temporary.open("wb") as file:

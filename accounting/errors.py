@@ -13,5 +13,9 @@ class BudgetExceeded(AccountingError):
     """The next event would spend more than the budget. Nothing was charged."""
 
 
+class Misplaced(AccountingError, OSError):
+    """Something else lies where a file or a folder has to be."""
+
+
 class LedgerBroken(AccountingError):
     """The ledger was edited, cut, reordered, or is of a format that this version does not know."""

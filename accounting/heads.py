@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from accounting import regular
 from accounting.durable import append
 from accounting.errors import LedgerBroken
 
@@ -58,7 +59,7 @@ class HeadsFile:
 
         Raises `OSError`, and `LedgerBroken` for a file that holds anything else.
         """
-        lines = self.path.read_bytes().decode("ascii", "replace").split("\n")
+        lines = regular.read_bytes(self.path).decode("ascii", "replace").split("\n")
         return [
             head for number, line in enumerate(lines, start=1) for head in self._of(line, number)
         ]
@@ -81,7 +82,7 @@ class HeadsFile:
         """Whether the last line has no end, which another run's crash may have left."""
         if not self.path.exists():
             return False
-        with self.path.open("rb") as file:
+        with regular.opened(self.path) as file:
             size = file.seek(0, 2)
             file.seek(max(size - 1, 0))
             return size > 0 and file.read(1) != b"\n"

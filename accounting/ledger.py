@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from accounting import chain, durable
+from accounting import chain, durable, regular
 from accounting.budget_values import budget_value, written
 from accounting.choosing.choice import Choice
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
@@ -111,7 +111,7 @@ class Ledger:
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
-            lines, newline, _ = path.read_bytes().rpartition(b"\n")
+            lines, newline, _ = regular.read_bytes(path).rpartition(b"\n")
             line, link = ledger._charge_of_a_torn_line() if ledger._counts_torn else (b"", None)
             durable.write_atomically(path, lines + newline + line)
             if link is not None:
@@ -223,7 +223,7 @@ class Ledger:
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}
         line, link = chain.sealed(self.head().hex(), {**body, "budget": written(change)})
-        durable.write_atomically(self.path, self.path.read_bytes() + line)
+        durable.write_atomically(self.path, regular.read_bytes(self.path) + line)
         self._take(link)
         self._keep_head(link)
 

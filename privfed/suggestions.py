@@ -12,7 +12,8 @@ def nearest(written: str, known: Iterable[str]) -> str | None:
     More than a third of the longer name's letters is too far. Of equally near ones, the first by
     length and alphabet.
     """
-    slips = {name: distance(written, name) for name in known}
+    similar = [name for name in known if _apart(written, name) <= _allowed(written, name)]
+    slips = {name: distance(written, name) for name in similar}
     near = [name for name, n in slips.items() if n <= _allowed(written, name)]
     return min(near, key=lambda name: (slips[name], written != name, len(name), name), default=None)
 
@@ -35,6 +36,11 @@ def distance(name: str, other: str) -> int:
 
 def _words(name: str) -> list[str]:
     return re.split(r"[\s_.-]+", name.casefold())
+
+
+def _apart(name: str, other: str) -> int:
+    """The fewest slips that their lengths leave possible."""
+    return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
 
 
 def _allowed(name: str, other: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.documents import from_json
 from privfed.errors import unreadable
 from privfed.store.run_directory import RunDirectory
@@ -44,11 +45,11 @@ def _claims(directory: RunDirectory) -> list[tuple[Path, dict[str, Any]]]:
     claims, metrics = [], directory.metrics.path
     try:
         if directory.summary.exists():
-            text = directory.summary.read_text(encoding="utf-8")
+            text = regular.read_text(directory.summary)
             claims.append((directory.summary, _table(text)))
         if metrics.exists():
             # What follows the last newline was torn by a crash, and will be written again.
-            *lines, _ = metrics.read_text(encoding="utf-8").split("\n")
+            *lines, _ = regular.read_text(metrics).split("\n")
             claims += [(metrics, _table(line)) for line in lines[-1:]]
     except (OSError, ValueError, TypeError) as error:
         raise unreadable("the summary or the metrics", error) from None

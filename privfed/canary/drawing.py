@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import glob
 import math
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.durable import create, make_folder, sync_folder
+from accounting.durable import create, make_folder, refuse_lost_link, sync_folder
 from privfed.canary.folder import Folder, commitments
 from privfed.canary.manifest import FORMAT, Manifest
 from privfed.canary.relation import RELATIONS
@@ -60,17 +64,15 @@ class Drawing:
 
         Raises `Refused`, changing nothing, where anything lies there.
         """
-        if path.exists() or path.is_symlink():
+        refuse_lost_link(path)
+        if path.exists():
             raise Refused(f"{path} exists already; nothing was changed. Name a new directory")
         make_folder(path.absolute().parent)
-        half = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.absolute().parent))
         before = os.umask(0o077)
         try:
-            self._fill(Folder(half))
-            half.rename(path)
-        except BaseException:
-            shutil.rmtree(half, ignore_errors=True)
-            raise
+            with _half_made(path.absolute()) as half:
+                self._fill(Folder(half))
+                half.rename(path)
         finally:
             os.umask(before)
         sync_folder(path.absolute().parent)
@@ -106,11 +108,44 @@ class Drawing:
         streams = Streams(self.seed or 0, simulated=self.seed is not None, key=key)
         keys = streams.at("canaries/directions", clients=np.arange(self.count))
         shape = self.count, self.dimension
-        table = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-        for row, each in zip(table, keys.each(), strict=True):
-            numbers = each.normal(self.dimension)
-            row[:] = numbers / np.linalg.norm(numbers)
-        table.flush()
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        with path.open("xb") as file:  # not mapped: a full disk is an error then, and no SIGBUS
+            np.lib.format.write_array_header_1_0(file, header)
+            for each in keys.each():
+                numbers = each.normal(self.dimension)
+                file.write((numbers / np.linalg.norm(numbers)).astype("<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _half_made(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, removed where it is not renamed, as are those that a kill left.
+
+    Who is making one holds it by a lock, which ends with its process.
+    """
+    prefix = f".{path.name}.half-"
+    for left in path.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError), _held(left):
+            shutil.rmtree(left)
+    half = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+    with _held(half):
+        try:
+            yield half
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process alone. Raises `OSError` where another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write_coins(path: Path, coins: NDArray[np.bool_]) -> None:

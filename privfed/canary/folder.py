@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import regular
 from privfed.canary.manifest import Manifest
 from privfed.errors import Broken, public_text
 
@@ -83,6 +84,7 @@ class Folder:
 
     def _array(self, path: Path) -> NDArray[Any]:
         try:
+            regular.refuse_irregular(path)
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
             raise Broken(f"{path} cannot be read: {public_text(error)}; restore the file") from None
@@ -99,7 +101,7 @@ class SecretDigests:
 
 def commitments(folder: Folder) -> SecretDigests:
     """The commitments to what lies in `folder` now."""
-    key = folder.key_path.read_bytes()
+    key = regular.read_bytes(folder.key_path)
     return SecretDigests(
         hashlib.sha256(b"privfed canaries, key|" + key).hexdigest(),
         _committed(key, folder.coins_path),
@@ -123,7 +125,7 @@ def participants(directory: str | Path) -> list[int]:
 def _committed(key: bytes, path: Path) -> str:
     """A commitment that hides the file at `path` from who does not know the key, and binds it."""
     digest = hashlib.sha256(f"privfed canaries, {path.name}|".encode() + key)
-    with path.open("rb") as file:
+    with regular.opened(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.documents import from_json
 from privfed.canary.relation import RELATIONS, Relation
 from privfed.errors import Broken, public_text
@@ -50,7 +51,7 @@ class Manifest:
     def read(cls, path: Path) -> Manifest:
         """The manifest at `path`. Raises `Broken` where it is missing, damaged, or newer."""
         try:
-            content = from_json(path.read_bytes())
+            content = from_json(regular.read_bytes(path))
         except (OSError, ValueError) as error:
             raise Broken(
                 f"{path} cannot be read: {public_text(error)}; expected a folder that `privfed "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
 from privfed.config.config import Config, Raw
-from privfed.config.mistakes import Mistake, mistakes
+from privfed.config.mistakes import Mistake, listed, mistakes
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
@@ -41,8 +42,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     if sections["aggregation"] is not None:
         _check_before(sections["aggregation"].before, raw, problems)
     if problems:
-        reasons = "\n".join(dict.fromkeys(problem.text for problem in problems))
-        raise Refused(reasons, key=problems[0].key)
+        raise Refused(listed(problems), key=problems[0].key)
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]
@@ -140,8 +140,11 @@ def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
     """The keys of a section that neither it nor one of its parts knows."""
     known = known_keys(name, given)
     for key in sorted(given.keys() - known):
-        text = f"{name}.{key} is not a known key{_owner(name, key)}; {expected(key, list(known))}"
-        yield Mistake(f"{name}.{key}", text)
+        yield Mistake(f"{name}.{key}", partial(_unknown, name, key, list(known)))
+
+
+def _unknown(name: str, key: str, known: list[str]) -> str:
+    return f"{name}.{key} is not a known key{_owner(name, key)}; {expected(key, known)}"
 
 
 def _owner(name: str, key: str) -> str:
@@ -156,11 +159,11 @@ def _owner(name: str, key: str) -> str:
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
     """The number of real clients, where it is left out: it is declared, and never counted."""
     if source is not None and source.real_people and "clients" not in raw.get("data", {}):
-        yield Mistake(
-            "data.clients",
+        text = (
             f"data.clients is missing: declare about how many clients {name} holds, as a public "
-            "constant; it is never counted from private data",
+            "constant; it is never counted from private data"
         )
+        yield Mistake("data.clients", lambda: text)
 
 
 def _validate(
@@ -185,9 +188,9 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
         part = find("before", name, "aggregation.before")
         fields = part.model_fields.items()
         missing = [key for key, field in fields if field.is_required() and key not in given]
-        for key in missing:
-            text = f"aggregation.{key} is missing, and {name!r} in aggregation.before needs it; set"
-            problems.append(Mistake(f"aggregation.{key}", f"{text} it, or remove {name!r}"))
+        for key in (f"aggregation.{key}" for key in missing):
+            text = f"{key} is missing, and {name!r} in aggregation.before needs it; set it, or "
+            problems.append(Mistake(key, partial(str, f"{text}remove {name!r}")))
         if not missing:
             _validate(part, "aggregation", given, problems)
 

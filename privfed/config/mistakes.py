@@ -7,8 +7,9 @@ several kinds. Here a mistake is one key, what stands there, and all that may.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -38,12 +39,18 @@ _KINDS = {
 """By the library's kind of error, what is expected instead."""
 
 
+_MOST_SHOWN = 10
+
+
 @dataclass(frozen=True)
 class Mistake:
-    """`key` is wrong, "section.key", for the reason that `text` gives."""
+    """`key` is wrong, "section.key", for the reason that `text()` gives.
+
+    The text is made on demand: a name that is likely meant takes long to find.
+    """
 
     key: str
-    text: str
+    text: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,14 @@ class _Problem:
     message: str
     value: Any
     context: Mapping[str, Any]
+
+
+def listed(wrong: Sequence[Mistake], where: str = "") -> str:
+    """The texts of `wrong`, each after `where` on a line: ten, and the number of the others."""
+    texts = [where + mistake.text() for mistake in wrong[:_MOST_SHOWN]]
+    if (more := len(wrong) - len(texts)) > 0:
+        texts.append(f"{where}{more} more mistakes follow; correct these first")
+    return "\n".join(dict.fromkeys(texts))
 
 
 def mistakes(
@@ -100,20 +115,25 @@ def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel])
     problems = [problem for problem in problems if len(problem.path) == deepest]
     first = problems[0]
     key = ".".join(str(step) for step in (section, *first.path) if step != "")
+    return Mistake(key, partial(_text, key, problems, model))
+
+
+def _text(key: str, problems: Sequence[_Problem], model: type[BaseModel]) -> str:
+    first = problems[0]
     shown = f"{key} is {first.value!r}"
     if first.kind == "missing":
-        return Mistake(key, f"{key} is missing, and has no default; set it")
+        return f"{key} is missing, and has no default; set it"
     if first.kind == "extra_forbidden":
-        return Mistake(key, _unknown(key, first.path, model))
+        return _unknown(key, first.path, model)
     if first.kind == "value_error":
         reason = first.message.removeprefix("Value error, ")
-        return Mistake(key, f"{shown}: {reason}" if first.path else f"{key}: {reason}")
+        return f"{shown}: {reason}" if first.path else f"{key}: {reason}"
     words = list(dict.fromkeys(_expected(problem, model) for problem in problems))
     choices = re.findall("'([^']*)'", " ".join(words))
     hint = _hint(first.value, choices) if isinstance(first.value, str) else ""
     *others, last = words
-    listed = f"{', '.join(others)} or {last}" if others else last
-    return Mistake(key, f"{shown}; expected {listed}{hint}")
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"{shown}; expected {expected}{hint}"
 
 
 def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.documents import from_json
 from privfed.grid.cells import Cell
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
@@ -35,7 +36,7 @@ def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
     path = folder_of(files, cell) / "result.json"
     try:
-        result = from_json(path.read_text(encoding="utf-8"))
+        result = from_json(regular.read_text(path))
     except (OSError, ValueError):
         return None
     if not isinstance(result, dict) or result.get("status") not in (DONE, REFUSED, FAILED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from accounting import regular
 from accounting.documents import from_json
 from privfed.grid.cell_results import Result, folder_of
 from privfed.grid.cells import Cell
@@ -48,7 +49,7 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
     """What a cell's run measured round by round; a line that a power cut tore is left out."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
-    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []
     totals = dict.fromkeys(TOTALS, 0.0)
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):

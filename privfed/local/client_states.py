@@ -38,9 +38,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import regular
 from accounting.durable import make_folder, recover_folder, sync_folder, write_atomically
 from privfed.deferred import torch
-from privfed.errors import Broken
+from privfed.errors import Broken, Refused, public_text
 from privfed.vector import Indices
 
 if TYPE_CHECKING:
@@ -85,11 +86,12 @@ class ClientStates:
                 "what clients remembered of this run is gone, or the data have changed. Restore "
                 "it, or start a new run"
             )
-        if not self._owner.is_file() or self._owner.read_text("utf-8", "replace") != run:
+        if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
             raise Broken(
                 f"{folder} holds what clients remembered of another run, or of other clients (or "
                 "in another order) than there are now; restore this one's, or the data"
             )
+        _reserve(self._file, size)
         self._settled = np.memmap(self._file, np.float32, "r+", shape=(clients, 1 + width))
         self._fold(checkpoint)
         self.begin(checkpoint)
@@ -174,7 +176,7 @@ class ClientStates:
 
     def _folded(self) -> int:
         """The last round that is taken in; 0, too, where an older version took it in."""
-        text = self._upto.read_text("ascii", "replace") if self._upto.is_file() else "0"
+        text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
             raise Broken(f"{self._upto} does not hold the number of a round", text[:20])
         return int(text)
@@ -199,8 +201,26 @@ class ClientStates:
         return self._folder / f"{round:06d}.f32"
 
 
+def _reserve(path: Path, size: int) -> None:
+    """Takes the blocks of all `size` bytes of the file at `path`, before anything relies on them.
+
+    A hole of a mapped file that finds no block later ends the process by SIGBUS, without a word.
+    """
+    try:
+        with path.open("r+b") as file:
+            if hasattr(os, "posix_fallocate"):  # macOS has none
+                os.posix_fallocate(file.fileno(), 0, size)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Refused(
+            f"{path} takes {size:,} bytes for what clients remember between rounds, but the file "
+            f"system does not give them ({public_text(error)}); no round was charged. Free space "
+            "there and resume the run, or start one whose --out lies elsewhere"
+        ) from None
+
+
 def _create(path: Path, size: int) -> None:
-    """A file of zeros, holes where the file system has them; whole or not there at all."""
+    """A file of zeros, whole or not there at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.truncate(size)

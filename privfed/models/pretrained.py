@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
+from accounting import regular
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.models.lora.names import with_changes
@@ -89,6 +90,7 @@ def _read(init: str) -> dict[str, Tensor]:
                 ".safetensors"
             )
         try:
+            regular.refuse_irregular(path)
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
             raise Refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,13 +67,13 @@ def list_runs(folder: Path) -> Listing:
 
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Every run directory in `folder`, down to `depth`; nothing hidden, and nothing private."""
-    if _is_run(folder):
-        yield folder
-        return
-    if depth == 0:
-        return
     try:
-        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        if _is_run(folder):
+            yield folder
+            return
+        if depth == 0:
+            return
+        inner = sorted(path.name for path in folder.iterdir() if path.is_dir())
     except OSError as error:
         if depth == DEPTH:
             raise unreadable(folder, error) from None

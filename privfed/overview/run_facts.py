@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.documents import from_json, from_toml
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
@@ -76,7 +77,7 @@ def read_facts(path: Path) -> RunFacts:
     directory = RunDirectory.open(path)
     held = is_held(path)
     try:
-        config = from_toml(directory.config.path.read_text(encoding="utf-8"))
+        config = from_toml(regular.read_text(directory.config.path))
         summary = _summary(directory.summary)
         evaluated = directory.metrics.by_round(_line)
         excluded = len(directory.exclusions.culprits())
@@ -121,7 +122,7 @@ def _ledger(directory: RunDirectory) -> Ledger | None:
 
 
 def _summary(path: Path) -> Mapping[str, Any]:
-    return _line(from_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return _line(from_json(regular.read_text(path))) if path.exists() else {}
 
 
 def _line(value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
@@ -85,7 +86,7 @@ class Run:
         """
         if not self._directory.summary.exists():
             raise Refused(f"{self.path} has not ended; go on with it: resume()")
-        summary = from_json(self._directory.summary.read_text(encoding="utf-8"))
+        summary = from_json(regular.read_text(self._directory.summary))
         return dict(with_numbers(summary))
 
     @property

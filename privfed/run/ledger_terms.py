@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.ledger import terms_at
 from privfed.auditing.earlier_run import went_on
 from privfed.config.config import Config
@@ -203,6 +204,6 @@ def _hash_of_start(config: Config) -> str | None:
     """SHA-256 of what the model starts from: this ledger's epsilon does not cover it."""
     init, model = config.start.init, config.model
     files = [path for path in start_files(init) if path.is_file()] if init else []
-    contents = [path.read_bytes() for path in files]
+    contents = [regular.read_bytes(path) for path in files]
     contents += [model.weights().encode()] if isinstance(model, Weighted) else []
     return hashlib.sha256(b"".join(contents)).hexdigest() if contents else None

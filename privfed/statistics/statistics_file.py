@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from accounting import durable
+from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.errors import Refused, public_text
 from privfed.json_text import dump
@@ -121,7 +121,7 @@ def read_statistics(path: Path) -> Statistics:
     """What a file at `path` states, or that in a folder. Raises `Refused` for any other file."""
     file = path / STATISTICS if path.is_dir() else path
     try:
-        text = file.read_text(encoding="utf-8")
+        text = regular.read_text(file)
         stated = from_json(text)
     except FileNotFoundError:
         raise Refused(

@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from accounting import durable
+from accounting import durable, regular
 from accounting.documents import from_toml
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
@@ -86,7 +86,7 @@ class ConfigFile:
         durable.write_atomically(self.path, tomli_w.dumps(document).encode())
 
     def _document(self) -> dict[str, Any]:
-        return from_toml(self.path.read_text(encoding="utf-8"))
+        return from_toml(regular.read_text(self.path))
 
 
 def _terms(ledger: Path) -> Mapping[str, Any]:
@@ -130,7 +130,7 @@ def _refuse_outside(text: str, path: Path) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return regular.read_text(path)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
 

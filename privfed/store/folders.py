@@ -9,7 +9,7 @@ from pathlib import Path
 
 import filelock
 
-from accounting.durable import make_folder, write_atomically
+from accounting.durable import make_folder, refuse_lost_link, write_atomically
 from privfed.errors import Refused
 
 _LOCK = ".lock"
@@ -19,6 +19,7 @@ _MOMENT = 0.2
 
 def refuse_taken(out: Path) -> None:
     """Raises `Refused` where something lies at `out`: early, before an attack takes its time."""
+    refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"--out {out} is not empty; nothing was changed. Name a new directory")
 

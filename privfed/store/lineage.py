@@ -15,6 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
@@ -127,6 +128,7 @@ class from outside (`module:name`) that loads weights by itself is not recognise
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
     """What the file of a start says of itself, or the `ledger` beside it of the run's own files."""
     try:
+        regular.refuse_irregular(path)
         with safe_open(path, "pt") as file:
             about = from_json((file.metadata() or {})["privfed"])
         if "lineage" in about:
@@ -141,7 +143,7 @@ def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
     if path.name == CHECKPOINT:
         return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
     cited = ledger.terms.get("files", {}).get(path.name)
-    return bool(cited == hashlib.sha256(path.read_bytes()).hexdigest())
+    return bool(cited == hashlib.sha256(regular.read_bytes(path)).hexdigest())
 
 
 def _ledger(path: Path) -> Ledger | None:

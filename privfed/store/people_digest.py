@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import durable
+from accounting import durable, regular
 from privfed.data.federation import Examples
 from privfed.deferred import torch
 from privfed.errors import Refused
@@ -38,7 +38,7 @@ class PeopleDigest:
 
     def refuse_others(self, examples: Iterable[Examples]) -> None:
         """Raises `Refused` where these are other examples, or nothing says whose they were."""
-        text = self.path.read_text("ascii", "replace") if self.path.is_file() else ""
+        text = regular.read_text(self.path, "ascii", "replace") if self.path.is_file() else ""
         key, _, digest = text.strip().partition(" ")
         try:
             same = hmac.compare_digest(digest, _digest(bytes.fromhex(key), examples))

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import durable
+from accounting import durable, regular
 from privfed.errors import Broken
 
 
@@ -28,7 +28,7 @@ class PrivateKey:
         if fresh and not self.path.exists():
             durable.make_folder(self.path.parent, 0o700)
             durable.write_atomically(self.path, f"{run} {os.urandom(32).hex()}\n".encode())
-        text = self.path.read_bytes().decode("ascii", "replace") if self.path.is_file() else ""
+        text = regular.read_text(self.path, "ascii", "replace") if self.path.is_file() else ""
         owner, _, key = text.strip().partition(" ")
         if owner != run or not re.fullmatch("[0-9a-f]{64}", key):
             raise Broken(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import durable
+from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.errors import unreadable
 from privfed.json_text import dump
@@ -36,6 +36,6 @@ class PublicClientsFile:
         if not self.path.exists():
             return []
         try:
-            return [str(name) for name in from_json(self.path.read_text("utf-8"))[key]]
+            return [str(name) for name in from_json(regular.read_text(self.path))[key]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unreadable(self.path, error) from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from accounting import durable
+from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.json_text import dump
 
@@ -43,7 +43,7 @@ class RoundLog:
         """The lines as they are written; none where there is no file."""
         if not self.path.exists():
             return []
-        return self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return regular.read_text(self.path, errors="replace").splitlines()
 
     def rewrite(self, texts: Iterable[str]) -> None:
         """Replace all lines by `texts`, where there is a file."""

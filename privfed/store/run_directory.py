@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accounting import durable
+from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.errors import Broken, Busy, Refused
 from privfed.json_text import dump
@@ -121,6 +121,8 @@ class RunDirectory:
         Its folders are there then, with no file half written, and every name in them durable.
         """
         self.make_folders()
+        if self.private.is_dir():
+            self.private.chmod(0o700)  # which an older version, or a copy, left open
         folders = (
             *(self.path, self.releases.folder, self.summary.parent, self.private, self.silos),
             self.exclusions.proofs,
@@ -136,7 +138,7 @@ class RunDirectory:
     def companions(self) -> dict[str, str]:
         """SHA-256 of the files that never change once the ledger cites them, by name."""
         return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            path.name: hashlib.sha256(regular.read_bytes(path)).hexdigest()
             for path in (self.constants.path, self.public_clients.path)
             if path.exists()
         }
@@ -150,7 +152,8 @@ class RunDirectory:
     def refuse_if_counted(self) -> None:
         """Raises `Refused` where another run has counted what this one spent."""
         if self._counted.exists():
-            by, *_ = self._counted.read_text("utf-8", "replace").splitlines() or ["another run"]
+            runs = regular.read_text(self._counted, errors="replace").splitlines()
+            by = runs[0] if runs else "another run"
             raise Refused(
                 f"{self.path} was counted as an earlier run by {by}; more rounds here would be in "
                 "nobody's sum. Start a new run instead, with privacy.prior naming both, and "
@@ -170,7 +173,7 @@ class RunDirectory:
         if not self.summary.exists():
             return False
         with contextlib.suppress(ValueError, AttributeError):
-            return from_json(self.summary.read_text("utf-8")).get("stopped_at_budget") is True
+            return from_json(regular.read_text(self.summary)).get("stopped_at_budget") is True
         return False
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

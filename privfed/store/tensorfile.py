@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from accounting import durable
+from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.errors import Broken, private_text, public_text, unreadable
 
@@ -95,7 +95,7 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The file's tensors as `library` ("pt" or "np") has them, and the facts about them."""
     try:
-        path.open("rb").close()  # the system's errors in its own words
+        regular.refuse_irregular(path)  # the system's errors in its own words
         with safe_open(path, library, device=device) as file:
             about = from_json((file.metadata() or {})["privfed"])
             names = file.keys() if tensors else ()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from accounting import durable
+from accounting.errors import Misplaced
 
 
 @pytest.fixture
@@ -78,3 +79,12 @@ def test_every_new_folder_is_synced_in_the_one_above_it(tmp_path, log):
     assert log == [("sync", tmp_path.name, None), ("sync", "a", None), ("sync", "b", None)]
     durable.make_folder(tmp_path / "a" / "b" / "c")
     assert len(log) == 3
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link"], ids=["dangling", "looping"])
+def test_a_link_that_leads_nowhere_is_no_place_for_a_folder(tmp_path, target):
+    (tmp_path / "link").symlink_to(target)
+    for place in ("link", "link/inside"):
+        with pytest.raises(Misplaced, match=f"link is a symbolic link to {target}, but nothing"):
+            durable.make_folder(tmp_path / place)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import regular
 from accounting.durable import append, make_folder, write_atomically
 from privfed.errors import Broken
 
@@ -84,7 +85,7 @@ class CanaryLog:
         """All records `[n, 2 + K]` but for a torn last one; none where there is no file."""
         if not self._path.is_file():
             return np.empty((0, self._size))
-        content = self._path.read_bytes()
+        content = regular.read_bytes(self._path)
         untorn = len(content) // (8 * self._size) * (8 * self._size)
         return np.frombuffer(content[:untorn], dtype=np.float64).reshape(-1, self._size)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accounting import regular
 from accounting.ledger import Ledger
 from defenses.types import SumRule
 from privfed.config.config import Config
@@ -45,10 +46,10 @@ class Reach:
     def __call__(self, setup: Setup, ledger: Ledger) -> Coordinator:
         """The sites, of whom nothing was asked yet."""
         federation, config = self.federation, setup.plan.config
-        opening = ledger.path.read_bytes().split(b"\n", 1)[0]
+        opening = regular.read_bytes(ledger.path).split(b"\n", 1)[0]
         form = ExampleForm.of(setup.federation.examples)
         sealing = KeyPair(random_key())
-        declared = self.directory.config.path.read_text(encoding="utf-8")
+        declared = regular.read_text(self.directory.config.path)
         return Coordinator(
             setup.algorithm_in,
             federation.directory(),

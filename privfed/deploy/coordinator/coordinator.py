@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from accounting import regular
 from accounting.ledger import Ledger
 from privfed.deploy.carriers.carrier import NOBODY, Carrier
 from privfed.deploy.coordinator.sum_session import SumSession, begun
@@ -143,7 +144,7 @@ class Coordinator:
     def _lines(self, since: bytes) -> bytes:
         """The ledger's lines after the one of hash `since`."""
         trail = [head.hash for head in self.ledger.trail()]
-        lines = self.ledger.path.read_bytes().split(b"\n")[:-1]
+        lines = regular.read_bytes(self.ledger.path).split(b"\n")[:-1]
         return b"".join(line + b"\n" for line in lines[trail.index(since.hex()) + 1 :])
 
     def _answers(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:

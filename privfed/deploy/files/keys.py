@@ -17,6 +17,7 @@ from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from accounting import regular
 from accounting.durable import sync_folder
 from privfed.errors import Broken, Refused, public_text
 from privfed.secure.primitives import KEY, verified
@@ -102,7 +103,7 @@ class SiteKey:
         is quoted.
         """
         try:
-            with path.open("rb") as file:
+            with regular.opened(path) as file:
                 mode = os.fstat(file.fileno()).st_mode
                 text = file.read(4096).decode("ascii", "replace")
         except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import chain, durable
+from accounting import chain, durable, regular
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.ledger import Ledger
 from privfed.deploy.policies.codes import Code, Declined, Refusal
@@ -26,7 +26,7 @@ class LedgerCopy:
     path: Path
 
     def __post_init__(self) -> None:
-        data = self.path.read_bytes() if self.path.exists() else b""
+        data = regular.read_bytes(self.path) if self.path.exists() else b""
         *lines, torn = data.split(b"\n")
         if torn:  # of a crash: nothing was answered for that line
             with _for_nobody_else():

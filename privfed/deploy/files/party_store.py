@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from accounting import regular
 from accounting.durable import make_folder, write_atomically
 
 
@@ -33,7 +34,7 @@ class PartyStore:
         """The question in hand and the last state of its party; None where there is no state."""
         if not self._state.exists() or not self._question.exists():
             return None
-        return self._question.read_bytes(), self._state.read_bytes()
+        return regular.read_bytes(self._question), regular.read_bytes(self._state)
 
     @property
     def _question(self) -> Path:

@@ -22,7 +22,7 @@ from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
-from accounting import chain, durable
+from accounting import chain, durable, regular
 from accounting.errors import LedgerBroken, Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded
@@ -74,7 +74,7 @@ class Receipts:
         """`load`, and cut a torn last line off, whose question was never answered."""
         receipts = cls.load(path)
         if receipts.torn:
-            lines, newline, _ = path.read_bytes().rpartition(b"\n")
+            lines, newline, _ = regular.read_bytes(path).rpartition(b"\n")
             mode = path.stat().st_mode & 0o777
             durable.write_atomically(path, lines + newline)
             path.chmod(mode)

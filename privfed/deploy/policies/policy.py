@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from privfed.config.mistakes import mistakes
+from privfed.config.mistakes import listed, mistakes
 from privfed.config.reading import read_toml
 from privfed.errors import Refused
 from privfed.parts import Part, expected
@@ -95,8 +95,7 @@ class LocalPolicy(Part):
             return cls.model_validate(document)
         except ValidationError as error:
             wrong = mistakes(error, "", document, cls)
-            reasons = "\n".join(f"{path}: {mistake.text}" for mistake in wrong)
-            raise Refused(reasons, key=wrong[0].key) from error
+            raise Refused(listed(wrong, f"{path}: "), key=wrong[0].key) from error
 
 
 TEXT = """\

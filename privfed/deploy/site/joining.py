@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from accounting import regular
 from privfed.config.config import Config
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
@@ -83,7 +84,7 @@ class Membership:
         parties = {}
         for path in latest:
             try:
-                declaration = Declaration.decode(path.read_bytes())
+                declaration = Declaration.decode(regular.read_bytes(path))
                 parties[declaration.run] = self._party(declaration, new=False)
             except (Declined, BadMessage) as error:
                 _log.warning("%s: not taken up again: %s", path.parent.name, public_text(error))

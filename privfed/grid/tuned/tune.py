@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.documents import from_json
 from accounting.durable import make_folder
 from accounting.guarantee import Guarantee, spent
@@ -115,7 +116,7 @@ def _trained(
 def _result(folder: Path) -> Result | None:
     """How a candidate ended; None where it has still to run."""
     try:
-        result = from_json((folder / "result.json").read_text(encoding="utf-8"))
+        result = from_json(regular.read_text(folder / "result.json"))
     except (OSError, ValueError):
         return None
     ended = isinstance(result, dict) and result.get("status") in (DONE, REFUSED, FAILED)
@@ -154,7 +155,7 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
 def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
     """What was released, as its files say."""
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
-    outcome = from_json(directory.summary.read_text(encoding="utf-8"))
+    outcome = from_json(regular.read_text(directory.summary))
     stored = directory.config.read().values()
     outcome["combination"] = {key: value_at(stored, key) for key in proposal.cells[0].values}
     bound = replace(

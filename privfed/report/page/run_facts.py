@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.documents import from_json, from_toml
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
@@ -121,7 +122,7 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
         culprits=directory.exclusions.culprits(),
         attackers=_document(directory.path / "report" / "attackers.json"),
         clients=_table(directory.clients),
-        keys=from_toml(directory.config.path.read_text(encoding="utf-8")),
+        keys=from_toml(regular.read_text(directory.config.path)),
         plan=plan,
         exchange=exchange,
         power=power,
@@ -160,7 +161,7 @@ def _table(path: Path) -> list[dict[str, str]]:
     """The lines of a CSV file by the names of its columns; none where there is no file."""
     if not path.exists():
         return []
-    return list(csv.DictReader(path.read_text(encoding="utf-8", errors="replace").splitlines()))
+    return list(csv.DictReader(regular.read_text(path, errors="replace").splitlines()))
 
 
 def _summary_of_now(summary: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
@@ -203,7 +204,7 @@ def _document(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        document = with_numbers(from_json(path.read_text(encoding="utf-8")))
+        document = with_numbers(from_json(regular.read_text(path)))
     except ValueError:
         raise Broken(f"{path} is not JSON; restore it, or remove it") from None
     return document if isinstance(document, dict) else {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting import regular
 from accounting.durable import make_folder, write_atomically
 from privfed.errors import Refused
 from privfed.grid.results import Files
@@ -101,7 +102,7 @@ def refuse_place(path: Path, simulation: bool = False) -> None:
         raise Refused(f"--out {path}: its folder does not exist; make it, or name another file")
     if not path.exists() or not path.stat().st_size:
         return
-    with path.open("rb") as file:
+    with regular.opened(path) as file:
         beginning = file.read(_BEGINNING).decode("utf-8", "replace")
     if _KINDS[simulation] not in beginning:
         raise Refused(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from accounting import durable
+from accounting import durable, regular
 from privfed.visible import visible
 
 _ROUND = "round"
@@ -48,7 +48,7 @@ class ColumnsFile:
     def _rows(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
-        text = self.path.read_text("utf-8", "replace")
+        text = regular.read_text(self.path, errors="replace")
         return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
 
     def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from privfed.canary import Client, participants
+from accounting.errors import Misplaced
+from privfed.canary import Client, drawing, participants
 from privfed.canary.drawing import Drawing
 from privfed.canary.folder import Folder
 from privfed.errors import Broken, Refused
@@ -216,3 +217,36 @@ def test_a_client_needs_numpy_alone(folder):
 def test_a_number_that_is_none_is_refused(folder, number):
     with pytest.raises(Refused, match="expected its number"):
         Client(folder.path, number)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from privfed.canary import drawing
+drawing.commitments = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+drawing.Drawing(3, 4, 0.5, "add/remove").write(Path(sys.argv[1]))
+"""
+
+
+def test_what_a_kill_left_is_swept_by_the_next_one_and_nothing_else(tmp_path):
+    path = tmp_path / "canaries"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    (left,) = tmp_path.iterdir()
+    assert {each.name for each in left.iterdir()} == {"key", "coins.npy", "directions.npy"}
+    others = [".canaries.old_copy", ".other.half-1", "canaries.half-1"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    held = tmp_path / ".canaries.half-held"
+    held.mkdir()
+    with drawing._held(held):
+        drawn(path)
+    assert {each.name for each in tmp_path.iterdir()} == {"canaries", held.name, *others}
+
+
+@pytest.mark.parametrize("target", ["nowhere", "canaries"], ids=["dangling", "looping"])
+def test_a_link_that_leads_nowhere_is_named(tmp_path, target):
+    (tmp_path / "canaries").symlink_to(target)
+    for place in ("canaries", "canaries/inside"):
+        with pytest.raises(Misplaced, match=f"is a symbolic link to {target}, but nothing lies"):
+            drawn(tmp_path / place)
+    assert [path.name for path in tmp_path.iterdir()] == ["canaries"]

@@ -5,9 +5,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privfed import suggestions
 from privfed.cli.main import main
 from privfed.config.reading import load
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.files.federation_file import FederationFile
+from privfed.deploy.policies.policy import LocalPolicy
 from privfed.errors import Refused
+from privfed.grid.load import load_grid
 from privfed.own_code import own_frames
 from privfed.suggestions import distance, nearest
 
@@ -131,3 +136,43 @@ def test_frames_of_libraries_are_nobodys_own():
         frames = own_frames(error)
     assert "privfed/config/config.py" not in frames
     assert "test_suggestions.py" in frames
+
+
+UNKNOWN = "\n".join(f"unknown_{number} = {number}" for number in range(5000))
+
+
+@pytest.mark.parametrize(
+    "read, table",
+    [
+        (load, "[client]"),
+        (load, "[model.lora]\nrank = 2"),
+        (load_grid, ""),
+        (LocalPolicy.read, "[budget]"),
+        (SiteTable.read, ""),
+        (FederationFile.read, "[sites]"),
+    ],
+    ids=["run file", "table in a run file", "grid", "policy", "data file", "federation"],
+)
+def test_of_thousands_of_mistakes_ten_are_reported_and_the_others_counted(
+    tmp_path, monkeypatch, read, table
+):
+    """Also in time: what was meant is looked for ten times, since each search takes long."""
+    path, searches = tmp_path / "many.toml", []
+
+    def counted(name, other):
+        searches.append(name)
+        return distance(name, other)
+
+    monkeypatch.setattr(suggestions, "distance", counted)
+    path.write_text(f"{table}\n{UNKNOWN}\n")
+    with pytest.raises(
+        Refused, match=r"49\d\d more mistakes follow; correct these first"
+    ) as refusal:
+        read(path)
+    assert len(str(refusal.value).splitlines()) <= 11
+    assert len(set(searches)) <= 10
+
+
+def test_a_name_that_is_far_too_long_is_not_compared(monkeypatch):
+    monkeypatch.delattr(suggestions, "_slips")
+    assert nearest("momentum" * 10_000, ["momentum", "lr"]) is None

@@ -27,6 +27,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from accounting import regular
 from privfed.deploy.carriers.flower.client_app import carried
 from privfed.errors import Refused, public_text
 
@@ -149,7 +150,7 @@ def read_secret(path: Path) -> bytes:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise Refused(f"{path} may be read by others (mode {mode:o}); expected 600, and a new one")
-    secret = path.read_bytes()
+    secret = regular.read_bytes(path)
     if len(secret) < LEAST_SECRET:
         raise Refused(
             f"{path} holds {len(secret)} bytes; expected at least {LEAST_SECRET}, at random: "

@@ -1,0 +1,72 @@
+"""The modes of what a run leaves: those that the reference of its files states, for every kind."""
+
+import os
+import stat
+
+import pytest
+from small import trained
+from test_secrets import SECRET
+
+from privfed.run.resume import resume
+from privfed.secure.culprit import Culprit
+from privfed.store.files import FILES
+from privfed.store.run_directory import RunDirectory
+
+SECRET_FOLDERS = [name.rstrip("/") for name, what in FILES.items() if "mode 0700" in what]
+"""What lies in these is shut to others by the folder."""
+KINDS = {
+    name: SECRET[name]
+    for name in ("buffers", "canaries", "canaries that train", "layers", "silos", "central")
+} | {
+    "scaffold": ("client.objective=scaffold", "data.setting=cross_silo"),
+    "histories": ("privacy.mechanism=none", "aggregation.rule=foolsgold"),
+    "attackers": ("attack.name=label_flip", "attack.fraction=0.2", 'run.watch=["csv"]'),
+}
+
+
+@pytest.fixture(autouse=True)
+def usual_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def assert_as_stated(run):
+    """Folders that are stated as secret are 0700, as are all in them; all others are as usual."""
+    inside = {str(path.relative_to(run)): path for path in sorted(run.rglob("*"))}
+    assert inside
+    for name, path in inside.items():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if any(name == folder or name.startswith(f"{folder}/") for folder in SECRET_FOLDERS):
+            assert mode in ((0o700,) if path.is_dir() else (0o600, 0o644)), name
+        elif path.name != ".lock":
+            assert mode == (0o755 if path.is_dir() else 0o644), name
+        listed = [each for each in FILES if name == each or name.startswith(f"{each.rstrip('/')}/")]
+        assert listed or path.is_dir() or name.startswith("."), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_modes_of_a_run_are_those_that_the_reference_states(tmp_path, kind):
+    trained(tmp_path / "run", *KINDS[kind], "run.rounds=1")
+    assert_as_stated(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["scaffold", "histories"])
+def test_a_resume_shuts_what_was_left_open(tmp_path, kind):
+    trained(tmp_path / "run", *KINDS[kind], "run.rounds=1")
+    (tmp_path / "run" / "private").chmod(0o755)
+    resume(tmp_path / "run", lambda stored: stored.with_run(rounds=2))
+    assert_as_stated(tmp_path / "run")
+
+
+WRITERS = {
+    "key": lambda run: run.key.read_or_draw("a", fresh=True),
+    "proofs": lambda run: run.exclusions.note(Culprit(1, 1, 0, "wrong share", b"proof")),
+}
+
+
+@pytest.mark.parametrize("first", WRITERS)
+def test_whoever_makes_the_secret_folder_shuts_it(tmp_path, first):
+    directory = RunDirectory.create(tmp_path / "run")
+    WRITERS[first](directory)
+    assert_as_stated(directory.path)
