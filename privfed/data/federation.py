@@ -163,6 +163,11 @@ class Federation:
         first = np.flatnonzero(np.diff(self.persons, prepend=-1))
         return np.append(self.offsets[first], self.offsets[-1])
 
+    @property
+    def test_is_few(self) -> bool:
+        """Whether the test set stands for a larger one: nothing may be judged by what it lacks."""
+        return self.test_scale > 1.0
+
     def sizes(self, ids: Indices) -> Indices:
         """How many examples each of `ids` `[c]` owns: for simulation alone, never published."""
         return self.offsets[ids + 1] - self.offsets[ids]

@@ -178,8 +178,8 @@ class Attackers:
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Which clients are byzantine in any round."""
-        if self.afresh:
+        """Which clients are byzantine in any round; of a few who stand for all, any may be."""
+        if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 

@@ -42,10 +42,10 @@ class ExampleGroups:
             return cls()
         if column == LABEL and form.classified and not form.labels:
             return cls(form.names or tuple(map(str, range(form.classes))))
-        prepared = form.preprocessing
-        start = sum(numbers.count for numbers in prepared.numbers) if prepared else 0
+        categories = form.preprocessing.categories if form.preprocessing else ()
+        start = form.features[0] - sum(len(each.values) for each in categories) if categories else 0
         known = [LABEL] if form.classified and not form.labels else []
-        for category in prepared.categories if prepared else ():
+        for category in categories:  # the last features
             if category.column == column:
                 return cls((*category.values, _NONE), slice(start, start + len(category.values)))
             known.append(category.column)

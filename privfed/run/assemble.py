@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -62,7 +63,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
     if config.evaluation.by == "test":  # refuses what makes no groups
         ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
-    public = len(federation.test) > 0
+    public = len(federation.test) > 0 and not federation.test_is_few
     scoring_seconds = _seconds_to_score(network, federation)
     network, trainer, speed = _measured(config, algorithm, federation, network)
     if config.client_mechanism.private:  # refuses what mixes examples, be it sent or not
@@ -142,7 +143,8 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
-    network.evaluate(network.initial_params, federation.test)
+    with contextlib.suppress(*[Refused] if federation.test_is_few else []):
+        network.evaluate(network.initial_params, federation.test)
     return (time.perf_counter() - began) * federation.test_scale
 
 

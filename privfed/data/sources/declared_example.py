@@ -24,6 +24,11 @@ def declared_example(source: DeclaredTable) -> Examples:
             "there are; name each column, or a public test set (data.test_path)",
             key="data.features",
         )
+    return declared_columns(source)
+
+
+def declared_columns(source: DeclaredTable) -> Examples:
+    """The same, with a single column in the place of those that a pattern names."""
     import pyarrow  # plans without a table start without it
 
     row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}

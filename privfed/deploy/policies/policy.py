@@ -76,8 +76,8 @@ class Allowances(Part):
     """Seconds that a run may ask this site to train for, whose agent answers nothing else then."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
-    """Whether seeded noise, sums without cryptography, measures that no ε covers and simulated
-    attackers are allowed. With any of them nothing is promised to anybody."""
+    """Whether seeded noise, sums without cryptography and measures that no ε covers are allowed.
+    With any of them nothing is promised to anybody."""
 
 
 class LocalPolicy(Part):
@@ -120,6 +120,6 @@ models = ["logistic", "mlp"]  # and "sha256:…", the digest of a module's file 
 parameters = 10_000_000     # of the largest model
 deadline = 3600.0           # seconds that a run may take for each sum (its secure.deadline)
 releases = ["training"]     # also "evaluation", "statistics"
-simulation = false          # true: seeded noise, sums without cryptography, attackers: no promise
+simulation = false          # true: seeded noise, sums without cryptography: no promise
 """
 """A policy file with the defaults, explained."""

@@ -9,6 +9,8 @@ import numpy as np
 from privfed.config.config import Config
 from privfed.data.federation import Examples, Federation
 from privfed.data.sites import Entries, entry_identities, places_among_owners
+from privfed.data.sources.declared_example import declared_columns
+from privfed.data.sources.declared_table import DeclaredTable
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.errors import Refused
@@ -16,11 +18,19 @@ from privfed.run.population import sites_of
 
 
 def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
-    """A site without people; `count` made-up ones have an example each, to build a model by."""
+    """A site without people; `count` made-up ones have an example each, to build a model by.
+
+    No check may read these as data: there is no test set, and what columns and labels mean is as
+    the run declares it.
+    """
+    made_up = form.zeros(count)
+    if isinstance(config.source, DeclaredTable):
+        known = declared_columns(config.source)
+        made_up = replace(made_up, meaning=known.meaning, preprocessing=known.preprocessing)
     return Federation(
-        form.zeros(count),
+        made_up,
         np.arange(count + 1, dtype=np.int64),
-        form.zeros(1),
+        made_up.take(np.empty(0, dtype=np.int64)),
         stands_for=config.data.clients,
         sites=np.zeros(count, dtype=np.int64),
     )
@@ -49,7 +59,7 @@ def site_people(
     entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))
     owners = examples.owners[first]
     return replace(
-        Federation.of(bounded, owners, clients, form.zeros(1)),
+        Federation.of(bounded, owners, clients, form.zeros(0)),
         identities=entry_identities(entries, examples.clients, (site,), sites_of(config)),
         stands_for=config.data.clients,
         sites=np.zeros(clients, dtype=np.int64),

@@ -21,6 +21,7 @@ def site_refusals(config: Config) -> Iterator[str]:
     if config.by_sites or config.apart:
         yield from _unproven_draws(config)
         yield from _states_at_sites(config)
+        yield from _attackers_elsewhere(config)
     if not config.by_sites:
         return
     yield from _thresholds(config)
@@ -138,6 +139,16 @@ def _states_at_sites(config: Config) -> Iterator[str]:
             f"{config.keeping} keeps numbers of clients between "
             "rounds, and sites keep none: a row depends on its client's data, the released model "
             'and its own coins alone; use another objective, or secure.parties = "clients"'
+        )
+
+
+def _attackers_elsewhere(config: Config) -> Iterator[str]:
+    """Who attacks is drawn among all clients, and learned from their examples, in one process."""
+    if config.apart and config.attacked:
+        yield (
+            f"attack.fraction is {config.attackers.fraction:g}, but clients are at sites on "
+            'machines of their own (data.site_partition = "elsewhere"), which simulate no '
+            "attackers; simulate the sites in one process"
         )
 
 

@@ -63,6 +63,32 @@ def test_a_run_that_keeps_to_the_policy_is_joined(made, folder):
     assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
 
 
+UNSEEN = ("data.test_path=", "data.holdout=none")
+BY_CLIENTS = ("evaluation.by=clients", "evaluation.every=2")
+BINARY = "model.loss=binary_cross_entropy"
+SEXES = ("data.features={age=[18,94]}", 'data.categories={bmi=["25","26"]}')
+GROUPED = ("evaluation.group=bmi", *SEXES)
+STAND_INS = {
+    "two classes": (BINARY,),
+    "two classes, nothing public": (BINARY, *UNSEEN),
+    "two classes, by clients": (BINARY, *BY_CLIENTS),
+    "two classes, by clients alone": (BINARY, *UNSEEN, *BY_CLIENTS),
+    "groups": GROUPED,
+    "groups, by clients alone": (*GROUPED, *UNSEEN, *BY_CLIENTS),
+    "groups beside a pattern": (*GROUPED, "data.features={'a*'=[18,94]}", *BY_CLIENTS),
+    "clients' groups": (*SEXES, "client.objective=afl", "client.group=bmi", "client.groups=3"),
+}
+
+
+@pytest.mark.parametrize("case", STAND_INS)
+def test_no_run_is_declined_for_what_examples_are_that_stand_for_nobodys(made, folder, case):
+    """Those by which a site builds the model: of one class, and in no group."""
+    folder.policy.write_text(POLICY.replace('"feddane"]', '"feddane", "afl"]'))
+    keys = STAND_INS[case]
+    declaration, _ = made.declaration(*keys)
+    assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
+
+
 @pytest.mark.parametrize("code", DECLINED)
 def test_what_a_policy_does_not_allow_is_declined_by_its_word(made, folder, code):
     change, keys = DECLINED[code]

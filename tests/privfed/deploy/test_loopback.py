@@ -148,6 +148,7 @@ KEYS = {
     "everybody": ("cohort.sampler=full", "cohort.size=0"),
     "central": ("privacy.mechanism=gaussian",),
     "evaluation": ("evaluation.by=clients", "evaluation.every=2", "run.rounds=4"),
+    "two classes": ("model.loss=binary_cross_entropy", "data.holdout=none", "data.test_path="),
 }
 
 

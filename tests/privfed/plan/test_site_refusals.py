@@ -37,6 +37,10 @@ CENTRAL = ("privacy.mechanism=gaussian",)
             ("attack.name=sign_flip", "attack.fraction=0.2", "attack.stage=after_bound"),
             "sites that lie are not simulated",
         ),
+        (
+            ("attack.name=sign_flip", "attack.fraction=0.2", "data.site_partition=elsewhere"),
+            "simulate no attackers",
+        ),
         (("privacy.mechanism=local_gaussian",), "needs no protocol"),
         ((*TWO, "privacy.mechanism=discrete_gaussian"), "do not divide"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),

@@ -149,3 +149,30 @@ def test_an_aborted_round_leaves_nothing_of_what_clients_would_have_remembered(
     assert list(outcome.aborts) == [2]
     assert outcome.updates == 1
     assert list((tmp_path / "run/private").glob(".*.tmp")) == []
+
+
+OPEN = (
+    "privacy.mechanism=none",
+    "data.clients=2000",
+    "cohort.size=20",
+    "run.randomness=seeded",
+    "run.seed=1",
+)
+RARE = (
+    "data.source=synthetic",
+    "data.partition=natural",
+    "data.holdout_fraction=0.001",
+    "run.seed=2",
+)
+FEW = {
+    "a class": (*RARE, "model.loss=binary_cross_entropy", "data.classes=2", "data.alpha=20"),
+    "a target": ("attack.name=clean_label", "attack.target=1", "attack.fraction=0.004"),
+}
+
+
+@pytest.mark.parametrize("case", FEW)
+def test_nothing_is_refused_for_what_a_few_lack_who_stand_for_all(case):
+    """`check` makes up 256 clients and their share of the test set; training has all of them."""
+    config = load(None, [*OPEN, *FEW[case]])
+    check(config)
+    prepare(config)
