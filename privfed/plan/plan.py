@@ -239,7 +239,12 @@ def solve_plan(
             _refuse_nothing_left(spending, promised, privacy.accountant)
     return replace(
         planned,
-        guarantee=replace(promised, uncovered=before.uncovered, against=config.against),
+        guarantee=replace(
+            promised,
+            uncovered=before.uncovered,
+            against=config.against,
+            clients=config.data.clients,
+        ),
     )
 
 

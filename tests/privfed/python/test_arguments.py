@@ -151,6 +151,8 @@ def test_calibrate_and_experiment_are_the_commands(tmp_path):
     solved = privfed.calibrate(epsilon=2, delta=1e-5, rounds=100, sampling_rate=0.1)
     assert f'"noise_multiplier": {solved.noise_multiplier!r}' in shown.stdout.replace("\n", " ")
     assert "2.0000 at δ = 1e-05" in str(solved)
+    large = privfed.calibrate(epsilon=2, delta=0.5, rounds=9, population=60, cohort=10)
+    assert "δ = 0.5 is above 1 / clients (1/60)" in large["warning"]
     with pytest.raises(privfed.Refused, match="unknown argument 'cohrt'"):
         privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, cohrt=7)
     script = tmp_path / "script.py"  # without a guard: a worker must not run it again
