@@ -282,7 +282,8 @@ def _noise(
         if cost.limits.sites:
             refuse_sites_that_stop(cost.aborts)
         else:
-            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
+            drawn = f"{config.sampler.size} expected among {config.data.clients} clients"
+            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta, drawn)
     if not cost.mechanism.private:
         return None
     if privacy.noise_multiplier is not None:
