@@ -37,7 +37,8 @@ class Guarantee:
     by `sampler`, over `rounds` charged events. `by_accountant` holds every accountant's epsilon,
     None where it has no bound; `accountant` is the one that `epsilon` is taken from. `against` says
     whose view it bounds, where there are several; `uncovered` why it leaves out what a starting
-    model tells of the same people, and `missing` why no bound exists, where none does.
+    model tells of the same people, and `missing` why no bound exists, where none does. `clients` is
+    the declared number of clients, 0 where it is not known.
     """
 
     epsilon: float
@@ -51,6 +52,13 @@ class Guarantee:
     against: str = ""
     uncovered: str = ""
     missing: str = ""
+    clients: int = field(default=0, compare=False)
+
+    @property
+    def weakness(self) -> str:
+        """Why delta promises next to nothing; empty where it is at most 1 / clients."""
+        promises = self.unit == "client" and self.epsilon < math.inf
+        return large_delta(self.delta, self.clients) if promises else ""
 
 
 class Spent(Protocol):
@@ -145,7 +153,18 @@ def sentence(bound: Guarantee) -> str:
     return (
         f"for {whom}: {change} changes the probability of anything that can be concluded from "
         f"{view} by a factor of {factor} (and {bound.delta:g} more)"
+        + (f"; {bound.weakness}" if bound.weakness else "")
         + (f"; {left_out(bound)}" if bound.uncovered else "")
+    )
+
+
+def large_delta(delta: float, clients: int) -> str:
+    """The warning about a `delta` above 1 / `clients`; empty for others."""
+    if delta * clients <= 1:
+        return ""
+    return (
+        f"δ = {delta:g} is above 1 / clients (1/{clients}), which allows the publication of one "
+        "client's data in full"
     )
 
 

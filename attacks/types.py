@@ -145,6 +145,9 @@ class Attack(BaseModel):
         return None
 
 
+Attack.__class_vars__ |= {"corrupts"}  # a property, which a subclass may set: `corrupts = True`
+
+
 class NoAttack(Attack):
     """Everybody is honest."""
 

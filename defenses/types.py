@@ -81,6 +81,9 @@ class Rule(BaseModel):
         return math.inf
 
 
+Rule.__class_vars__ |= {"remembers", "uploads"}  # properties, which a subclass may set
+
+
 class RowRule(Rule):
     """A rule that sees every client's row.
 

@@ -35,6 +35,11 @@ class Part(BaseModel):
     whereabouts: ClassVar[frozenset[str]] = frozenset()
     """Keys that say where clients' rows are, and nothing of who the clients are."""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **keys: Any) -> None:
+        """Lets a class declare by a value (`plain = True`) what its base has as a property."""
+        cls.__class_vars__ |= {name for name, of in vars(cls).items() if isinstance(of, property)}
+
 
 def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:
     """A subclass of the part `base` that holds `facts`, which are no keys, named after `like`."""
@@ -143,6 +148,16 @@ def imported(target: str, name: str, key: str) -> Any:
             f"{type(error).__name__}: {reason}{in_own_code(error)}",
             key=key,
         ) from error
+
+
+def pair(returned: Any, part: object, hook: str, expected: str) -> tuple[Any, Any]:
+    """The two values that `hook` of `part` returned. Raises `Refused` for anything else."""
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        return returned[0], returned[1]
+    raise Refused(
+        f"{type(part).__qualname__}.{hook} returns {type(returned).__name__}, but two values are "
+        f"expected; return {expected}"
+    )
 
 
 def _is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:

@@ -14,7 +14,22 @@ SHARE = click.FloatRange(0, 1, max_open=True)
 COUNT = click.IntRange(1, 10**12)
 
 
-@click.command("calibrate")
+class _Calibrate(click.Command):
+    """The command, which suggests its own flag for a run file's key of the same meaning."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from privfed.plan.calibration.question import RUN_FILE_KEYS
+
+            if meant := RUN_FILE_KEYS.get(error.option_name.lstrip("-")):
+                message = f"No such option {error.option_name!r}. Did you mean '--{meant}'?"
+                raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
+            raise
+
+
+@click.command("calibrate", cls=_Calibrate)
 @click.option("--sampler", default="poisson", show_default=True, help="As cohort.sampler.")
 @click.option("--sampling-rate", "rate", type=RATE, help="q (poisson): expected cohort / clients.")
 @click.option("--population", type=COUNT, help="Clients, as a public constant.")

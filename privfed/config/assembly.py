@@ -101,6 +101,11 @@ def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
     return [SECTIONS[name].keys, *(model for _, model in _chosen(name, section).values())]
 
 
+def default_keys(name: str) -> set[str]:
+    """The keys of the section `name`, where it names the parts that are its defaults."""
+    return {*SECTIONS[name].parts}.union(*(model.model_fields for model in _models(name, {})))
+
+
 def _suited(raw: Raw) -> Raw:
     """`raw`, with what its task's loss holds best for keys that it leaves out.
 

@@ -8,6 +8,7 @@ and only how fast that is remains to be measured.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,6 +54,8 @@ Time per local step, one thread, batches of 1 to 32, over that of chunks of 128:
 | 19,210 | 1.1 to 1.6 | 2 to 3 | 6 to 11 |
 | 76,810 | 0.7 to 0.8 | 0.8 to 1.0 | 1.6 to 1.9 |
 """
+_UNBATCHED = re.compile(r"Batching rule not implemented for (aten::)?(?P<layer>\w+)")
+"""What PyTorch says of a layer that `torch.func.vmap` cannot compute for several models."""
 _LARGE_BATCH = 1024
 """A larger batch is taken to mean all examples of a client."""
 
@@ -188,6 +191,8 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
         _speed(trainer, "stacked", chunk=2, repeats=1, most=2)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         first = (str(error).splitlines() or [""])[0]
+        if unbatched := _UNBATCHED.match(first):
+            first = f"PyTorch's vmap has no batched form of its layer {unbatched['layer']}"
         return f"this model cannot be stacked: {first}"
     return None
 

@@ -21,6 +21,7 @@ from privfed.data.federation import Examples, Federation
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.local.lies import Lies
+from privfed.parts import pair
 from privfed.privacy.mechanism import BoundedRows
 from privfed.streams import Streams, coins
 from privfed.vector import Indices
@@ -129,7 +130,8 @@ class Attackers:
             self.identities[ids[~hostile]] if Knowledge.ALL_HONEST in knows else None,
         )
         others, remembered = _parted(state, task)
-        sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
+        corrupted = self.attack.corrupt(view, remembered, self._generator(round, task))
+        sent, remembered = pair(corrupted, self.attack, "corrupt", "the rows and the state")
         rows = rows.clone()
         rows[bad] = sent
         start = _memory_of(task)
@@ -214,7 +216,8 @@ class Attackers:
             keys = self.streams.at("attack/poison", 0, self.identities[[client]])
             generator = next(keys.each()).generator()
             briefing = Briefing(examples.classes, place, self.learned)
-            x[theirs], y[theirs] = self.attack.poison(x[theirs], y[theirs], briefing, generator)
+            poisoned = self.attack.poison(x[theirs], y[theirs], briefing, generator)
+            x[theirs], y[theirs] = pair(poisoned, self.attack, "poison", "the examples x and y")
         return replace(federation, examples=replace(examples, x=x, y=y), _stages={})
 
     def _generator(self, round: int, task: str) -> np.random.Generator:

@@ -49,7 +49,12 @@ def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
     bound = spent(ledger, terms["delta"], accountant)
     if why:
         bound = unbounded(ledger.spending, bound.delta, why)
-    return replace(bound, against=terms.get("against") or "", uncovered=before.uncovered)
+    return replace(
+        bound,
+        against=terms.get("against") or "",
+        uncovered=before.uncovered,
+        clients=int(terms.get("clients", 0)),
+    )
 
 
 def planned_guarantee(config: Config, ledger: Ledger, accountant: str) -> Guarantee | None:

@@ -239,7 +239,12 @@ def solve_plan(
             _refuse_nothing_left(spending, promised, privacy.accountant)
     return replace(
         planned,
-        guarantee=replace(promised, uncovered=before.uncovered, against=config.against),
+        guarantee=replace(
+            promised,
+            uncovered=before.uncovered,
+            against=config.against,
+            clients=config.data.clients,
+        ),
     )
 
 
@@ -277,7 +282,8 @@ def _noise(
         if cost.limits.sites:
             refuse_sites_that_stop(cost.aborts)
         else:
-            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta)
+            drawn = f"{config.sampler.size} expected among {config.data.clients} clients"
+            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta, drawn)
     if not cost.mechanism.private:
         return None
     if privacy.noise_multiplier is not None:

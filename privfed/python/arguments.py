@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from privfed.config.assembly import assembled
+from privfed.config.assembly import assembled, default_keys
 from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
@@ -129,8 +129,7 @@ def _undeclared(people: Any) -> str:
 def _assign_section(raw: Raw, name: str, section: Any) -> None:
     """Set the keys of the section `name`, as an argument holds them. Raises `Refused`."""
     if name not in SECTIONS:
-        arguments = [known for known in SECTIONS if "." not in known]
-        raise Refused(f"unknown argument {name!r}; {expected(name, [*arguments, *_SHORT])}")
+        raise Refused(f"unknown argument {name!r}; {_instead(name)}")
     if not isinstance(section, Mapping):
         raise Refused(f"{name} is {section!r}; expected its keys, as dict(key=value)", key=name)
     keys = dict(section)
@@ -144,6 +143,16 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
             if field in keys:
                 raise Refused(f"{name}.{field} is given twice: beside {name}.{key}, and in it")
             assign(raw, f"{name}.{field}", plain(value))
+
+
+def _instead(argument: str) -> str:
+    """The sections that have the key `argument`, as arguments; for no key, what may stand there."""
+    sections = [name for name in SECTIONS if "." not in name]
+    owners = [name for name in sections if argument in default_keys(name)]
+    if not owners:
+        return expected(argument, [*sections, *_SHORT])
+    calls = " or ".join(f"{name}=dict({argument}=…)" for name in owners)
+    return f"it is a key of a section; pass {calls}"
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:

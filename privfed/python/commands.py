@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privfed.errors import Refused
+from privfed.parts import expected
 from privfed.python.answer import Answer
 from privfed.python.plain import as_path, from_here
 from privfed.python.training import load
@@ -48,14 +49,15 @@ def calibrate(
     `protocol`, `sites`, `colluders`, … Raises `Refused` where nothing, or more than one, is left to
     solve for.
     """
-    from privfed.plan.calibration.question import CalibrationQuestion
+    from privfed.plan.calibration.question import RUN_FILE_KEYS, CalibrationQuestion
     from privfed.plan.calibration.solving import solve
     from privfed.report.calibration import calibration_table
 
-    unknown = sorted(further.keys() - CalibrationQuestion.__dataclass_fields__.keys())
-    if unknown:
-        known = ", ".join(CalibrationQuestion.__dataclass_fields__)
-        raise Refused(f"unknown argument {unknown[0]!r}; expected one of {known}")
+    flags = {*CalibrationQuestion.__dataclass_fields__, "sampling_rate"} - {"rate"}
+    if unknown := sorted(further.keys() - flags):
+        meant = RUN_FILE_KEYS.get(unknown[0])
+        instead = f"it is {meant!r} here" if meant else expected(unknown[0], [*flags])
+        raise Refused(f"unknown argument {unknown[0]!r}; {instead}")
     numbers = {"delta": delta, "epsilon": epsilon, "noise_multiplier": noise_multiplier}
     numbers |= {"sampling_rate": sampling_rate, "rounds": rounds}
     for name, value in numbers.items():

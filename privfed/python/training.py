@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from accounting.guarantee import large_delta
 from accounting.ledger import Ledger
 from privfed.config.config import Config
 from privfed.config.passed_code import refuse_other_code
@@ -50,7 +53,8 @@ def train(
     The run goes into the new directory `out`, by default one in runs/, and into one that is
     removed with the `Run` where it is `temporary`. `progress` shows how it goes on, and in a
     terminal the plan before it (None: in terminals and notebooks). Raises `Refused`, having written
-    nothing, for what cannot run or has no proof. Interrupted, `privfed.load(out).resume()` goes on.
+    nothing, for what cannot run or has no proof, and warns of a `delta` above 1 / clients.
+    Interrupted, `privfed.load(out).resume()` goes on.
     """
     from privfed.run.processes.joining import joined
     from privfed.run.train import train as train_in
@@ -64,6 +68,7 @@ def train(
     given_path = new_folder() if out is None else as_path(out, "out")
     path = (folder.path / "run" if folder else given_path).absolute()
     _refuse_no_observers(observers)
+    _warn_of_delta(config)
     with (
         resumable(path, config.given, lasting=not temporary),
         watched(progress) as observer,
@@ -137,6 +142,14 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
     if "source" in passed and isinstance(config.source, KeptByUser):
         federation = load_population(config, streams_of(config))
         directory.people.refuse_others((federation.examples, federation.test))
+
+
+def _warn_of_delta(config: Config) -> None:
+    """Warns the caller of `train` where delta is above 1 / clients, unless nothing is promised."""
+    privacy = config.privacy
+    warning = large_delta(privacy.delta, config.data.clients)
+    if warning and config.mechanism.private and privacy.epsilon != math.inf:
+        warnings.warn(f"{warning}; choose a smaller delta", stacklevel=3)
 
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:

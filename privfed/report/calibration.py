@@ -39,6 +39,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
             **_colluders_row(answer),
             "meaning": f"{question.mechanism}: unit {bound.unit}, {bound.relation}, "
             f"{question.sampler} sampling",
+            **({"warning": answer.warning} if answer.warning else {}),
         }
     )
 

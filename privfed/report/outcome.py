@@ -59,7 +59,7 @@ def outcome_table(outcome: Outcome) -> Table:
             **start_row(bound, config.starts_from),
             **budget_rows(plan.budgets),
             **chosen_row(config.chosen is not None),
-            **_divergence_row(outcome),
+            **_warning_row(outcome),
             **disjoint_row(config.privacy.disjoint),
             **beside_rows(config.against, *plan.also(outcome.charges), config.colluding),
             **nominal_rows(plan),
@@ -147,11 +147,13 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
     return {"excluded": who, **({"no longer holds": lost} if lost else {})}
 
 
-def _divergence_row(outcome: Outcome) -> dict[str, str]:
-    """A warning where the model got worse, and it is established."""
-    if not outcome.divergence.established:
-        return {}
-    return {"warning": outcome.divergence.sentence(outcome.plan.mechanism.private)}
+def _warning_row(outcome: Outcome) -> dict[str, str]:
+    """Warnings about a large delta, and where the model got worse and it is established."""
+    warnings = [outcome.guarantee.weakness]
+    if outcome.divergence.established:
+        warnings.append(outcome.divergence.sentence(outcome.plan.mechanism.private))
+    text = "; ".join(filter(None, warnings))
+    return {"warning": text} if text else {}
 
 
 def spent_rounds(outcome: Outcome) -> str:

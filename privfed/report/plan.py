@@ -234,11 +234,11 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 def _advice_rows(plan: Plan) -> dict[str, str]:
     """A budget that is not used up, and a delta that promises next to nothing."""
-    pairs, delta = {}, plan.guarantee.delta
+    pairs = {}
     if left := unspent(plan):
         pairs["unspent"] = str(left)
-    if delta * plan.config.data.clients > 1 and plan.mechanism.private:
-        pairs["warning"] = f"δ = {delta:g} is above 1 / clients; choose a smaller privacy.delta"
+    if weakness := plan.guarantee.weakness:
+        pairs["warning"] = f"{weakness}; choose a smaller privacy.delta"
     return pairs
 
 

@@ -18,7 +18,7 @@ from privfed.sampling.site_coins import over_several_sites
 from privfed.schedules import CONSTANT, Schedule
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
-from privfed.server.optimizer import ServerOptimizer
+from privfed.server.optimizer import ServerOptimizer, first_state, stepped
 from privfed.server.optimizer import State as ServerState
 from privfed.streams import Streams
 from privfed.vector import Layout
@@ -69,7 +69,7 @@ class Algorithm:
         if server.in_client_rates:
             rate = self.client_schedule.factor(round)
             delta, factor = delta / rate if rate else delta, factor * rate
-        return (server if factor == 1.0 else server.at(factor)).step(params, delta, state)
+        return stepped(server if factor == 1.0 else server.at(factor), params, delta, state)
 
     @property
     def cohorts(self) -> Cohorts:
@@ -102,7 +102,7 @@ class Algorithm:
         """The state before round 1; a rule that keeps a center starts from no movement."""
         return TrainingState(
             params,
-            self.server.init(params),
+            first_state(self.server, params),
             self.mechanism.init(),
             self.objective.init(params),
             self.rule.memory(params),

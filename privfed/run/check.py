@@ -62,6 +62,7 @@ class Check:
             "prior": plan.config.privacy.prior,
             "disjoint": plan.config.privacy.disjoint,
             "uncovered": bound.uncovered or None,
+            **({"warning": bound.weakness} if bound.weakness else {}),
             "simulation": plan.simulation is not None,
             "note": plan.simulation,
             "guarantee": plan.void,

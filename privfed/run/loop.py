@@ -207,6 +207,7 @@ def outcome_of(
             spent(ledger, privacy.delta, privacy.accountant),
             against=plan.guarantee.against,
             uncovered=plan.guarantee.uncovered,
+            clients=plan.guarantee.clients,
         ),
         stopped_at_budget=ending.at_budget,
         ledger_head=ledger.head().hex(),

@@ -159,6 +159,7 @@ class Outcome:
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,
+            **({"warning": self.guarantee.weakness} if self.guarantee.weakness else {}),
             "against": self.guarantee.against or None,
             "budget": self.plan.budget,
             "budgets": [asdict(change) for change in self.plan.budgets],

@@ -22,12 +22,16 @@ from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.streams import Streams, coins
 from privfed.vector import Indices
 
+_LARGEST_DEFAULT = 150
+"""The largest cohort that follows from data.clients."""
+
 
 class SizedSampler(Part):
     """The base of samplers: their size is configured, and draws are independent of each other."""
 
-    size: int = Field(150, ge=1)
-    """The size of a cohort: of random ones, the expected one."""
+    size: int = Field(0, ge=1, json_schema_extra={"default": None})
+    """The size of a cohort: of random ones, the expected one. Left out, three tenths of
+    data.clients, and at most 150."""
     remembers: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
     shares_places: ClassVar[bool] = False
@@ -35,7 +39,9 @@ class SizedSampler(Part):
     constants: ClassVar[tuple[str, ...]] = ("clients", "size")
 
     def of(self, clients: int) -> Self:
-        return self
+        if self.size:
+            return self
+        return self.model_copy(update={"size": min(_LARGEST_DEFAULT, max(1, 3 * clients // 10))})
 
     def capacity(self) -> int | None:
         return None

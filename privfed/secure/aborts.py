@@ -113,26 +113,28 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
     return low, min(clients, int(mean + _REACH * deviation + _REACH))
 
 
-def refuse_aborts(once: float, slack: float, delta: float) -> None:
+def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
     """Raises `Refused` where most rounds would abort, or `slack` alone costs more than delta.
 
-    `once` is the probability that a round aborts, `slack` what all rounds are charged of it.
+    `once` is the probability that a round aborts, `slack` what all rounds are charged of it, and
+    `cohort` the expected cohort in words.
     """
     if once > 0.5:
         raise Refused(
-            f"a secure sum would abort in {once:.0%} of rounds: fewer clients stay than "
-            "secure.threshold and secure.minimum ask for, more are drawn than secure.capacity, or "
-            "secure.neighbours are too few; raise cohort.size or secure.capacity, lower the others "
-            "or cohort.dropout, or remove secure.neighbours"
+            f"a secure sum would abort in {once:.0%} of rounds, of {cohort}: fewer clients stay "
+            "than secure.threshold and secure.minimum ask for, more are drawn than "
+            "secure.capacity, or secure.neighbours are too few; raise cohort.size or "
+            "secure.capacity, lower the "
+            'others or cohort.dropout, remove secure.neighbours, or use cohort.sampler = "full"'
         )
     cost = 2 * slack  # at an epsilon of 0
     if cost >= delta:
         raise Refused(
             f"secure sums would abort with probability {once:.2g} a round, which tells who was "
-            f"drawn, and over all rounds costs at least {cost:.2g} of delta = {delta:g}: nothing "
-            "remains for the noise. Raise cohort.size or secure.capacity, lower secure.admitted, "
-            "secure.threshold, secure.minimum or cohort.dropout, or use a sampler whose draw is no "
-            "secret: "
+            f"drawn, and over all rounds, of {cohort}, costs at least {cost:.2g} of delta = "
+            f"{delta:g}: nothing remains for the noise. Raise cohort.size or secure.capacity, "
+            "lower secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use a "
+            "sampler whose draw is no secret: "
             'cohort.sampler = "full" or "cyclic"'
         )
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from pydantic import Field
 
-from privfed.parts import Part
+from privfed.errors import Refused
+from privfed.parts import Part, pair
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +43,35 @@ class ServerOptimizer(Protocol):
     def at(self, factor: float) -> ServerOptimizer:
         """The same optimizer with its learning rate multiplied by `factor`."""
         ...
+
+
+def first_state(server: ServerOptimizer, params: Tensor) -> State:
+    """What `server.init` returns. Raises `Refused` where it is no state."""
+    return _state(server, "init", server.init(params))
+
+
+def stepped(
+    server: ServerOptimizer, params: Tensor, delta: Tensor, state: State
+) -> tuple[Tensor, State]:
+    """What `server.step` returns. Raises `Refused` where it is not the next model and a state."""
+    moved = server.step(params, delta, state)
+    model, after = pair(moved, server, "step", "the next model and the state, a dict of tensors")
+    shape = tuple(getattr(model, "shape", ()))
+    if shape != tuple(params.shape):
+        raise Refused(
+            f"{type(server).__qualname__}.step returns a model of shape {shape}, but the model's "
+            f"is {tuple(params.shape)}; return params moved by delta"
+        )
+    return model, _state(server, "step", after)
+
+
+def _state(server: ServerOptimizer, hook: str, state: object) -> State:
+    if isinstance(state, Mapping):
+        return state
+    raise Refused(
+        f"{type(server).__qualname__}.{hook} returns the state {type(state).__name__}, but a dict "
+        "of tensors by name is expected; return {} for none"
+    )
 
 
 class WithRate(Part):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting.guarantee import Guarantee
+from accounting.guarantee import Guarantee, large_delta
 from privfed.plan.calibration.as_run import solved_config_of
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.round_cost import RoundCost
@@ -54,8 +54,14 @@ class CalibrationAnswer:
             **self._solved_for_run(),
             **self._party(),
             "solved": self.solved,
+            **({"warning": self.warning} if self.warning else {}),
             **self.sum_json(),
         }
+
+    @property
+    def warning(self) -> str:
+        """The warning about a delta above 1 / population; empty for others."""
+        return large_delta(self.question.delta, self.question.population or 0)
 
     def _party(self) -> dict[str, Any]:
         """Whom epsilon is against where pairs of clients share noise."""

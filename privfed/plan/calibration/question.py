@@ -13,6 +13,8 @@ from privfed.sampling.cohort import InGroups, Sampler
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 _SPACINGS = ("separation", "slots")
 """Constants of draws that say in how many rounds a client takes part once."""
+RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
+"""Keys of a run file, and the flags that ask about the same."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of a draw that can be solved for."""
 

@@ -27,6 +27,7 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
     acts = attack.acts or attackers.lies
     if acts != (fraction > 0.0) and not (acts and given):
         what = "".join(f", {lie}" for lie in _lies(config))
+        what += "" if acts else ", which changes neither examples nor rows,"
         yield (
             f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an attack "
             "and the part of clients that carry it out (0.0 for nobody), or neither: set "
@@ -51,7 +52,10 @@ def _missing(acts: bool) -> str:
     """Which key to set, or to remove."""
     if acts:
         return "attack.fraction, or remove the other keys of the attack"
-    return "attack.name, or remove attack.fraction"
+    return (
+        "attack.name (one of your own overrides poison and declares poisons = True, or corrupt and "
+        "corrupts = True), or remove attack.fraction"
+    )
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:

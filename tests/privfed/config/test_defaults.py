@@ -1,6 +1,7 @@
 """Defaults that suit a task: what they are, where they come from, and that a newcomer learns."""
 
 import json
+import tomllib
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from small import small
 from experiments.first_run.study import first_run
 from privfed.cli.main import main
 from privfed.config.reading import load, read_resolved
+from privfed.errors import Refused
 from privfed.models.losses.squared_error import SquaredError
 from privfed.models.task import Task
+from privfed.plan.plan import plan
 from privfed.run.train import train
 
 TABLE = """
@@ -45,6 +48,26 @@ def declared(tmp_path, *overrides, feature="weight"):
 def numbers(config):
     values = config.values()
     return tuple(values[key.split(".")[0]].get(key.split(".")[1]) for key in NUMBERS)
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed_size", "truncated_poisson"])
+@pytest.mark.parametrize(
+    ("clients", "cohort"),
+    [(1, 1), (2, 1), (3, 1), (5, 1), (60, 18), (149, 44), (500, 150), (10_000, 150)],
+)
+def test_the_cohort_follows_from_the_clients_declared(clients, cohort, sampler):
+    keys = [f"data.clients={clients}", f"cohort.sampler={sampler}"]
+    planned = plan(load(None, keys))
+    assert planned.config.sampler.size == cohort
+    assert planned.cost.witness.rate == cohort / clients
+    written = tomllib.loads(planned.config.toml())
+    assert written["cohort"]["size"] == cohort
+
+
+def test_a_sum_over_too_few_clients_is_refused_by_their_number():
+    keys = ["data.clients=3", "secure.protocol=masks"]
+    with pytest.raises(Refused, match=r'of 1 expected among 3 clients: .*sampler = "full"$'):
+        plan(load(None, keys))
 
 
 @pytest.mark.parametrize("private", [False, True], ids=["no privacy", "epsilon 4"])

@@ -63,6 +63,8 @@ def test_bad_arguments_say_what_the_command_line_says(sections, tmp_path):
     ("arguments", "expected"),
     [
         ({"privcy": {}}, "unknown argument 'privcy'; expected one of .*did you mean 'privacy'"),
+        ({"device": "cuda"}, r"unknown argument 'device'; .* pass run=dict\(device=…\)$"),
+        ({"lr": 1}, r"'lr'; .* pass client=dict\(lr=…\) or server=dict\(lr=…\)$"),
         ({"privacy": 4}, "privacy is 4; expected its keys"),
         ({"client": {"privacy": 4}}, "client.privacy is 4; expected its keys"),
         ({"epsilon": 1, "privacy": {"epsilon": 2}}, "epsilon and privacy.epsilon are both given"),
@@ -124,6 +126,74 @@ def test_a_part_that_leaves_out_a_declaration_is_refused():
         privfed.check(cohort={"sampler": Silent(size=5)})
 
 
+class Idle(privfed.Attack):
+    """An attack that overrides nothing."""
+
+
+class Flipping(privfed.Attack):
+    """An attack that sets what its base has as a property, and returns one value for two."""
+
+    corrupts = True
+
+    def corrupt(self, view, state, rng):
+        return -view.byzantine
+
+
+def test_an_attack_that_overrides_nothing_is_told_what_to_override():
+    with pytest.raises(privfed.Refused, match=r"Idle', which changes neither .* overrides poison"):
+        privfed.check(attack={"name": Idle, "fraction": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("base", "declared"),
+    [("Attack", "corrupts"), ("Rule", "remembers"), ("ServerOptimizer", "plain")],
+)
+def test_a_property_of_a_base_may_be_set_as_a_value(base, declared):
+    part = type("Mine", (getattr(privfed, base),), {declared: True})
+    assert getattr(part, declared) is True
+    assert declared not in part.model_fields
+
+
+def step_alone(self, params, delta, state):
+    return params + delta
+
+
+@pytest.mark.parametrize(
+    ("init", "step", "expected"),
+    [
+        ({}, step_alone, "Mine.step returns Tensor, but two values are expected; return the next"),
+        (None, step_alone, "Mine.init returns the state NoneType, but a dict of tensors"),
+        ({}, lambda *of: (of[1], None), "Mine.step returns the state NoneType, but a dict"),
+        ({}, lambda *of: (of[1][:3], {}), r"Mine.step returns a model of shape \(3,\), but"),
+    ],
+)
+def test_a_server_optimizer_that_returns_something_else_is_refused_by_its_hook(
+    init, step, expected
+):
+    hooks = {"init": lambda self, params: init, "step": step}
+    part = type("Mine", (privfed.ServerOptimizer,), hooks)
+    with pytest.raises(privfed.Refused, match=expected):
+        privfed.train(server={"optimizer": part}, rounds=1, temporary=True)
+
+
+def test_an_attack_that_returns_something_else_is_refused_by_its_hook():
+    with pytest.raises(privfed.Refused, match=r"Flipping\.corrupt returns Tensor, but two values"):
+        privfed.train(attack={"name": Flipping, "fraction": 0.1}, rounds=1, temporary=True)
+
+
+def test_a_layer_that_cannot_be_batched_is_named():
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.out = torch.nn.LSTM(8, 2, batch_first=True), torch.nn.Linear(2, 10)
+
+        def forward(self, x):
+            return self.out(self.cell(x.view(-1, 8, 8))[0][:, -1])
+
+    shown = " ".join(str(privfed.check(model=Recurrent(), rounds=1)).split())
+    assert "cannot be stacked: PyTorch's vmap has no batched form of its layer lstm)" in shown
+
+
 def test_every_base_can_be_extended():
     assert issubclass(privfed.Rule, privfed.SumRule.__mro__[1])
     for base in ("Objective", "ServerOptimizer", "Rule", "Attack", "Sampler", "Mechanism"):
@@ -151,8 +221,15 @@ def test_calibrate_and_experiment_are_the_commands(tmp_path):
     solved = privfed.calibrate(epsilon=2, delta=1e-5, rounds=100, sampling_rate=0.1)
     assert f'"noise_multiplier": {solved.noise_multiplier!r}' in shown.stdout.replace("\n", " ")
     assert "2.0000 at δ = 1e-05" in str(solved)
+    large = privfed.calibrate(epsilon=2, delta=0.5, rounds=9, population=60, cohort=10)
+    assert "δ = 0.5 is above 1 / clients (1/60)" in large["warning"]
     with pytest.raises(privfed.Refused, match="unknown argument 'cohrt'"):
         privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, cohrt=7)
+    with pytest.raises(privfed.Refused, match="unknown argument 'clients'; it is 'population'"):
+        privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, clients=700)
+    with pytest.raises(privfed.Refused, match="unknown argument 'rate'; expected one of"):
+        privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, rate=0.1)
+    assert "Did you mean '--population'?" in command("calibrate", "--clients", 700).stderr
     script = tmp_path / "script.py"  # without a guard: a worker must not run it again
     script.write_text(
         "import privfed, sys\n"

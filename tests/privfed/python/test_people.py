@@ -193,6 +193,16 @@ def test_arrays_of_another_form_are_refused_without_naming_a_client(people, expe
     assert "secret" not in str(refused.value)
 
 
+def test_labels_that_are_words_are_told_to_be_declared():
+    people = {f"c{k}": (np.zeros((2, 4, 4)), np.array(["secret", "b"])) for k in range(12)}
+    with pytest.raises(privfed.Refused) as refused:
+        privfed.check(privfed.Arrays(people, **SHAPED), cohort={"size": 5})
+    assert "y holds no numbers; expected some, or words that are declared: labels=[…]" in str(
+        refused.value
+    )
+    assert "secret" not in str(refused.value)
+
+
 def test_a_declaration_from_a_frame_is_that_from_its_file(tmp_path):
     sample, path = patients(40), tmp_path / "sample.csv"
     sample.to_csv(path, index=False)

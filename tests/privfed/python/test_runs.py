@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import pickle
+import re
 import shutil
 import stat
 import subprocess
@@ -53,6 +54,35 @@ def test_the_guarantee_is_the_audits(run):
     assert "<table>" in bound._repr_html_()
     assert dict(run.audit())["epsilon"] == bound.epsilon
     assert "<pre" in run.audit()._repr_html_()
+
+
+def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
+    large = {**SMALL, "delta": 0.5}
+    why = r"δ = 0.5 is above 1 / clients (1/60)"
+    with pytest.warns(UserWarning, match=re.escape(why)) as warned:
+        run = privfed.train(people(), model="mlp", out=tmp_path / "run", **large)
+    assert warned[0].filename == __file__
+    assert why in run.guarantee.sentence
+    assert why in run.summary["warning"]
+    assert why in run.audit()["meaning"]
+    assert why in " ".join(str(run.audit()).split())
+    assert why in privfed.check(people(), model="mlp", **large)["warning"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "keys"),
+    [
+        (1 / 60, {}),  # at 1 / clients: not above
+        (0.5, {"privacy": {"mechanism": "none"}}),  # nothing is promised
+    ],
+)
+def test_no_other_delta_is_warned_of(delta, keys, tmp_path):
+    arguments = {**SMALL, "delta": delta, **keys}
+    if keys:
+        del arguments["epsilon"]
+    run = privfed.train(people(), model="mlp", out=tmp_path / "run", **arguments)
+    assert "warning" not in run.summary
+    assert "above" not in run.guarantee.sentence
 
 
 def test_records_are_rows_that_pandas_takes(run):
