@@ -9,7 +9,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constra
 
 FLOWER_VENV ?= .venv-flower
 
-.PHONY: help train federation test test-slow test-device reliability lint docs clean
+.PHONY: help train federation test test-slow test-kernels test-device reliability lint docs clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ test: $(VENV)/.test-ready  ## the tests
 
 test-slow: $(VENV)/.test-ready  ## long statistical tests, studies, every page's code
 	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+
+test-kernels: $(VENV)/.test-ready  ## what is computed, by the kernels of a processor without AVX
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 tests/defenses \
+		tests/attacks tests/privfed/local tests/privfed/models tests/privfed/server \
+		tests/privfed/test_benchmarks.py $(ARGS)
 
 test-device: $(VENV)/.test-ready  ## on a GPU: rules, training, noise, rounds, kill and resume, processes
 	PRIVFED_TEST_DEVICE=cuda $(BIN)/python -m pytest -n 0 -m "slow or not slow" tests/defenses \
