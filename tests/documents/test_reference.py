@@ -302,7 +302,18 @@ def test_formulas_in_docstrings_are_no_markup():
         "a\n\n.. list-table::\n   :header-rows: 1\n\n   * - b\n     - c\n   * - 1\n     - ``x``"
     )
     assert prose("a[0] `b[0]` <c>") == "a\\[0\\] `b[0]` \\<c>"
+    assert (
+        prose("`p`/C/*.png, or `p`/*.png: *so* 2 * n")
+        == "`p`/C/\\*.png, or `p`/\\*.png: *so* 2 \\* n"
+    )
     assert table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
+
+
+def test_tables_of_marks_fit_their_page_by_a_style_of_their_own():
+    chosen = list(combinations({}, {"objective": ["sgd"], "sampler": ["full", "poisson"]}))
+    page = matrix._table(chosen, "objective", "sampler", {})
+    assert page.startswith(":::{container} marks\n| `client.objective` | `full` | `poisson` |")
+    assert ".marks th" in (DOCS / "_static/house.css").read_text()
 
 
 def test_a_matrix_has_a_mark_for_each_combination():

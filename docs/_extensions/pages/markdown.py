@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+_STARS = re.compile(r"(?P<emphasis>(?<![\w/*])(\*{1,2})(?![\s*])[^*]*[^\s*]\2(?![\w*]))|\*")
+"""*Emphasis* and **strong** emphasis, which stay, or any other star."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -41,7 +44,7 @@ def prose(text: str) -> str:
 def _escaped(text: str) -> str:
     for sign in "\\[]<$_":
         text = text.replace(sign, "\\" + sign)
-    return text
+    return _STARS.sub(lambda found: found["emphasis"] or "\\*", text)
 
 
 def sentence(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pages.markdown import code, join, prose, table
+from pages.markdown import code, join, prose, table, within
 from privfed.config.catalog import key_of
 from privfed.plan.assumptions import ASSUMPTIONS
 from privfed.plan.matrix import (
@@ -74,7 +74,7 @@ def _table(
         [code(row), *(marks[row, column] for column in columns)]
         for row in dict.fromkeys(row for row, _ in marks)
     ]
-    return table([code(key_of(down)), *map(code, columns)], rows)
+    return within("marks", table([code(key_of(down)), *map(code, columns)], rows))
 
 
 def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:

@@ -20,7 +20,13 @@ from privfed.grid.pictures.figures import (
     text,
     values,
 )
-from privfed.grid.pictures.panels import draw_bars_panel, draw_curves_panel, draw_heat_panel
+from privfed.grid.pictures.panels import (
+    ATTACK_SUCCESS,
+    draw_bars_panel,
+    draw_curves_panel,
+    draw_heat_panel,
+    shows_success,
+)
 from privfed.grid.pictures.style import STYLE
 from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
 from privfed.grid.tables import read_table
@@ -128,7 +134,7 @@ def _draw_panels(
         places[0].set_ylabel(figure.label(figure.measure))
         if figure.by:
             _add_legend(figure, rows, canvas, places[: len(panels)])
-    _add_title(figure, canvas)
+    _add_title(figure, canvas, shows_success(figure, rows))
 
 
 def _add_legend(
@@ -142,11 +148,13 @@ def _add_legend(
     canvas.legend(handles, names, title=figure.label(figure.by), loc="outside right center")
 
 
-def _add_title(figure: Figure, canvas: Canvas) -> None:
+def _add_title(figure: Figure, canvas: Canvas, with_success: bool) -> None:
     title = figure.title
     if figure.kind == "heat" and not title:
         worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
         title = f"{figure.label(figure.measure)}{worst}"
+    if with_success:
+        title += f" (in brackets: {figure.label(ATTACK_SUCCESS)})"
     if title:
         canvas.suptitle(textwrap.fill(title, 70), fontsize=10)
 

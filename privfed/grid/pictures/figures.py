@@ -30,7 +30,7 @@ class Figure(Part):
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
     """The name of its files."""
     kind: Literal["curves", "heat", "bars"] = "curves"
-    """Lines, a map, or groups of bars."""
+    """Lines, a map (with the success of targeted attacks in brackets), or groups of bars."""
     measure: str = ""
     """What is drawn; empty: the loss's own measure."""
     x: str

@@ -24,6 +24,8 @@ _FEW_DECADES = 20.0
 """Up to which ratio of its ends a logarithmic axis has numbers within decades, too."""
 _WIDE = 40
 """Characters that stand side by side under one panel."""
+ATTACK_SUCCESS = "attack_success"
+"""The measure of attacks with a target."""
 _BESIDE = 0.12
 """How far the points of one name lie apart, of the distance between names."""
 
@@ -117,20 +119,24 @@ def draw_bars_panel(
 def draw_heat_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draw a field per pair of values, with its mean over seeds; a dash where there is none."""
+    """Draw a field per pair of values, with its mean over seeds; a dash where there is none.
+
+    Where attacks had a target, how often they met it stands in brackets below.
+    """
     columns = values(all_rows, figure.x)
     lines = values(all_rows, figure.by) if figure.by else [None]
-    field = np.full((len(lines), len(columns)), np.nan)
-    for line, (_, group) in enumerate(_groups(figure, rows, all_rows)):
-        for x, over_seeds in _over_x(figure, group, all_rows):
-            if over_seeds.count:
-                field[line, columns.index(x)] = over_seeds.mean
+    field = _means(figure, rows, all_rows)
+    success = {"measure": ATTACK_SUCCESS, "lower_is_better": True}
+    met = _means(figure.model_copy(update=success), rows, all_rows)
     low, high = _range_of_means(figure, all_rows)
     axes.set_facecolor("#eeeeee")
     axes.imshow(
         field, cmap="cividis", vmin=low, vmax=high if high > low else low + 1, aspect="auto"
     )
-    _write_numbers(field, (low + high) / 2, axes)
+    numbers = np.vectorize(_short)(field)
+    if shows_success(figure, all_rows):
+        numbers = np.char.add(numbers, np.where(np.isnan(met), "", np.vectorize(_bracketed)(met)))
+    _write_numbers(field, numbers, (low + high) / 2, axes)
     axes.grid(visible=False)
     names = [text(value) for value in columns]
     axes.set_xticks(range(len(columns)), names)
@@ -141,6 +147,23 @@ def draw_heat_panel(
         axes.set_ylabel(figure.label(figure.by))
 
 
+def shows_success(figure: Figure, rows: Sequence[Row]) -> bool:
+    """Whether a map of another measure also has how often attacks met their target."""
+    measured = any(row.get(ATTACK_SUCCESS) is not None for row in rows)
+    return measured and figure.kind == "heat" and figure.measure != ATTACK_SUCCESS
+
+
+def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.ndarray:
+    """The mean over seeds `[lines, columns]` of each field of a map; NaN where there is none."""
+    columns = values(all_rows, figure.x)
+    field = np.full((len(values(all_rows, figure.by)) if figure.by else 1, len(columns)), np.nan)
+    for line, (_, group) in enumerate(_groups(figure, rows, all_rows)):
+        for x, over_seeds in _over_x(figure, group, all_rows):
+            if over_seeds.count:
+                field[line, columns.index(x)] = over_seeds.mean
+    return field
+
+
 def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, float]:
     """The least and the greatest finite mean of all panels, which share one scale of colours."""
     spreads = _spreads_of_all_panels(figure, all_rows)
@@ -149,12 +172,11 @@ def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, flo
     return min(finite), max(finite)
 
 
-def _write_numbers(field: np.ndarray, middle: float, axes: Axes) -> None:
-    """Write the number of each field `[lines, columns]`: in black on colours above `middle`."""
+def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: Axes) -> None:
+    """Write what stands in each field `[lines, columns]`: in black on colours above `middle`."""
     for (line, column), value in np.ndenumerate(field):
-        missing = math.isnan(value)
-        colour = "black" if missing or value > middle else "white"
-        number = "—" if missing else _short(value)
+        colour = "black" if math.isnan(value) or value > middle else "white"
+        number = str(numbers[line, column])
         axes.text(column, line, number, ha="center", va="center", color=colour, fontsize=8)
 
 
@@ -247,5 +269,12 @@ def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
 
 
 def _short(value: float) -> str:
-    """A number that fits a field of a map."""
+    """A number that fits a field of a map; a dash for none."""
+    if math.isnan(value):
+        return "—"
     return text(round(value, 3) if abs(value) < 1 else float(f"{value:.3g}"))
+
+
+def _bracketed(value: float) -> str:
+    """A second number of a field, on a line below the first."""
+    return f"\n({_short(value)})"

@@ -339,6 +339,24 @@ def test_a_map_shows_the_worst_case():
     assert b">41<" in draw(lower, rows, keys)["f.svg"]
 
 
+@pytest.mark.parametrize("title", ["", "Backdoors"])
+def test_a_map_of_a_backdoor_grid_has_the_attacks_success(title):
+    attacks = {"none": None, "backdoor": 0.75}
+    rows = [
+        row(seed, a=a, b=b) | {"accuracy": 0.9, "attack_success": success}
+        for a in (1, 2)
+        for b, success in attacks.items()
+        for seed in (0, 1)
+    ]
+    figure = Figure(name="f", kind="heat", x="a", by="b", title=title)
+    picture = draw(figure, rows, ["a", "b"])["f.svg"].decode()
+    assert picture.count(">0.9<") == 4
+    assert picture.count(">(0.75)<") == 2
+    assert f"{title or 'accuracy'} (in brackets: attack success)" in picture
+    alone = figure.model_copy(update={"measure": "attack_success", "title": ""})
+    assert "brackets" not in draw(alone, rows, ["a", "b"])["f.svg"].decode()
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
