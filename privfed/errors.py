@@ -88,14 +88,21 @@ def _system_words(error: BaseException) -> str:
     return os.strerror(number) if number is not None and number in errno.errorcode else ""
 
 
-_UNALLOCATED = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
-"""What torch's RuntimeErrors say where it cannot have what it asks for; they have no class."""
+_UNALLOCATED = (
+    *("can't allocate memory", "Storage size calculation overflowed", "out of memory"),
+    "can't start new thread",
+)
+"""What RuntimeErrors of torch and Python say where there is too little; they have no class."""
+_UNLOADED = ("failed to map segment", "cannot allocate memory", "cannot apply additional memory")
+"""What the loader of libraries says there, in an ImportError, or an OSError without a number."""
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether `error` is that there is not enough memory."""
     if isinstance(error, RuntimeError):
         return any(words in str(error) for words in _UNALLOCATED)
+    if isinstance(error, ImportError | OSError):
+        return any(words in str(error).lower() for words in _UNLOADED)
     return isinstance(error, MemoryError)
 
 

@@ -90,12 +90,14 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
             return report_failure(message, error.exit_code, error.kind, error.key, **facts)
         case LedgerBroken():
             return report_failure(error_message(error, advice), BROKEN, "broken", **facts)
-        case OSError():
+        case OSError() if not ran_out_of_memory(error):
             public = _with_advice(error, advice) + in_own_code(error)
             message = _with_private_text(public, error)
             return report_failure(message, Refused.exit_code, "system", **facts)
     if ran_out_of_memory(error):
         smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
+        if isinstance(error, ImportError | OSError):
+            smaller = "not enough memory to load a library; raise the limit of the process"
         message = _with_private_text(smaller + in_own_code(error), error)
         return report_failure(message, Refused.exit_code, "memory", **facts)
     return report_failure(bug_message(error), OUR_FAULT, "bug", **facts)
@@ -201,10 +203,14 @@ def report_failure(
 
 
 def print_failure(message: str, code: int, kind: str, key: str | None = None, **facts: Any) -> None:
-    """Print the object that ends a command which failed, where JSON was asked for."""
+    """Print the object that ends a command which failed, where JSON was asked for.
+
+    Where standard output takes nothing, what was said on standard error is all there is.
+    """
     if _AS_JSON.get():
         error = {"kind": kind, "message": message, "key": key}
-        click.echo(dump({**facts, "error": error, "exit": code}))
+        with contextlib.suppress(OSError):
+            click.echo(dump({**facts, "error": error, "exit": code}))
 
 
 def say(message: str) -> None:

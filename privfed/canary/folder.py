@@ -86,7 +86,7 @@ class Folder:
         try:
             regular.refuse_irregular(path)
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # numpy's parser of headers raises any
             raise Broken(f"{path} cannot be read: {public_text(error)}; restore the file") from None
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from privfed.failures import INTERRUPTED, print_failure, report_failure, reporting
+from privfed.failures import (
+    INTERRUPTED,
+    print_failure,
+    report_error,
+    report_failure,
+    reporting,
+)
 from privfed.visible import visible
 
 
@@ -33,6 +39,8 @@ class CommandLine(click.Group):
                 code = super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
             except click.ClickException as error:
                 code = _report_misuse(error)
+            except OSError as error:  # standard output takes nothing
+                code = report_error(error)
             except click.Abort:
                 message = "interrupted; nothing was changed"
                 code = report_failure(message, INTERRUPTED, "interrupted")

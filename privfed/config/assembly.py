@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from privfed.config.config import Config, Raw
-from privfed.config.mistakes import Mistake, listed, mistakes
+from privfed.config.mistakes import Mistake, listed_mistakes, mistakes
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
@@ -42,7 +42,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     if sections["aggregation"] is not None:
         _check_before(sections["aggregation"].before, raw, problems)
     if problems:
-        raise Refused(listed(problems), key=problems[0].key)
+        raise Refused(listed_mistakes(problems), key=problems[0].key)
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]

@@ -65,7 +65,7 @@ class _Problem:
     context: Mapping[str, Any]
 
 
-def listed(wrong: Sequence[Mistake], where: str = "") -> str:
+def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
     """The texts of `wrong`, each after `where` on a line: ten, and the number of the others."""
     texts = [where + mistake.text() for mistake in wrong[:_MOST_SHOWN]]
     if (more := len(wrong) - len(texts)) > 0:

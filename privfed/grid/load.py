@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from privfed.config.mistakes import listed, mistakes
+from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
 from privfed.errors import Refused
 from privfed.grid.cells import grid_points, losses_of
@@ -23,7 +23,7 @@ def load_grid(path: Path) -> Grid:
         grid = Grid.model_validate(document)
     except ValidationError as error:
         wrong = mistakes(error, "", document, Grid)
-        raise Refused(listed(wrong, f"{path}: "), key=wrong[0].key) from error
+        raise Refused(listed_mistakes(wrong, f"{path}: "), key=wrong[0].key) from error
     refuse_contradictory_grid(path, grid)
     check_figures(grid.figure, grid.axes)
     return _with_measures(path, grid)

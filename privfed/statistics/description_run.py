@@ -17,7 +17,7 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.config.assembly import assembled, named
 from privfed.config.attack_keys import AttackKeys, expected_hostile
 from privfed.config.config import Config, Raw
-from privfed.config.mistakes import listed, mistakes
+from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import as_written
 from privfed.config.sections import Aggregation
 from privfed.errors import Refused
@@ -165,7 +165,7 @@ def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
         return model.model_validate(keys)
     except ValidationError as error:
         wrong = mistakes(error, section, keys, model)
-        raise Refused(listed(wrong)) from None
+        raise Refused(listed_mistakes(wrong)) from None
 
 
 def _everybody(raw: Raw, clients: int) -> dict[str, Any]:

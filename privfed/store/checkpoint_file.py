@@ -47,7 +47,10 @@ class CheckpointFile:
     def lineage(self) -> dict[str, Any]:
         """What made the model of the checkpoint: see `privfed.store.lineage`."""
         stated = unpack(self.path)[1].get("lineage")
-        return dict(stated) if stated else self.lineage_at(self.head())
+        with misfits_are_broken(self.path):
+            if stated is not None:
+                return Lineage.from_json(stated).to_json()
+        return self.lineage_at(self.head())
 
     def lineage_at(self, head: bytes) -> dict[str, Any]:
         """What made the model at the ledger's `head`, this run included, as the ledger states it.

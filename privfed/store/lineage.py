@@ -76,7 +76,7 @@ class Lineage:
         """The lineage that `to_json` wrote; None is what older versions wrote, who did not know."""
         if stated is None:
             return cls(unknown=True)
-        runs = (Origin(r["id"], r["population"], r["head"]) for r in stated["runs"])
+        runs = (Origin(str(r["id"]), dict(r["population"]), str(r["head"])) for r in stated["runs"])
         return cls(tuple(runs), bool(stated["unknown"]))
 
     @classmethod

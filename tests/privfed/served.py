@@ -234,6 +234,8 @@ class Served:
         self.wait_for(*self.hospitals.sockets.values())
 
     def wait_for(self, *sockets: Path) -> None:
+        """Returns when sites serve at `sockets`; raises `AssertionError` once a process failed."""
+
         def there() -> bool:
             assert not self._failed()
             return all(path.exists() for path in sockets)

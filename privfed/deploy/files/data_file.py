@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 
-from privfed.config.mistakes import listed, mistakes
+from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
 from privfed.data.tables.delimited import known_encoding
 from privfed.deploy.files.keys import EXPECTED_NAME, NAME
@@ -59,7 +59,7 @@ class SiteTable(Part):
             table = cls.model_validate(document)
         except ValidationError as error:
             wrong = mistakes(error, "", document, cls)
-            raise Refused(listed(wrong, f"{path}: "), key=wrong[0].key) from error
+            raise Refused(listed_mistakes(wrong, f"{path}: "), key=wrong[0].key) from error
         return table.model_copy(update={"path": str(path.parent.absolute() / table.path)})
 
     @field_validator("path")

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from accounting.documents import from_toml
 from accounting.durable import create, write_atomically
-from privfed.config.mistakes import listed, mistakes
+from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
 from privfed.config.sections import FORMAT
 from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
@@ -156,7 +156,7 @@ def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
     except ValidationError as error:
         wrong = mistakes(error, "", document, FederationFile)
     shown = f"sites is {document.get('sites')!r}: "  # the mistakes are enough
-    raise Refused(listed(wrong, where).replace(shown, "[sites] "), key=wrong[0].key)
+    raise Refused(listed_mistakes(wrong, where).replace(shown, "[sites] "), key=wrong[0].key)
 
 
 def add_site(path: Path, name: str, key: str) -> FederationFile:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from privfed.config.mistakes import listed, mistakes
+from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
 from privfed.errors import Refused
 from privfed.parts import Part, expected
@@ -95,7 +95,7 @@ class LocalPolicy(Part):
             return cls.model_validate(document)
         except ValidationError as error:
             wrong = mistakes(error, "", document, cls)
-            raise Refused(listed(wrong, f"{path}: "), key=wrong[0].key) from error
+            raise Refused(listed_mistakes(wrong, f"{path}: "), key=wrong[0].key) from error
 
 
 TEXT = """\

@@ -3,6 +3,9 @@
 import json
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -183,3 +186,16 @@ def test_a_ledger_that_is_broken_is_no_bug(capsys):
         answers_errors(command)()
     assert ended.value.code == 5
     assert "cut" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("list", "--json"), ("runs", ".", "--json"), ("--help",)])
+def test_an_output_that_takes_nothing_is_one_sentence(words):
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "privfed", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (2, "privfed: No space left on device\n")

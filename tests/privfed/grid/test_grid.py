@@ -450,11 +450,13 @@ def test_killing_the_parent_loses_nothing_and_ends_the_workers(tmp_path):
     results = lambda: sorted(tmp_path.glob("cells/*/result.json"))  # noqa: E731
     until(lambda: len(results()) >= 2, "two cells")
     process.send_signal(signal.SIGSTOP)  # it hands out no further cell while this is looked at
-    blocked = CliRunner().invoke(main, ["experiment", str(path)])
+    try:
+        blocked = CliRunner().invoke(main, ["experiment", str(path)])
+    finally:
+        process.kill()
+        process.communicate()
     assert blocked.exit_code == 2
     assert "by another process" in blocked.stderr
-    process.kill()
-    process.communicate()
     kept = {result: result.read_bytes() for result in results()}
     assert 2 <= len(kept) < 6, "too fast to prove anything"
     until(lambda: not _children_of(path), "workers that outlived their parent to end")

@@ -454,9 +454,12 @@ def test_what_was_killed_goes_on_to_the_same_end(tmp_path):
     paths = [write(tmp_path / name, TUNED, seeded) for name in ("cut", "through")]
     command = [sys.executable, "-m", "privfed", "experiment", "--jobs", "1"]
     with subprocess.Popen([*command, str(paths[0])], stderr=subprocess.DEVNULL) as process:
-        released = paths[0].parent.glob
-        until(lambda: [*released("private/candidates/*/run/releases/*")], "a candidate's release")
-        assert process.poll() is None
+
+        def released():
+            assert process.poll() is None
+            return [*paths[0].parent.glob("private/candidates/*/run/releases/*")]
+
+        until(released, "a candidate's release")
         process.kill()
     assert not (paths[0].parent / "best").exists()
     for path in paths:

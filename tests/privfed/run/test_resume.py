@@ -474,7 +474,12 @@ def test_a_process_that_is_stopped_goes_on(tmp_path, whole, stop):
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, interrupts),
     )
-    until(lambda: list((path / "releases").glob("0*")), "a release")
+
+    def released():
+        assert process.poll() is None
+        return [*(path / "releases").glob("0*")]
+
+    until(released, "a release")
     process.send_signal(stop)
     _, message = process.communicate(timeout=LONG)
     if stop == signal.SIGKILL:
