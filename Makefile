@@ -64,7 +64,7 @@ $(VENV)/.test-ready: $(VENV)/.run-ready
 	$(PIP) --no-deps byzfl==0.0.11  # rules are compared with it; it asks for more than they need
 	touch "$@"
 
-# Flower asks for older versions of two packages: an environment of its own.
+# Flower asks for older versions of three packages: an environment of its own.
 $(FLOWER_VENV)/.ready: constraints.flower.txt pyproject.toml
 	$(PYTHON) -m venv "$(FLOWER_VENV)"
 	"$(FLOWER_VENV)"/bin/python -m pip install --quiet --disable-pip-version-check \
