@@ -23,7 +23,9 @@ from experiments.federation.loopback import Loopback
 from experiments.federation.processes import Programs
 from experiments.federation.sites import PRIVFED
 
-PATIENTS, SEED, DEADLINE = 360, 7, 1.0
+PATIENTS, SEED = 360, 7
+DEADLINE, PATIENCE = 3.0, 300
+"""Seconds of a round to train in, and those for each step: also where others want the machine."""
 LOST = NAMES[1]
 
 
@@ -73,11 +75,13 @@ def _problems(federation: Loopback, rounds: int) -> tuple[str, ...]:
     app = federation.hospitals.declare(rounds, PATIENTS, DEADLINE)
     run = federation.engine.run(app, patience="5.0")
     tell(f"flwr run: {run}")
-    federation.wait_for(lambda log: 1 in log.over, 90, "the first round")
+    federation.wait_for(lambda log: 1 in log.over, PATIENCE, "the first round")
     tell("round 1 is over")
     federation.programs.kill(f"agent-{LOST}")
     tell(f"the agent of {LOST} is killed; of three with a curious one nobody may drop out")
-    log = federation.wait_for(lambda log: log.aborted and log.errors, 90, "the end of the run")
+    log = federation.wait_for(
+        lambda log: log.aborted and log.errors, PATIENCE, "the end of the run"
+    )
     for round, why in log.aborted.items():
         tell(f"round {round} aborted: {why}")
     tell(f"the run ended: {log.errors[-1]}")
@@ -85,7 +89,7 @@ def _problems(federation: Loopback, rounds: int) -> tuple[str, ...]:
     federation.wait(lambda: federation.hospitals.serves(LOST), 30, f"agent-{LOST}")
     again = federation.engine.run(app)
     tell(f"{LOST} is back; flwr run: {again}")
-    log = federation.wait_for(lambda log: log.done, 150, "the run")
+    log = federation.wait_for(lambda log: log.done, PATIENCE, "the run")
     tell(log.lines[-1][2])
     return _checked(federation, tell)
 

@@ -41,7 +41,7 @@ def priors(config: Config) -> Priors:
     for name in dict.fromkeys(config.privacy.prior):
         directory, ledger = _ended_run(name)
         _refuse_incomposable(name, ledger.terms, config)
-        run = Prior.of(name, ledger, directory.config.read())
+        run = Prior.of(name, ledger, directory.config.rounds())
         named[run.run, run.head] = run
         before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
         public |= set(directory.public_clients.of_all_runs())

@@ -133,7 +133,7 @@ def _accounted(
         problems=tuple(problems),
         examples=examples,
         other=_other(ledger, before, charges),
-        planned=planned_guarantee(directory.config.read(), ledger, accountant),
+        planned=planned_guarantee(directory.config.rounds(), ledger, accountant),
         canaries=canaries,
         budgets=ledger.budgets,
         ledger_head=ledger.head().hex(),

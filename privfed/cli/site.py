@@ -38,7 +38,8 @@ def init_command(directory: Path, name: str) -> int:
     key = folder.begin(name)
     click.echo(f"{key.name}  {key.public}")
     click.echo(
-        f"privfed: read {folder.policy}, fill in {folder.data}, and tell the others the key above",
+        "privfed: tell the others the key above. A coordinator needs no more; at a site, read "
+        f"{folder.policy} and fill in {folder.data}",
         err=True,
     )
     return 0
@@ -141,6 +142,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
         f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s, reading "
         f"the table {checked.reading:.2g} s, of {number(checked.deadline)} s"
     )
+    yield from (f"warning  {each}" for each in checked.warnings)
 
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:

@@ -14,7 +14,6 @@ from accounting.errors import Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Guarantee, guarantee, spent, unbounded
 from accounting.ledger import Ledger
-from privfed.config.config import Config
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
 from privfed.plan.prior_spending import Prior, Priors, if_stopped, planned_by, total
@@ -57,8 +56,8 @@ def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
     )
 
 
-def planned_guarantee(config: Config, ledger: Ledger, accountant: str) -> Guarantee | None:
-    """The guarantee of all planned rounds of a ledger's run, and of all that earlier runs planned.
+def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee | None:
+    """The guarantee of all planned `rounds` of a run, and of all that its earlier runs planned.
 
     A run that ends before its last round by what was released, or by hand, states the epsilon of
     the rounds that were done. That is an odometer, of which (epsilon, delta)-privacy is not known
@@ -68,13 +67,13 @@ def planned_guarantee(config: Config, ledger: Ledger, accountant: str) -> Guaran
     Returns:
       None where all planned rounds were done, of earlier runs too, and where nothing is promised.
     """
-    ahead = if_stopped(config, ledger)
+    ahead = if_stopped(rounds, ledger)
     before, why = counted_priors(ledger.terms)
     stopped = any(prior.planned for prior in before.runs)
     if why or (ahead is None and not stopped):
         return None
-    rounds = ledger.run_spending if ahead is None else planned_by(config, ledger)
-    bound = guarantee(total([before.planned, rounds]), ledger.terms["delta"], accountant)
+    own = ledger.run_spending if ahead is None else planned_by(rounds, ledger)
+    bound = guarantee(total([before.planned, own]), ledger.terms["delta"], accountant)
     if ledger.budget is not None and not stopped:
         bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))
     against = ledger.terms.get("against") or ""

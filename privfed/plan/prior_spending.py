@@ -22,10 +22,10 @@ from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
-from privfed.config.config import Config
 from privfed.plan.assumed import SERVER, UNSTATED, Assumed
 from privfed.plan.assumptions import Incomposable, charged_against
 from privfed.privacy.shared_noise import OTHER_PARTY
+from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.store.lineage import FRESH, Lineage
 
 
@@ -104,8 +104,8 @@ class Prior:
         )
 
     @classmethod
-    def of(cls, path: str, ledger: Ledger, config: Config | None = None) -> Prior:
-        """The run at `path`, as its ledger stands; `config` says how many rounds it planned."""
+    def of(cls, path: str, ledger: Ledger, rounds: int = 0) -> Prior:
+        """The run at `path`, as its ledger stands, which planned so many `rounds` (0: unknown)."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -117,7 +117,7 @@ class Prior:
             apart(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
             assumed=Assumed.stated(terms),
-            planned=if_stopped(config, ledger) if config else None,
+            planned=if_stopped(rounds, ledger) if rounds else None,
         )
 
     @property
@@ -273,29 +273,30 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
     return Counter(of.get(charge.event, beside) for charge in ledger.charges[:charges])
 
 
-def planned_by(config: Config, ledger: Ledger) -> Spending:
-    """What a run is charged by the end of all its planned rounds, by what its ledger states.
+def planned_by(rounds: int, ledger: Ledger) -> Spending:
+    """What a run is charged by the end of all its planned `rounds`, by what its ledger states.
 
     Charges beyond these, as of evaluations that were asked for later, count as they are.
     """
     done = Counter(charge.event for charge in ledger.charges)
-    events = [Event.from_json(event) for event in ledger.terms.get("planned", [])]
-    if not events or ledger.chosen is not None:
+    stated = ledger.terms.get("planned")
+    if stated is None or ledger.chosen is not None:
         return done
-    evaluating = config.evaluation_rounds.among(config.run.rounds)
-    planned = Counter({events[0]: config.run.rounds - evaluating})
+    events = [Event.from_json(event) for event in stated["events"]]
+    evaluating = EvaluationRounds(stated["evaluate_every"]).among(rounds)
+    planned = Counter({events[0]: rounds - evaluating})
     if evaluating:
         planned[events[-1]] += evaluating
     return planned | done
 
 
-def if_stopped(config: Config, ledger: Ledger) -> Spending | None:
+def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
     """What its planned rounds add to other runs', where a run ended before the last of them.
 
     None where it did not, or where it ended at its budget: that round follows from public
     constants.
     """
-    planned = planned_by(config, ledger)
+    planned = planned_by(rounds, ledger)
     done = sum(planned.values()) == len(ledger.charges)
     return None if done or _at_budget(ledger) else apart(planned)
 

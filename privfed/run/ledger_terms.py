@@ -88,7 +88,10 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         **_against(setup),
         **_sites(setup),
         "assumes": plan.assumed.to_json(),
-        "planned": [each.event.to_json() for each in (plan, plan.evaluation) if each],
+        "planned": {
+            "events": [each.event.to_json() for each in (plan, plan.evaluation) if each],
+            "evaluate_every": config.evaluation_rounds.every,
+        },
         "population": population_identity(config),
         "partition": f"{partition!r}, frozen before training",
         "public_clients": len(setup.federation.public),

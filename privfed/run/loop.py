@@ -222,7 +222,7 @@ def outcome_of(
         evaluations=int(end.state.evaluation.get("count", 0)),
         charged_measures=recorder.last_charged(end.state),
         stopped_early=recorder.stopping.over,
-        planned=planned_guarantee(plan.config, ledger, privacy.accountant),
+        planned=planned_guarantee(plan.config.run.rounds, ledger, privacy.accountant),
         misbehaviour=misbehaviour_of(setup, directory, end.round),
     )
 

@@ -70,6 +70,10 @@ class ConfigFile:
         """The path that `run.heads` names ("" for none), read without building any part."""
         return str(self._document()["run"].get("heads", ""))
 
+    def rounds(self) -> int:
+        """The rounds that the run plans, read without building any part."""
+        return int(self._document()["run"]["rounds"])
+
     def write(self, config: Config) -> None:
         """Write `config`, which a run then goes by."""
         durable.write_atomically(self.path, config.toml().encode())

@@ -26,8 +26,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What a site or a federation may be called, so that a name is a word in every file and shell."""
 EXPECTED_NAME = "a word of at most 64 letters, digits, and _ . - after the first"
 _PUBLIC, _SECRET = "ed25519:", "ed25519-secret:"
-_LETTERS = 43
-"""Letters of 32 bytes in base64url without padding."""
+_LETTERS, _DIGITS = 43, 64
+"""Letters of 32 bytes in base64url without padding, and their hexadecimal digits."""
 _SMALL_ORDER = frozenset(
     bytes.fromhex(point)
     for point in (
@@ -154,16 +154,20 @@ def _encoded(raw: bytes) -> str:
 
 def _decoded(text: str, where: str) -> bytes:
     """The 32 bytes that `text` spells, in either form. Raises `UnknownKey`."""
-    if re.fullmatch("[0-9a-fA-F]{64}", text):
+    expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
+    if len(text) not in (_LETTERS, _DIGITS):
+        raise UnknownKey(f"{expected}; {len(text)} characters stand there: compare its length")
+    allowed = r"[0-9a-fA-F]*" if len(text) == _DIGITS else r"[A-Za-z0-9_-]*"
+    fitting = re.match(allowed, text)
+    if fitting and fitting.end() < len(text):
+        place = f"character {fitting.end() + 1} of {len(text)}"
+        raise UnknownKey(f"{expected}; {place} is none of them: compare that one")
+    if len(text) == _DIGITS:
         return bytes.fromhex(text)
-    if re.fullmatch(f"[A-Za-z0-9_-]{{{_LETTERS}}}", text):
-        raw = base64.urlsafe_b64decode(text + "=")
-        if _encoded(raw) == text:  # the last letter has two bits to spare
-            return raw
-    raise UnknownKey(
-        f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}; "
-        f"{len(text)} characters stand there, or others than these"
-    )
+    raw = base64.urlsafe_b64decode(text + "=")
+    if _encoded(raw) != text:  # the last letter has two bits to spare
+        raise UnknownKey(f"{expected}; the last of {_LETTERS} characters is another than a key has")
+    return raw
 
 
 def _without_sign(raw: bytes) -> bytes:

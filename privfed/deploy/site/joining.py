@@ -174,7 +174,7 @@ class Membership:
                 _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
                 return empty
             if read.left_out:
-                _log.error("%d PEOPLE DO NOT COUNT, as %s", read.left_out, read.reason)
+                _log.error("%d PEOPLE DO NOT COUNT:\n%s", read.left_out, read.reason)
             return setup.over(people)
 
         def late() -> Setup:

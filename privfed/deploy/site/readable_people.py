@@ -7,7 +7,9 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -21,6 +23,9 @@ from privfed.errors import Refused, public_text
 from privfed.parts import Part
 from privfed.vector import Indices
 
+_ROW = re.compile(r", row \d+")
+"""Where in a table a message says that something is wrong: among rows of one person, a place."""
+
 
 @runtime_checkable
 class _ReadsTables(Protocol):
@@ -33,11 +38,25 @@ class _ReadsTables(Protocol):
 
 
 class Readings(NamedTuple):
-    """Examples of all whose rows can be read, how many people's cannot, and the first reason."""
+    """Examples of all whose rows can be read, and of how many people they cannot, by the cause."""
 
     examples: Examples
-    left_out: int
-    reason: str
+    causes: Mapping[str, int]
+
+    @property
+    def left_out(self) -> int:
+        """The number of people whose rows cannot be read."""
+        return sum(self.causes.values())
+
+    @property
+    def reason(self) -> str:
+        """A line for each cause, the most frequent one first."""
+        return by_cause(self.causes)
+
+
+def by_cause(causes: Mapping[str, int]) -> str:
+    """Lists each of the `causes` with its number of people, the most frequent one first."""
+    return "\n".join(f"{n:,} people: {cause}" for cause, n in Counter(causes).most_common())
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
@@ -50,7 +69,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
         raise Refused("the run's data are no table; a site has a table")
     rows = TableRows(Path(table.path), source.dialect)
     try:
-        return Readings(source.load_from(rows), 0, "")
+        return Readings(source.load_from(rows), {})
     except Refused as error:
         reason = public_text(error)
     codes = rows.read({}, {table.client: repr(table.client)}).words[table.client].codes
@@ -62,26 +81,32 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
         chosen[some] = True
         return chosen[place] & (codes >= 0)
 
-    def reads(some: Indices) -> bool:
+    def fault(some: Indices) -> str:
         try:
             source.load_from(rows.only(of(some)))
-        except Refused:
-            return False
-        return True
+        except Refused as error:
+            return _ROW.sub("", public_text(error))
+        return ""
 
-    good = _good(np.arange(len(people)), reads)
+    good, causes = _good(np.arange(len(people)), fault)
     if not len(good):
-        raise Refused(reason)
-    return Readings(source.load_from(rows.only(of(good))), len(people) - len(good), reason)
+        raise Refused(by_cause(causes) if _ROW.search(reason) else reason)
+    return Readings(source.load_from(rows.only(of(good))), causes)
 
 
-def _good(people: Indices, reads: Callable[[Indices], bool]) -> Indices:
-    """Those of `people` whose rows can be read: halves that cannot are halved again."""
+def _good(people: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
+    """Those of `people` whose rows can be read, and how many cannot, by the cause.
+
+    Halves that cannot are halved again.
+    """
     waiting, good = [people], [np.empty(0, dtype=np.int64)]
+    causes: Counter[str] = Counter()
     while waiting:
         some = waiting.pop()
-        if reads(some):
+        if not (why := fault(some)):
             good.append(some)
         elif len(some) > 1:
             waiting += np.array_split(some, 2)
-    return np.sort(np.concatenate(good))
+        else:
+            causes[why] += 1
+    return np.sort(np.concatenate(good)), causes

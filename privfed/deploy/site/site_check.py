@@ -5,13 +5,16 @@ Nothing leaves the site for it, and nothing is charged.
 
 from __future__ import annotations
 
+import stat
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from accounting.guarantee import guarantee
+from privfed.config.config import Config
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.policies.codes import Code, Declined, Refusal
@@ -19,6 +22,7 @@ from privfed.deploy.policies.own_modules import outside_part
 from privfed.deploy.policies.policy import LocalPolicy
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.people import site_people
+from privfed.deploy.site.readable_people import readable_examples
 from privfed.deploy.site.rehearsal import largest_cohort
 from privfed.deploy.site.site_setup import site_config
 from privfed.errors import Refused, public_text
@@ -44,6 +48,8 @@ class SiteCheck:
     seconds: float
     reading: float
     deadline: float
+    warnings: tuple[str, ...] = ()
+    """What is no reason to decline, but should be put right."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed site check --json` prints."""
@@ -69,7 +75,10 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
         raise Declined(reason)
     config = site_config(text, table)
     began = time.perf_counter()
-    examples = config.source.load(config.data.clients, streams_of(config))
+    try:
+        examples = config.source.load(config.data.clients, streams_of(config))
+    except Refused as error:
+        raise _by_cause(config, table, error) from None
     form = ExampleForm.of(examples)
     people = site_people(examples, config, table, form, member.key.name)
     reading = time.perf_counter() - began
@@ -107,6 +116,27 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
         reading=reading,
         seconds=member.rehearsed(table, setup),
         deadline=config.secure.deadline,
+        warnings=tuple(_open_table(Path(table.path))),
+    )
+
+
+def _open_table(path: Path) -> Iterator[str]:
+    """Warns of a table that every user of the machine may read, or change."""
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
+        yield f"{path} is open to other users of this machine (mode {mode:o}); expected 600 or 640"
+
+
+def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
+    """The refusal of a table, with how many people each cause would leave out of every round."""
+    read = readable_examples(config.parts["source"], table)
+    if not read.causes:
+        return error
+    people = read.left_out + len(read.examples.clients)
+    return Refused(
+        f"{public_text(error)}\n{read.left_out:,} of {people:,} people would not count, though the "
+        f"agent serves:\n{read.reason}",
+        private=error.private,
+        key=error.key,
     )
 
 

@@ -94,6 +94,21 @@ def test_what_spells_no_key_is_named(text):
         PublicKey.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("a" * 42, "42 characters stand there: compare its length"),
+        ("a" * 63, "63 characters stand there: compare its length"),
+        ("a" * 20 + "!" + "a" * 22, "character 21 of 43 is none of them"),
+        ("a" * 63 + "g", "character 64 of 64 is none of them"),
+        ("a" * 42 + "B", "the last of 43 characters"),
+    ],
+)
+def test_a_mistyped_key_is_of_another_length_or_has_another_character(text, mistake):
+    with pytest.raises(UnknownKey, match=mistake):
+        PublicKey.parse(f"ed25519:{text}")
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "a" * 65, 'a"'])
 def test_names_are_words(name):
     with pytest.raises(Refused, match="expected a word"):

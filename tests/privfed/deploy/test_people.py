@@ -148,6 +148,30 @@ def test_who_cannot_be_read_is_left_out_and_nobody_else(made, case, patients):
     ]
 
 
+def test_a_check_says_of_how_many_people_each_cause_is(made):
+    """They do not count, and an agent that serves all the same says so in its log alone."""
+    spoil(made.table("h0"), ("p0", "p3", "p12"), "bmi", "")
+    spoil(made.table("h0"), ("p21",), "age", "old")
+    with pytest.raises(Refused) as refused:
+        check_site(made.member(0), made.run_file(table="h0"))
+    text = str(refused.value)
+    assert "4 of 8 people would not count" in text
+    counted = [line for line in text.splitlines() if " people: " in line]
+    assert [line.split(" people: ")[0] for line in counted] == ["3", "1"]
+    assert "'bmi' is empty" in counted[0]
+    assert "'age'" in counted[1]
+    assert "row" not in counted[0].partition("'bmi'")[0]
+
+
+def test_a_check_warns_of_a_table_that_others_may_read(made):
+    run = made.run_file(table="h0")
+    made.table("h0").chmod(0o640)
+    assert check_site(made.member(0), run).warnings == ()
+    made.table("h0").chmod(0o644)
+    (warning,) = check_site(made.member(0), run).warnings
+    assert "h0.csv is open to other users of this machine (mode 644)" in warning
+
+
 def test_rows_of_a_parquet_file_are_left_out_too(made, tmp_path):
     table = pyarrow_csv.read_csv(made.table("h0"))
     ages = table.column("age").to_numpy().copy()
