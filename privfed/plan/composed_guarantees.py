@@ -72,8 +72,8 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
     stopped = any(prior.planned for prior in before.runs)
     if why or (ahead is None and not stopped):
         return None
-    own = ledger.run_spending if ahead is None else planned_by(rounds, ledger)
-    bound = guarantee(total([before.planned, own]), ledger.terms["delta"], accountant)
+    charges = ledger.run_spending if ahead is None else planned_by(rounds, ledger)
+    bound = guarantee(total([before.planned, charges]), ledger.terms["delta"], accountant)
     if ledger.budget is not None and not stopped:
         bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))
     against = ledger.terms.get("against") or ""
