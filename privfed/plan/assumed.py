@@ -211,7 +211,7 @@ def _relied_on(config: Config) -> tuple[str, ...]:
 
 
 def _colluders(config: Config) -> float:
-    """How many parties may work with the server."""
+    """Number (or fraction) of parties that may collude with the server."""
     protocol = config.row_hiding
     if config.colluding is not None:
         return config.colluding

@@ -30,7 +30,7 @@ class Incomposable(Exception):
 def charged_against(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """What `spending`, charged under the assumptions `assumed`, costs under those of `now`.
+    """Recomputes `spending`, charged under the assumptions `assumed`, under those of `now`.
 
     Args:
       spending: events of an earlier run, as `accounting.events.apart` leaves them.
@@ -38,8 +38,11 @@ def charged_against(
       assumed: the earlier run's assumptions.
       now: those of the run that counts it.
 
+    Returns:
+      The events that bound what the earlier run releases to the adversary of `now`.
+
     Raises:
-      Incomposable: where it cannot be computed.
+      Incomposable: where no bound is known.
     """
     for assumption in COMPARED:
         spending = assumption.charged(spending, against, assumed, now)
@@ -84,8 +87,9 @@ def _against_as_many(
 
 
 def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
-    """The part of the counted variance that still counts with the colluders and Byzantine clients
-    of `now`; 1 where these are no more.
+    """Fraction of the counted variance left by the colluders and Byzantine clients of `now`.
+
+    It is 1 where there are no more of them.
     """
     before = (assumed.colluders or 0, assumed.byzantine or 0)
     more = most(assumed.colluders, now.colluders) or 0

@@ -274,7 +274,7 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
 
 
 def planned_by(rounds: int, ledger: Ledger) -> Spending:
-    """What a run is charged by the end of all its planned `rounds`, by what its ledger states.
+    """Returns the charges of a run after all its planned `rounds`, from its ledger's first line.
 
     Charges beyond these, as of evaluations that were asked for later, count as they are.
     """
@@ -291,7 +291,7 @@ def planned_by(rounds: int, ledger: Ledger) -> Spending:
 
 
 def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
-    """What its planned rounds add to other runs', where a run ended before the last of them.
+    """Returns what a run's planned rounds add to other runs', where it ended before the last one.
 
     None where it did not, or where it ended at its budget: that round follows from public
     constants.

@@ -29,7 +29,7 @@ class AnsweredRun:
 def charged_here(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
-    """What `spending` of one run, `against` a party, is charged for the adversary of `now`.
+    """Recomputes `spending` of one run, `against` a party, for the adversary of `now`.
 
     Raises `Incomposable` where no bound is known.
     """

@@ -132,8 +132,8 @@ class Receipts:
     def following(
         self, spending: Spending, assumed: Assumed | None, against: str | None
     ) -> tuple[Spending, Spending]:
-        """What was charged, and the `spending` of a run that is asked for, both for the strongest
-        adversary of all of them. Raises `Incomposable`.
+        """Returns the charges so far and the `spending` of a further run, both recomputed
+        for the strongest adversary of all of them. Raises `Incomposable`.
         """
         return self.spending(now=assumed), charged_here(
             spending, assumed, against, self._joint(assumed)
