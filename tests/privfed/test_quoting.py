@@ -704,6 +704,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/joint_audit.py",
     "auditing/opacus_check.py",
     "auditing/released_function.py",
+    "cli/calibrate.py",
     "config/overrides.py",
     "config/reading.py",
     "auditing/prior_runs.py",
@@ -791,6 +792,7 @@ def test_a_broken_file_of_a_run_is_quoted_by_no_command(finished, tmp_path, monk
 MEASURES = re.compile(r"(len|int|tuple)\(.*\)|self\.\w+|.*\.shape(\[.*\])?|.* [+-] .*")
 """Numbers, places and what the run file says."""
 NO_DATA = {
+    "or_labels",
     *(
         "at",
         "called",

@@ -154,9 +154,11 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
     """`array`, where it holds numbers. Raises `Refused` for another type."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
-        words = ", or words that are declared: labels=[…] instead of classes" if name == Y else ""
+        or_labels = (
+            ", or words that are declared: labels=[…] instead of classes" if name == Y else ""
+        )
         raise Refused(
-            f"data: {called}: {name} holds no numbers; expected some{words}",
+            f"data: {called}: {name} holds no numbers; expected some{or_labels}",
             private=f"it is of type {numbers.dtype.name}",
         )
     return numbers

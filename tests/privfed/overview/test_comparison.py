@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,8 @@ def test_measures_and_epsilon_by_round_are_those_of_the_metrics(folder):
 
 def test_nothing_private_is_read(folder, monkeypatch):
     """What canaries saw lies there: the joint ε is left to the audit, which reads it."""
-    original, seen = Path.open, []
-    monkeypatch.setattr(Path, "open", lambda p, *a, **k: seen.append(p) or original(p, *a, **k))
+    original, seen = os.open, []
+    monkeypatch.setattr(os, "open", lambda p, *a, **k: seen.append(Path(p)) or original(p, *a, **k))
     compared = compare_runs(folder / "many", folder / "canaries")
     assert seen
     assert not [path for path in seen if "private" in path.parts]
