@@ -136,7 +136,7 @@ class Assumed:
 
     def __str__(self) -> str:
         sites = self.sites_per_client
-        parts = [f"trusts {' and '.join(self.trusts) or 'nobody'}"]
+        parts = [f"trusts {' and '.join(self.trusts) or 'no party'}"]
         parts += [f"relies on {each}" for each in self.relies_on]
         if self.colluders is not None:
             of_cohorts = f"{100 * self.colluders:.4g} % of each cohort"
