@@ -1,7 +1,7 @@
-"""What holds for all tests: what is not collected, and what hypothesis may not fail.
+"""Collection and hypothesis settings of all tests.
 
-Flower has an environment of its own: its tests are not collected where it is absent. And no
-example of hypothesis fails by how long it takes: a test is slow where its machine is.
+Tests of Flower, which has an environment of its own, are not collected where it is absent.
+Hypothesis has no deadline per example, so that a slow machine fails no test.
 """
 
 from importlib.util import find_spec

@@ -44,7 +44,7 @@ class JointAudit:
     examples: Guarantee | None = None
     other: Guarantee | None = None
     assumed: Assumed | None = None
-    """What the joint guarantees assume: the largest number of colluders and Byzantine clients of
+    """Assumptions of the joint guarantees: the largest number of colluders and Byzantine clients of
     any run, and every party that any run trusts."""
 
     def to_json(self) -> Mapping[str, Any]:

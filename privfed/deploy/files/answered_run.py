@@ -63,9 +63,9 @@ class RunReceipts:
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """How often each event was charged, in a form that adds to other runs'.
+        """Counts of charged events, recomputed for the adversary of `now`, that add to other runs'.
 
-        It is charged for the adversary of `now`. Raises `Incomposable` where no bound is known.
+        Raises `Incomposable` where no bound is known.
         """
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
