@@ -4,14 +4,19 @@ One thread per process: two make small models several times slower, and results 
 files in memory, where there is room: runs sync tens of thousands of writes, and a disk takes
 milliseconds for each. Compiled modules are kept, which workers and commands would else compile
 again, each for itself.
+
+Global generators are seeded before each module is imported and before each test, so that no result
+depends on which tests ran before it in the same process.
 """
 
 import os
+import random
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from devices import require_device
@@ -25,6 +30,22 @@ if roomy and "TMPDIR" not in os.environ:
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def seed_global_generators():
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def pytest_collectstart(collector):
+    if isinstance(collector, pytest.Module):
+        seed_global_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    seed_global_generators()
 
 
 @pytest.fixture(autouse=True)
