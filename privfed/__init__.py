@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from privfed.python.answer import Answer as Answer
     from privfed.python.commands import audit as audit
     from privfed.python.commands import calibrate as calibrate
+    from privfed.python.commands import compare as compare
     from privfed.python.commands import evaluate as evaluate
     from privfed.python.commands import experiment as experiment
     from privfed.python.commands import export as export
     from privfed.python.commands import predict as predict
-    from privfed.python.declaration import Declaration as Declaration
-    from privfed.python.declaration import declare as declare
-    from privfed.python.function_audit import audit_function as audit_function
+    from privfed.python.commands import runs as runs
     from privfed.python.guarantee import RunGuarantee as RunGuarantee
-    from privfed.python.overview import compare as compare
-    from privfed.python.overview import runs as runs
+    from privfed.python.guarantee import audit_function as audit_function
     from privfed.python.people import Arrays as Arrays
+    from privfed.python.people import Declaration as Declaration
     from privfed.python.people import Table as Table
+    from privfed.python.people import declare as declare
     from privfed.python.run import Run as Run
     from privfed.python.training import check as check
     from privfed.python.training import load as load
@@ -49,7 +49,7 @@ _PLACES = {
     "Attack": "attacks.types:Attack",
     "Broken": "privfed.errors:Broken",
     "Config": "privfed.config.config:Config",
-    "Declaration": "privfed.python.declaration:Declaration",
+    "Declaration": "privfed.python.people:Declaration",
     "Mechanism": "privfed.privacy.mechanisms.noised:NoisedMechanism",
     "Objective": "privfed.local.objectives.sgd:Sgd",
     "Observer": "privfed.run.outcome:Observer",
@@ -62,18 +62,18 @@ _PLACES = {
     "SumRule": "defenses.types:SumRule",
     "Table": "privfed.python.people:Table",
     "audit": "privfed.python.commands:audit",
-    "audit_function": "privfed.python.function_audit:audit_function",
+    "audit_function": "privfed.python.guarantee:audit_function",
     "calibrate": "privfed.python.commands:calibrate",
     "check": "privfed.python.training:check",
-    "compare": "privfed.python.overview:compare",
-    "declare": "privfed.python.declaration:declare",
+    "compare": "privfed.python.commands:compare",
+    "declare": "privfed.python.people:declare",
     "evaluate": "privfed.python.commands:evaluate",
     "experiment": "privfed.python.commands:experiment",
     "export": "privfed.python.commands:export",
     "load": "privfed.python.training:load",
     "predict": "privfed.python.commands:predict",
     "resume": "privfed.python.training:resume",
-    "runs": "privfed.python.overview:runs",
+    "runs": "privfed.python.commands:runs",
     "train": "privfed.python.training:train",
 }
 """Where each name lies: `module:name`."""

@@ -26,9 +26,8 @@ from privfed.errors import (
     public_text,
     ran_out_of_memory,
 )
-from privfed.json_text import dump
 from privfed.own_code import in_own_code, own_frames
-from privfed.visible import visible
+from privfed.text import dump, visible
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
 EXIT_CODES = {

@@ -20,7 +20,7 @@ from privfed.errors import Refused
 from privfed.moved import MODULES, moved
 from privfed.own_code import in_own_code
 from privfed.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN, RETURNED
-from privfed.suggestions import nearest
+from privfed.text import nearest
 
 P = TypeVar("P", bound=BaseModel)
 

@@ -35,8 +35,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "shift": {
         "none": "privfed.data.partitions.shift:NoShift",
-        "covariate": "privfed.data.partitions.covariate_shift:Covariate",
-        "concept": "privfed.data.partitions.concept_shift:Concept",
+        "covariate": "privfed.data.partitions.shift:Covariate",
+        "concept": "privfed.data.partitions.shift:Concept",
     },
     "model": {
         "logistic": "privfed.models.recipes:Logistic",
@@ -77,7 +77,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "per_fedavg_hf": "privfed.local.objectives.personal.per_fedavg:HessianFree",
     },
     "compression": {
-        "none": "privfed.local.compression.none:NoCompression",
+        "none": "privfed.local.compression.compression:NoCompression",
         "random_mask": "privfed.local.compression.random_mask:RandomMask",
         "low_rank": "privfed.local.compression.low_rank:LowRank",
         "count_sketch": "privfed.local.compression.count_sketch:CountSketch",
@@ -211,7 +211,7 @@ LISTS = {
 
 GIVEN: dict[str, dict[str, str]] = {
     "source": {
-        "given_table": "privfed.data.sources.given_table:GivenTable",
+        "given_table": "privfed.data.sources.table:GivenTable",
         "described_table": "privfed.statistics.described_table:DescribedTable",
     },
     "model": {
@@ -225,7 +225,7 @@ configuration of such a run names them, and nobody writes them into a run file."
 
 CONTRACTS = {
     "source": "privfed.data.source:Source",
-    "partition": "privfed.data.partition:Partition",
+    "partition": "privfed.data.partitions.basic:Partition",
     "shift": "privfed.data.partitions.shift:Shift",
     "loss": "privfed.models.loss:Loss",
     "objective": "privfed.local.objective:Objective",

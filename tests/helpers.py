@@ -26,7 +26,7 @@ from privfed.local.executor import LocalExecutor
 from privfed.local.objective import Objective
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.trainer import LocalTrainer
-from privfed.measures.client_groups import ClientGroups
+from privfed.measures.groups import ClientGroups
 from privfed.models.build import build_network
 from privfed.models.form import Form
 from privfed.models.losses.cross_entropy import CrossEntropy

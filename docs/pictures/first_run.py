@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import privfed
-from privfed.grid.pictures.style import COLOURS, STYLE
+from privfed.grid.pictures.figures import COLOURS, STYLE
 
 
 def draw(run: privfed.Run, path: Path) -> None:

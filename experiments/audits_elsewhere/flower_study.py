@@ -26,8 +26,7 @@ from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from experiments.audits_elsewhere import flower_central_dp as flower
 from experiments.audits_elsewhere.flower_one_run import OneRun, play
-from privfed.auditing.function_audit import audit_function
-from privfed.auditing.function_claim import FunctionClaim
+from privfed.auditing.function_audit import FunctionClaim, audit_function
 from privfed.auditing.released_function import ReleasedFunction
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from typing import Any
 from accounting.durable import write_atomically
 from experiments.benchmarks.work.growth import Growth, draw
 from experiments.benchmarks.work.measured import Measured, read_rows
-from privfed.grid.pictures.style import COLOURS, MARKERS, STYLE
+from privfed.grid.pictures.figures import COLOURS, MARKERS, STYLE
 
 RESULTS = Path(__file__).parent / "results"
 _ACROSS = "time per round under DP (log scale), and how many times privfed's"

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from experiments.benchmarks.peers.environments import DEFAULT, FLOWER, Environment, Unavailable
 from privfed.privacy.codec import Codec
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.graphs.graph import Graph

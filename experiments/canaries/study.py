@@ -21,7 +21,7 @@ from rich.console import Console
 from accounting.durable import write_atomically
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
-from privfed.grid.pictures.style import COLOURS, STYLE
+from privfed.grid.pictures.figures import COLOURS, STYLE
 from privfed.run.train import train
 
 HERE = Path(__file__).parent

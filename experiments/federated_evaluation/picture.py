@@ -12,7 +12,7 @@ from experiments.federated_evaluation.cases import ARMS, PATIENCE, TENS, TENS_FI
 from experiments.federated_evaluation.scored import Scored
 from experiments.federated_evaluation.stops import stopped
 from experiments.federated_evaluation.tables import runs
-from privfed.grid.pictures.style import COLOURS, DASHES, MARKERS, STYLE
+from privfed.grid.pictures.figures import COLOURS, DASHES, MARKERS, STYLE
 
 _MEASURED = {"digits": "digits, 500 clients", "large table": "a table, 5,000 clients"}
 _DIVERGING = "fast digits"

@@ -18,7 +18,7 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Charge
 from privfed.config.config import Config
 from privfed.data.federation import Federation
-from privfed.data.held_back import with_held_back
+from privfed.data.holdout import with_held_back
 from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.evaluation.charged_measures import charged_measures

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from experiments.federated_evaluation.scored import Scored
 from privfed.measures.accuracy import Accuracy
 from privfed.measures.mean_loss import MeanLoss
-from privfed.run.evaluation.stopping import Stopping
+from privfed.run.recorder import Stopping
 
 LOWER_IS_BETTER = {"accuracy": Accuracy.lower_is_better, "loss": MeanLoss.lower_is_better}
 """By the measure that a run is stopped by."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.federation.certificates import Authority, node_key
 from experiments.federation.processes import ProgramEnded, Programs, free_ports, listens
-from privfed.deploy.carriers.flower.quiet import QUIET
+from privfed.deploy.carriers.flower.new_app import QUIET
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.lora.network import Transformer
-from privfed.data.sources.characters import PRINTABLE, Characters
-from privfed.data.sources.text import speeches
+from privfed.data.sources.text import PRINTABLE, Characters, speeches
 
 PUBLIC = 0.27
 """The part of the file that is public, unless another is asked for: the first two plays."""

@@ -18,11 +18,10 @@ from rich.console import Console
 
 from accounting.durable import write_atomically
 from privfed.config.reading import load
-from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
+from privfed.grid.pictures.figures import COLOURS, DASHES, STYLE
 from privfed.leakage.membership import Exposure, attack_configuration
 from privfed.leakage.targets import Level
-from privfed.report.attacks.membership import exposure_json
-from privfed.report.attacks.roc_picture import roc_picture
+from privfed.report.attacks.membership import exposure_json, roc_picture
 
 HERE = Path(__file__).parent
 CASES = {

@@ -15,7 +15,7 @@ from experiments.federated_evaluation.scored import Unkept, less_held_back
 from experiments.personalisation.cases import Adaptation
 from privfed.config.config import Config
 from privfed.data.federation import Federation
-from privfed.data.held_back import with_held_back
+from privfed.data.holdout import with_held_back
 from privfed.local.exchange import Broadcast
 from privfed.local.objectives.sgd import Sgd
 from privfed.local.personal import personalises

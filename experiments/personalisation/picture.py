@@ -10,7 +10,7 @@ import numpy as np
 from experiments.personalisation.cases import ARMS, EPSILONS
 from experiments.personalisation.records import Record
 from experiments.personalisation.tables import MEASURES, values
-from privfed.grid.pictures.style import COLOURS, MARKERS, STYLE
+from privfed.grid.pictures.figures import COLOURS, MARKERS, STYLE
 
 
 def picture(results: Sequence[Record]) -> bytes:

@@ -25,17 +25,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import chdtr
 
+from accounting.bounds.toeplitz_sensitivity import column_norm
 from accounting.empirical.claimed_releases import claimed_points
 from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import Verdict, judge
 from accounting.empirical.verdicts import Verdicts
-from accounting.events import Event
+from accounting.events import CHANGE, Event
 from accounting.guarantee import guarantee
-from accounting.over_rounds import RandomAllocation
+from accounting.over_rounds import BufferedToeplitz, RandomAllocation
+from accounting.releases import Repeated
 from privfed.auditing.neighbours import Neighbours
-from privfed.auditing.noise_deviation import measured_noise
 from privfed.auditing.scenarios import (
+    AIMED,
     LENGTH,
     Scenario,
     at_noise_of,
@@ -48,6 +51,41 @@ from privfed.errors import Refused
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm
 from privfed.streams import Streams
+
+Numbers = NDArray[np.float64]
+
+
+def _column_norm(event: Event, algorithm: Algorithm) -> float:
+    """How far one row of a client moves C x, where noise is correlated over rounds by C; else 1."""
+    if isinstance(event.release, BufferedToeplitz):
+        return column_norm(event.release.decays, event.release.outputs)
+    return float(np.linalg.norm(algorithm.mechanism.coefficients()))
+
+
+def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tuple[float, float]:
+    """The noise of releases `[n, k]` over what was charged, and a p-value that it is no less.
+
+    The clients send nothing. In clips, one exchange's noise deviates by at least z times what one
+    client can change, times the root of the exchanges, as together they are charged as one; of a
+    client's sites charged apart, the noises add up. Where noise is correlated over rounds, the
+    releases are those of the first one. p is the probability of squares so small, of Gaussians:
+    chi-squared, with a degree less for the mean of every number. Raises `ValueError` for an event
+    without noise.
+    """
+    noise = event.noise
+    if noise is None:
+        raise ValueError("an event without noise claims nothing")
+    parts = event.release.count if isinstance(event.release, Repeated) else 1
+    adding_up = math.sqrt(algorithm.exchanges * parts)
+    charged = noise.noise_multiplier * CHANGE[event.relation] * adding_up
+    charged *= _column_norm(event, algorithm)
+    idle = released[~np.isnan(released).any(1), AIMED:LENGTH]
+    if len(idle) < 2:
+        return math.nan, 1.0
+    squares = float((((idle - idle.mean(0)) / charged) ** 2).sum())
+    freedom = (len(idle) - 1) * idle.shape[1]
+    return math.sqrt(squares / freedom), float(chdtr(freedom, squares))
+
 
 _SECONDS, _FEWEST, _MOST = 60.0, 400, 10_000
 """How long an audit may take, about, and how many releases it makes of each neighbour."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
-from privfed.auditing.earlier_run import went_on
+from privfed.auditing.audited_run import went_on
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, same_name, same_unit

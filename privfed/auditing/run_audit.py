@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,9 +13,10 @@ from typing import Any
 
 from accounting.empirical.claimed_profile import refutable_claims
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import CHANGE, Spending
+from accounting.events import CHANGE, Event, Spending, apart
 from accounting.guarantee import CHOICES, Guarantee, guarantee
 from accounting.ledger import Ledger
+from accounting.noises import Gaussian
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
     PoissonSampled,
@@ -22,7 +25,8 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
-from privfed.auditing.audited_run import RunAudit
+from accounting.slack import with_slack
+from privfed.auditing.audited_run import RunAudit, uncounted_charges
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.contradictions import (
@@ -31,13 +35,11 @@ from privfed.auditing.contradictions import (
     lower_example_claims,
     lower_other_claims,
 )
-from privfed.auditing.earlier_run import uncounted_charges
-from privfed.auditing.opacus_check import CROSS_CHECKS, opacus_epsilon
 from privfed.auditing.run_files import RunFiles, read_run_files
-from privfed.auditing.silo_audit import audit_silos
 from privfed.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.composed_guarantees import (
     counted_priors,
+    examples_guarantee,
     ledger_guarantee,
     other_guarantee,
     planned_guarantee,
@@ -45,6 +47,79 @@ from privfed.plan.composed_guarantees import (
 from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.kept_heads import charges_since, check_heads
 from privfed.store.run_directory import RunDirectory, path_of
+
+CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
+
+
+def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
+    """The epsilon of `spending` by opacus' RDP or PRV, on the same Gaussians and Poisson draws.
+
+    None where opacus has no accountant for an event. Its GDP accountant is never asked: it
+    under-counts. Raises `Refused` where opacus is not installed.
+    """
+    history = []
+    for event, count in apart(spending).items():
+        match event.release:
+            case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)) if z > 0:
+                history.append((z, q, count))
+            case Gaussian(noise_multiplier=z) if z > 0:
+                history.append((z, 1.0, count))
+            case PoissonSampled(of=Gaussian()) | Gaussian():
+                return math.inf
+            case _:
+                return None
+    try:
+        from opacus.accountants import PRVAccountant, RDPAccountant
+    except ImportError as error:
+        raise Refused(
+            f"{accountant} needs opacus, which is not installed: pip install 'privfed[opacus]'"
+        ) from error
+    opacus = RDPAccountant() if accountant == "opacus_rdp" else PRVAccountant()
+    opacus.history = history
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on orders that could be wider: it is a cross-check
+            slack = sum(event.slack * count for event, count in spending.items())
+            epsilon = with_slack(lambda left: float(opacus.get_epsilon(delta=left)), delta, slack)
+            return epsilon if history else 0.0
+    except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
+        raise Refused(f"{accountant} cannot account for this run: {error}") from error
+
+
+def audit_silos(
+    directory: RunDirectory, ledger: Ledger, earlier: Priors
+) -> tuple[Guarantee | None, list[str]]:
+    """The guarantee for one example of the silo that spent most, and what is wrong with ledgers.
+
+    None without DP-SGD in silos. By the silos' own ledgers, where all are at hand and who took part
+    is no secret: else as if one had taken part in every round. Earlier runs are included.
+    """
+    stated = ledger.terms.get("examples")
+    if stated is None:
+        return None, []
+    event, delta = Event.from_json(stated["event"]), float(stated["delta"])
+    in_every_round = _example_bound(charged_under(ledger, "examples"), earlier, delta)
+    opened = (Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl")))
+    # Before the first round, one may be torn as it was begun: nothing was charged to it.
+    silos = [silo for silo in opened if silo.opened or ledger.charges]
+    rounds = {charge.round for charge in ledger.charges}
+    problems = [
+        f"{silo.path} is not the ledger of a silo of this run"
+        for silo in silos
+        if silo.terms.get("id") != ledger.terms["id"]
+        or silo.terms.get("delta") != delta
+        or any(charge.event != event or charge.round not in rounds for charge in silo.charges)
+    ]
+    secret = ledger.terms.get("trust") != "nobody"
+    if secret or problems or len(silos) != stated.get("silos"):
+        return in_every_round, problems
+    bounds = [_example_bound(silo.run_spending, earlier, delta) for silo in silos]
+    return max(bounds, key=lambda bound: bound.epsilon), problems
+
+
+def _example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarantee:
+    return examples_guarantee(spending, earlier.runs, delta, earlier.uncovered)
+
 
 ALL = "all"
 """Every accountant that applies, cross-checks included."""
@@ -151,8 +226,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
     if record is None or not record.ended or not ledger.run_spending:
         return None
     # Few runs have canaries, and these two import torch.
-    from privfed.auditing.canaries.scores import Scale
-    from privfed.auditing.canaries.weighing import weigh
+    from privfed.auditing.canaries.scores import Scale, weigh
 
     config = directory.config.read()
     (event, *_) = ledger.run_spending

@@ -2,6 +2,12 @@
 
 Clients are not trained: one of them, the target, sends what betrays it most, the others nothing, or
 what it shows up best against.
+
+What the server and colluding sites together see of sums over sites, in the worst case allowed.
+
+As many sites stay as have to, and so many of these work with the server as may: what they sent is
+known, and taken off. Left is what honest survivors sent, with the noise that they really added:
+what PRIVACY, section 9.1, calls Y.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -25,18 +31,96 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from defenses.by_sums.mean import Mean
-from privfed.auditing.joint_view import SeenBesideOthers
-from privfed.auditing.site_view import SeenWithColluders
+from defenses.types import RowRule
 from privfed.config.config import Config
 from privfed.config.reading import overridden
-from privfed.local.compression.none import NoCompression
+from privfed.local.compression.compression import NoCompression
 from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
-from privfed.privacy.joint_noise import JointNoise, noised_jointly
+from privfed.privacy.codec import Codec
+from privfed.privacy.integers import Integers
+from privfed.privacy.mechanism import Encoding
+from privfed.privacy.noise.pairwise import PairwiseNoise
+from privfed.privacy.noise.shares import Layers
+from privfed.privacy.shared_noise import JointNoise, noised_jointly
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.secure.channel import Channel
+from privfed.secure.dropout import Leaves
+from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
+from privfed.secure.limits import Limits
+from privfed.secure.summation import Session
 from privfed.streams import Streams
+
+
+class WithoutColluders(Arithmetic):
+    """The arithmetic of a sum over sites, less all that the sites from number `honest` on sent."""
+
+    def __init__(
+        self,
+        honest: int,
+        session: Session,
+        codec: Codec,
+        limits: Limits,
+        layers: Layers | None,
+        abort_where_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(session, codec, limits, layers, abort_where_lost)
+        self._honest = honest
+
+    def send(self, client: int, row: Integers) -> None:
+        if client < self._honest:
+            super().send(client, row)
+        else:
+            self._count += 1
+
+
+@dataclass(frozen=True)
+class SeenWithColluders(EncodedSummation):
+    """Sums over sites as the server sees them that works with colluding sites.
+
+    The first `honest` sites neither drop out nor collude. The last ones drop out, as many as may,
+    beside whoever else does.
+    """
+
+    @property
+    def honest(self) -> int:
+        """How many sites stay and do not collude: |H|, as few as the proof counts on."""
+        return self.limits.minimum - self.limits.colluders
+
+    def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
+        leaves = session.leaves if len(session.leaves) else np.zeros_like(session.clients)
+        gone = session.clients >= self.limits.minimum
+        leaves = np.where(gone, Leaves.BEFORE_MASKING, leaves)
+        return super().open(replace(session, leaves=leaves), length, encoding)
+
+    def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
+        lost = partial(self.protocol.abort_where_lost, session, self.limits)
+        return WithoutColluders(self.honest, session, codec, self.limits, layers, lost)
+
+
+class SeenBesideOthers(RowRule):
+    """The sum of rows by `weights`, that says most of the first one: its noise is the least."""
+
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, noise: PairwiseNoise, divisor: int) -> Self:
+        """The weights `[n]` over rows with this noise, the first of them being 1 / `divisor`.
+
+        They are the first line of S^-1, S being the covariance over rows, over its first number: of
+        all linear functions that the first row moves as much, this one has the least variance.
+        """
+        n, ratio = noise.clients, noise.shared / noise.alone if noise.alone else 0.0
+        covariance = np.eye(n) + ratio**2 * (n * np.eye(n) - np.ones((n, n)))
+        line = np.linalg.inv(covariance)[0]
+        return cls(weights=tuple((line / line[0] / divisor).tolist()))
+
+    def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        return (weights @ rows.double()).to(rows.dtype)
+
 
 LENGTH, AIMED = 16, 4
 """Numbers of an update, and how many of them, the first, the target moves."""

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from accounting.durable import create, make_folder, refuse_lost_link, sync_folder
 from privfed.canary.folder import Folder, commitments
-from privfed.canary.manifest import FORMAT, Manifest
-from privfed.canary.relation import RELATIONS
+from privfed.canary.manifest import FORMAT, RELATIONS, Manifest
 from privfed.errors import Refused
 from privfed.streams import Keys, Streams
 

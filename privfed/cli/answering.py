@@ -6,12 +6,49 @@ import functools
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import click
 
 from privfed.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
-from privfed.json_text import dump
+from privfed.text import dump
+
+Command = Callable[..., Any]
+
+ANYTHING = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+OPTIONAL_RUN_FILE = click.argument("run_file", metavar="[RUN.toml]", required=False, type=ANYTHING)
+RUN_DIRECTORY = click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
+OVERRIDES = click.option(
+    "--set", "overrides", multiple=True, metavar="section.key=value", help="Override."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+JSON_AT_THE_END = click.option(
+    "--json", "as_json", is_flag=True, help="End with one JSON object on stdout."
+)
+
+PROMISES = click.option(
+    "--promises",
+    help="With --advise: which of secret, attendance and separation you can keep, with commas "
+    "between them, or nothing; left out, all of them.",
+)
+
+
+def data_overrides(help_text: str) -> Callable[[Command], Command]:
+    """`--set` of a command whose model is trained, so that only keys of [data] may change."""
+    return click.option(
+        "--set", "overrides", multiple=True, metavar="data.key=value", help=help_text
+    )
+
+
+def quoted(text: str) -> str:
+    """`text` as a TOML string, so that a path is never taken for a number."""
+    import json
+
+    return json.dumps(text)
 
 
 class Answer(Protocol):

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from privfed.cli.answering import Answer, print_json, quotes_on_request
-from privfed.cli.options import ANYTHING, JSON, OVERRIDES
+from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, Answer, print_json, quotes_on_request
 from privfed.errors import Refused
-from privfed.json_text import dump
+from privfed.text import dump
 
 if TYPE_CHECKING:
     from privfed.leakage.membership import Exposure
@@ -78,8 +77,7 @@ def inversion_command(
     from privfed.leakage.inversion import InversionOptions, invert
     from privfed.leakage.subject import subject
     from privfed.leakage.views import default_epsilons
-    from privfed.report.attacks.contact_sheet import contact_sheet
-    from privfed.report.attacks.leakage import inversion_table
+    from privfed.report.attacks.leakage import contact_sheet, inversion_table
 
     folder = _new_folder(out, "inversion")
     attacked = subject(target, overrides)
@@ -168,8 +166,7 @@ def membership_command(
     """
     if target.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
-    from privfed.report.attacks.membership import exposure_json, exposure_table
-    from privfed.report.attacks.roc_picture import exposure_files
+    from privfed.report.attacks.membership import exposure_files, exposure_json, exposure_table
     from privfed.report.console import console
     from privfed.store.folders import write_private
 

@@ -2,21 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from privfed.cli.answering import answers_errors, print_json
-from privfed.cli.audits.function import (
-    audit_named_function,
-    function_options,
-    refuse_claim_alone,
+from privfed.cli.answering import (
+    ANYTHING,
+    DIRECTORY,
+    FILE,
+    JSON,
+    OVERRIDES,
+    answers_errors,
+    print_json,
 )
-from privfed.cli.options import ANYTHING, DIRECTORY, FILE, JSON, OVERRIDES
 from privfed.errors import Refused
 from privfed.failures import BROKEN, REFUTED, report_failure
+
+_POSITIVE = click.FloatRange(0, min_open=True)
+_OPTIONS = (
+    click.option(
+        "--function",
+        metavar="MODULE:NAME",
+        help="Test a function of your own, release(member, generator), on two neighbours.",
+    ),
+    click.option("--claimed-epsilon", type=click.FloatRange(0), help="What it claims at --delta."),
+    click.option("--delta", type=click.FloatRange(0, 1, max_open=True), help="Of the claim."),
+    click.option(
+        "--noise-multiplier",
+        type=_POSITIVE,
+        help="It claims to be Gaussian noise: deviation over sensitivity.",
+    ),
+    click.option(
+        "--sampling-rate",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="… on Poisson cohorts of this rate.",
+    ),
+    click.option("--rounds", type=click.IntRange(1, 10**6), help="… in so many rounds."),
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0, 1, True, True),
+        help="Of lower bounds; 0.95 by default.",
+    ),
+)
+
+
+def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`command` with the options of an audit of a function."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
+    """Raises `Refused` where a part of a claim is given, and no function that it is about."""
+    given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
+    if given:
+        raise Refused(f"{given[0]} goes with --function module:name")
+
+
+def audit_named_function(
+    name: str, claim: Mapping[str, Any], releases: int | None, as_json: bool
+) -> int:
+    """Audit the function at `name` against `claim`; 4 where it is refuted."""
+    from privfed.auditing.function_audit import audit_function, claim_of
+    from privfed.auditing.released_function import ReleasedFunction
+    from privfed.report.console import console
+    from privfed.report.mechanism_audit import function_table
+
+    screen = console(as_json)
+    stated = {key: value for key, value in claim.items() if key != "confidence"}
+    # What the function prints is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr), screen.status("releasing on neighbouring inputs"):
+        function = ReleasedFunction.named(name, "--function")
+        audited = audit_function(
+            function, claim_of(function, **stated), releases, claim["confidence"] or 0.95
+        )
+    screen.print(function_table(audited))
+    code = REFUTED if audited.refuted else 0
+    return print_json(audited.to_json(), code) if as_json else code
 
 
 @click.command("audit")
@@ -140,7 +207,7 @@ def _print_audit(audit: Mapping[str, Any], problems: Sequence[str], refuted: boo
 def _plot(directory: Path, path: Path) -> dict[str, Any]:
     """Draw the run's ε over rounds and over δ into `path`; the curves, as JSON has them."""
     from accounting.ledger import Ledger
-    from privfed.report.budget_curves import draw_curves
+    from privfed.report.audit import draw_curves
     from privfed.store.run_directory import RunDirectory
 
     return {"curves": draw_curves(Ledger.load(RunDirectory.open(directory).ledger), path)}

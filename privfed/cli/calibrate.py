@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from privfed.cli.answering import answers_errors, print_json
-from privfed.cli.options import JSON, PROMISES
+from privfed.cli.answering import JSON, PROMISES, answers_errors, print_json
 
 RATE = click.FloatRange(0, 1, min_open=True)
 SHARE = click.FloatRange(0, 1, max_open=True)
@@ -70,10 +69,9 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     if advise:
         return _advise(flags, promises, as_json)
-    from privfed.plan.advice.flags import refuse_promises_alone
-    from privfed.plan.calibration.alternatives import alternatives
+    from privfed.plan.advice.question import refuse_promises_alone
     from privfed.plan.calibration.question import CalibrationQuestion
-    from privfed.plan.calibration.solving import solve
+    from privfed.plan.calibration.solving import alternatives, solve
     from privfed.report import calibration as report
     from privfed.report.console import console
 
@@ -89,8 +87,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
     """Print what each draw and mechanism needs of noise, least first."""
-    from privfed.plan.advice.flags import advice_question
-    from privfed.plan.advice.question import advise
+    from privfed.plan.advice.question import advice_question, advise
     from privfed.report.console import console
     from privfed.report.plan_rows.advice import advice_report
 

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privfed.cli.answering import print_answer, print_json, quotes_on_request
-from privfed.cli.options import JSON, OPTIONAL_RUN_FILE, OVERRIDES, PROMISES
+from privfed.cli.answering import (
+    JSON,
+    OPTIONAL_RUN_FILE,
+    OVERRIDES,
+    PROMISES,
+    print_answer,
+    print_json,
+    quotes_on_request,
+)
 
 if TYPE_CHECKING:
     from privfed.run.check import Check
@@ -38,7 +45,7 @@ def check_command(
 ) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed.config.reading import load
-    from privfed.plan.advice.flags import refuse_promises_alone
+    from privfed.plan.advice.question import refuse_promises_alone
     from privfed.report.plan import plan_table
     from privfed.run.check import check
 
@@ -57,7 +64,7 @@ def _print_advised(checked: Check, promises: str | None, as_json: bool) -> int:
     from rich.console import Group
 
     from privfed.plan.advice.advice_on_run import advice_on_run
-    from privfed.plan.advice.flags import promised
+    from privfed.plan.advice.question import promised
     from privfed.report.plan import plan_table
     from privfed.report.plan_rows.advice import advice_report
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from privfed.cli.answering import quotes_on_request
-from privfed.cli.options import ANYTHING
+from privfed.cli.answering import ANYTHING, quotes_on_request
 from privfed.errors import Refused
-from privfed.visible import visible_toml
+from privfed.text import visible_toml
 
 
 @click.command("declare")

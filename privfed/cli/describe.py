@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from privfed.cli.answering import print_json, quotes_on_request
-from privfed.cli.options import ANYTHING, JSON, OVERRIDES
+from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, print_json, quotes_on_request
 from privfed.errors import Refused
 
 

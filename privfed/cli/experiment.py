@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privfed.cli.answering import never_quotes, print_json
-from privfed.cli.options import ANYTHING, DIRECTORY, JSON_AT_THE_END
+from privfed.cli.answering import ANYTHING, DIRECTORY, JSON_AT_THE_END, never_quotes, print_json
 from privfed.errors import Refused
 from privfed.failures import OUR_FAULT, report_error, report_failure
 from privfed.grid.templates.shipped import TEMPLATES, template
@@ -101,8 +100,7 @@ def _look_ahead(
 ) -> int:
     """Print the cells, what they will guarantee together, and how long they take."""
     from privfed.grid.cells import cells
-    from privfed.grid.duration import estimate
-    from privfed.grid.planned_guarantee import outlook
+    from privfed.grid.planned_guarantee import estimate, outlook
     from privfed.report.grid import cells_table, excluded_table, outlook_table
 
     planned = cells(files.grid, grid)
@@ -121,8 +119,7 @@ def _run(
     """Run what is left of the grid, draw its figures, and end with how it stands."""
     from privfed.grid.engine import run_grid
     from privfed.grid.results import DONE, FAILED
-    from privfed.report.experiment_progress import ExperimentProgress
-    from privfed.report.grid import experiment_table
+    from privfed.report.grid import ExperimentProgress, experiment_table
 
     with ExperimentProgress(screen) as observer:
         experiment = run_grid(files, grid, processes, retry, observer)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from privfed.cli.answering import answers_errors
-from privfed.cli.options import DIRECTORY, FILE
+from privfed.cli.answering import DIRECTORY, FILE, answers_errors
 from privfed.cli.site import SITE_FOLDER
 
 
@@ -57,7 +56,7 @@ def executor_command(
     import os
     import threading
 
-    from privfed.deploy.carriers.flower.quiet import QUIET
+    from privfed.deploy.carriers.flower.new_app import QUIET
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.errors import Refused
 

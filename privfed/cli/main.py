@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
+from privfed.cli.answering import JSON, answers_errors, print_json
 from privfed.cli.attack import attack
 from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
@@ -14,14 +20,70 @@ from privfed.cli.describe import describe_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.federation import federation
 from privfed.cli.flower import flower
-from privfed.cli.parts import list_command
-from privfed.cli.program import CommandLine
-from privfed.cli.report import report_command
-from privfed.cli.runs import compare_command, runs_command
+from privfed.cli.runs import compare_command, report_command, runs_command
 from privfed.cli.site import site
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
+from privfed.failures import INTERRUPTED, print_failure, report_error, report_failure, reporting
+from privfed.text import dump, visible
 from privfed.version import __version__
+
+
+class CommandLine(click.Group):
+    """The group of all commands, which reports mistakes in the line that names one."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """What `click.Group.main` does: in `standalone_mode` it ends the process."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        words = sys.argv[1:] if args is None else list(args)
+        with reporting(quotes=None, as_json="--json" in words):
+            try:
+                code = super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
+            except click.ClickException as error:
+                code = _report_misuse(error)
+            except OSError as error:  # standard output takes nothing
+                code = report_error(error)
+            except click.Abort:
+                message = "interrupted; nothing was changed"
+                code = report_failure(message, INTERRUPTED, "interrupted")
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report_misuse(error: click.ClickException) -> int:
+    """Say what is wrong with the line as click says it, and in JSON where that was asked for."""
+    usage = io.StringIO()
+    error.show(usage)
+    click.echo(visible(usage.getvalue()), err=True, nl=False)
+    print_failure(error.format_message(), error.exit_code, "usage")
+    return error.exit_code
+
+
+@click.command("list")
+@JSON
+@click.option("--schema", is_flag=True, help="Print the JSON schema of run files, for editors.")
+@answers_errors
+def list_command(as_json: bool, schema: bool) -> int:
+    """List every part by kind, with its one line."""
+    from privfed.config import catalog
+    from privfed.report.console import console
+
+    if schema:
+        click.echo(dump(catalog.schema(), indent=2))
+    elif as_json:
+        print_json(catalog.catalog())
+    else:
+        from privfed.report.matrix import catalog_table
+
+        console(False).print(catalog_table(catalog.catalog()))
+    return 0
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privfed.cli.answering import answers_errors, print_json, quotes_on_request
-from privfed.cli.options import ANYTHING, DIRECTORY, JSON
+from privfed.cli.answering import (
+    ANYTHING,
+    DIRECTORY,
+    JSON,
+    answers_errors,
+    print_json,
+    quotes_on_request,
+)
 
 if TYPE_CHECKING:
     from privfed.deploy.files.receipts import Receipts
@@ -69,7 +75,7 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
     Nothing leaves the site, and nothing is charged. What is printed is about its own people.
     """
     from privfed.deploy.files.site_folder import SiteFolder
-    from privfed.deploy.site.open_site import open_member
+    from privfed.deploy.site.agent import open_member
     from privfed.deploy.site.site_check import check_site
 
     checked = check_site(open_member(SiteFolder(directory), alone=False), run_file)
@@ -89,9 +95,8 @@ def serve_command(directory: Path) -> int:
     What it declines, and why, is written to `log` in the site's folder, and to nobody else.
     """
     from privfed.deploy.files.site_folder import SiteFolder
-    from privfed.deploy.site.denormals import flushed_denormals
-    from privfed.deploy.site.open_site import serving
-    from privfed.deploy.site.site_log import logging_to
+    from privfed.deploy.site.agent import logging_to, serving
+    from privfed.deploy.site.site_work import flushed_denormals
 
     folder = SiteFolder(directory)
     # Denormals are flushed before there are threads, which do as this one does.
@@ -132,7 +137,7 @@ def receipts_command(directory: Path, as_json: bool) -> int:
 
 def _check_lines(checked: SiteCheck) -> Iterator[str]:
     """What people read of a check."""
-    from privfed.words import ceiling, number
+    from privfed.text import ceiling, number
 
     yield "policy   this site takes part"
     yield f"table    {checked.people:,} people, {checked.rows:,} rows that count"
@@ -148,7 +153,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     """What people read of `receipts`."""
     from accounting.guarantee import sentence
-    from privfed.words import ceiling, number
+    from privfed.text import ceiling, number
 
     for run in receipts.runs:
         yield (

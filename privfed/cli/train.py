@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accounting.errors import AccountingError, LedgerBroken
-from privfed.cli.answering import print_json, quotes_on_request
-from privfed.cli.options import DIRECTORY, JSON_AT_THE_END, OPTIONAL_RUN_FILE, OVERRIDES
+from privfed.cli.answering import (
+    DIRECTORY,
+    JSON_AT_THE_END,
+    OPTIONAL_RUN_FILE,
+    OVERRIDES,
+    print_json,
+    quotes_on_request,
+)
 from privfed.errors import Broken, RankLost, Refused
 from privfed.failures import STOPPED_AT_BUDGET, report_error
 

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import click
 
-from privfed.cli.answering import print_answer, print_json, quotes_on_request
-from privfed.cli.options import (
+from privfed.cli.answering import (
     DIRECTORY,
     FILE,
     JSON,
     RUN_DIRECTORY,
     data_overrides,
+    print_answer,
+    print_json,
     quoted,
+    quotes_on_request,
 )
 from privfed.errors import Refused
-from privfed.visible import visible
+from privfed.text import visible
 
 
 @click.command("evaluate")
@@ -59,7 +61,7 @@ def evaluate_command(
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
-    from privfed.report.evaluation import evaluation_table, personal_table
+    from privfed.report.trained_model import evaluation_table, personal_table
     from privfed.trained.evaluate import evaluate
     from privfed.trained.kept_models import score_kept_models
     from privfed.trained.personalise import personalise as fine_tuned
@@ -99,7 +101,7 @@ def _by_clients(
 ) -> int:
     """Let clients score the model: the run's own, or those of other data, in a run of their own."""
     from privfed.config.overrides import evaluation_keys
-    from privfed.report.evaluation import clients_table
+    from privfed.report.trained_model import clients_table
     from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
     about_people = ("data.", "privacy.disjoint") if out else ("data.",)
@@ -115,7 +117,7 @@ def _by_clients(
     if out is None:
         scored = evaluate_by_clients(directory, epsilon, keys)
     else:
-        from privfed.run.evaluation.further_clients import evaluate_by_further_clients
+        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
 
         scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
     return print_answer(scored, lambda: clients_table(scored), as_json)
@@ -134,8 +136,8 @@ def predict_command(
     """Predict rows with a trained model: with labels (then it is scored, too) or without."""
     from privfed.report.console import console
     from privfed.report.trained_model import prediction_table
+    from privfed.trained.evaluate import as_csv
     from privfed.trained.predict import predict
-    from privfed.trained.predictions import as_csv
 
     if as_json and out is None:
         raise Refused("--json takes --out FILE: standard output cannot hold both")

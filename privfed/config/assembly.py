@@ -13,8 +13,8 @@ from privfed.config.mistakes import Mistake, listed_mistakes, mistakes
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.errors import Refused
+from privfed.models.form import Task
 from privfed.models.loss import Loss
-from privfed.models.task import Task
 from privfed.parts import Part, expected, find, passed
 from privfed.registry import BUILT_IN
 

@@ -37,7 +37,7 @@ from privfed.config.sections import (
     Secure,
     Stop,
 )
-from privfed.data.partition import Partition
+from privfed.data.partitions.basic import Partition
 from privfed.data.partitions.shift import Shift
 from privfed.data.source import NamesSites, Source
 from privfed.errors import Refused
@@ -50,12 +50,10 @@ from privfed.models.loss import Loss
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
 from privfed.parts import Part, catalogued, find
-from privfed.privacy.joint_noise import JointNoise, noised_jointly
 from privfed.privacy.mechanism import Mechanism
-from privfed.privacy.shared_noise import SharedNoise, shares_noise
-from privfed.sampling.availability import Availability
+from privfed.privacy.shared_noise import JointNoise, SharedNoise, noised_jointly, shares_noise
+from privfed.sampling.availability import Availability, Devices
 from privfed.sampling.cohort import Sampler
-from privfed.sampling.devices import Devices
 from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.schedules import Schedule
 from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row

@@ -11,7 +11,7 @@ from typing import Any
 
 from privfed.config.config import Config
 from privfed.errors import Refused
-from privfed.own_sources import sources_digest
+from privfed.own_code import sources_digest
 
 
 def passed_code(config: Config) -> dict[str, str]:

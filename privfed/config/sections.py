@@ -16,7 +16,7 @@ from accounting.noises import LARGEST_NOISE
 from privfed.config.attack_keys import AttackKeys
 from privfed.models.start import Start
 from privfed.parts import Part
-from privfed.sampling.devices import Devices
+from privfed.sampling.availability import Devices
 
 
 class Run(Part):
@@ -205,7 +205,7 @@ class Audit(Part):
     kind: Literal["update", "input"] = "update"
     """"update": a canary sends a secret direction at the clip. "input": it holds made-up examples
     and trains on them as anybody does, and is scored by what the final model has learned of them
-    (`privfed.auditing.canaries.training`)."""
+    (`privfed.auditing.canaries.learned`)."""
     examples: int = Field(8, ge=1, le=10_000)
     """How many examples a canary of inputs holds."""
     craft_steps: int = Field(20, ge=0, le=10_000)

@@ -2,6 +2,11 @@
 
 Measures on the test set are published after every round, so under privacy its examples must belong
 to nobody that the guarantee covers.
+
+Whether a test set that is declared public holds the rows of those who train.
+
+Who is who in a test set without a column of clients, nobody can say. But where nearly every row of
+those who train is like no other, and most rows of the test set are among them, they are theirs.
 """
 
 from __future__ import annotations
@@ -11,10 +16,65 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privfed.data.federation import Examples, client_number
-from privfed.data.overlap import refuse_shared_rows
+from privfed.data.federation import Examples, Federation, client_number
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.streams import Streams
+from privfed.vector import Indices
+
+_AT_ONCE = 4096
+"""How many examples are read at once."""
+_DISTINCT, _SHARED = 0.9, 0.5
+"""The part of rows to train on that has to be distinct, and that of test rows among them."""
+
+
+def refuse_shared_rows(pool: Examples, test: Examples) -> None:
+    """Raises `Refused` where most rows of `test`, which nobody owns, are rows of `pool`."""
+    if pool.owners is None or test.owners is not None or not len(test):
+        return
+    rows, public = _distinct_rows(pool), _distinct_rows(test)
+    if len(rows) >= _DISTINCT * len(pool) and len(public & rows) > _SHARED * len(public):
+        raise Refused(
+            "most rows of the test set are rows of clients that train, so it is not public, and "
+            "scores on it would be released unprotected; expected a public table of other people, "
+            'or data.holdout = "clients"'
+        )
+
+
+def _distinct_rows(examples: Examples) -> set[int]:
+    """A number for each distinct row, features and label."""
+    distinct: set[int] = set()
+    for start in range(0, len(examples), _AT_ONCE):
+        index = torch.arange(start, min(start + _AT_ONCE, len(examples)))
+        x, y = examples.x[index], examples.y[index]
+        pairs = zip(
+            x.reshape(len(index), -1).numpy(), y.reshape(len(index), -1).numpy(), strict=True
+        )
+        distinct |= {hash(features.tobytes() + label.tobytes()) for features, label in pairs}
+    return distinct
+
+
+def with_held_back(federation: Federation, fraction: float) -> tuple[Federation, Federation]:
+    """The population as it trains, and as it scores: the same clients, with other examples.
+
+    Each client holds back `fraction` of its examples, rounded, evenly spread over them: by their
+    number alone, so that what one client does hangs on nobody else. With 0 all examples are for
+    both, and a client that has one scores on none.
+    """
+    if not fraction:
+        return federation, federation
+    sizes = np.diff(federation.offsets)
+    place = np.arange(len(federation.examples)) - np.repeat(federation.offsets[:-1], sizes)
+    held = np.floor((place + 1) * fraction + 0.5) > np.floor(place * fraction + 0.5)
+    return _only(federation, ~held), _only(federation, held)
+
+
+def _only(federation: Federation, chosen: np.ndarray) -> Federation:
+    """The population with those of its examples alone that are `chosen` `[N]`."""
+    before = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int64)
+    offsets: Indices = before[federation.offsets]
+    examples = federation.examples.take(np.flatnonzero(chosen))
+    return replace(federation, examples=examples, offsets=offsets, _stages={})
 
 
 @dataclass(frozen=True)

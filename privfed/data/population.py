@@ -13,7 +13,7 @@ import numpy as np
 
 from privfed.data.federation import Examples, Federation, client_number
 from privfed.data.holdout import HoldoutSplit, held_out
-from privfed.data.partition import Partition
+from privfed.data.partitions.basic import Partition
 from privfed.data.sites import (
     NO_SITES,
     Sites,

@@ -2,7 +2,7 @@
 
 All of it is public: bounds and categories are declared, never found in private data. A checkpoint
 carries it (`privfed.models.form`), and an export computes it again
-(`privfed.trained.with_preprocessing`).
+(`privfed.trained.export_formats`).
 """
 
 from __future__ import annotations

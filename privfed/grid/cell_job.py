@@ -14,12 +14,12 @@ from privfed.config.assembly import assembled
 from privfed.config.chosen import Chosen
 from privfed.config.config import Config, Raw
 from privfed.errors import Broken, Busy, PrivfedError, public_text, ran_out_of_memory
-from privfed.grid.cell_results import STOPPED, WAITING, Result
+from privfed.grid.cells import STOPPED, WAITING, Result
 from privfed.grid.results import DONE, FAILED, REFUSED
-from privfed.json_text import dump
 from privfed.run.outcome import Outcome
 from privfed.run.resume import resume
 from privfed.run.train import train
+from privfed.text import dump
 from privfed.version import __version__
 
 _NO_ROOM = {

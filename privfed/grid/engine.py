@@ -17,13 +17,21 @@ from accounting.durable import make_folder
 from privfed.errors import Refused
 from privfed.grid.cell_charges import charged, uncounted
 from privfed.grid.cell_job import Job, run_cell
-from privfed.grid.cell_results import STOPPED, WAITING, Result, cells_folder, folder_of, result_of
-from privfed.grid.cells import Cell, cells
+from privfed.grid.cells import (
+    STOPPED,
+    WAITING,
+    Cell,
+    Result,
+    cells,
+    cells_folder,
+    folder_of,
+    result_of,
+)
 from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Joint, joints
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
-from privfed.grid.tabulate import write_cells
+from privfed.grid.tables import write_cells
 from privfed.grid.tuning import cells_after_tuning, refuse_unmeasured
 from privfed.store.folders import held_alone
 from privfed.version import __version__

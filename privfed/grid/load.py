@@ -2,18 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from privfed.config.mistakes import listed_mistakes, mistakes
+from privfed.config.overrides import is_key
 from privfed.config.reading import read_toml
+from privfed.config.sections import SECTIONS
 from privfed.errors import Refused
 from privfed.grid.cells import grid_points, losses_of
-from privfed.grid.contradictions import refuse_contradictory_grid
-from privfed.grid.default_measure import figure_with_measure, refuse_several_measures
-from privfed.grid.grid import Grid, key_combinations
+from privfed.grid.grid import METHOD, Grid, Method, Tuning, Values, key_combinations, matches
 from privfed.grid.pictures.figures import check_figures
+from privfed.grid.summary import figure_with_measure, refuse_several_measures
+from privfed.parts import expected
+
+
+def refuse_contradictory_grid(path: Path, grid: Grid) -> None:
+    """Raises `Refused` for a grid file at `path` whose keys contradict each other."""
+    if len(set(grid.seeds)) < len(grid.seeds):
+        raise Refused(f"{path}: seeds = {grid.seeds} names one twice; name each seed once")
+    _refuse_lists(path, "grid", grid.grid)
+    names = [method.name for method in grid.method]
+    if len(set(names)) < len(names):
+        raise Refused(f"{path}: the methods {names} have one name twice; name each once")
+    for method in grid.method:
+        _refuse_method(path, grid, method)
+    if grid.tune is not None:
+        _refuse_tuning(path, grid, grid.tune)
+    for number, exclusion in enumerate(grid.exclude, start=1):
+        _refuse_exclusion(path, grid, number, exclusion)
+
+
+def _refuse_method(path: Path, grid: Grid, method: Method) -> None:
+    _refuse_lists(path, f"method {method.name!r} set", {k: [v] for k, v in method.set.items()})
+    _refuse_lists(path, f"method {method.name!r} tune", method.tune)
+    if twice := sorted(set(method.set) & {*grid.grid, *grid.options({METHOD: method.name})}):
+        raise Refused(
+            f"{path}: method {method.name!r} sets {twice}, which the grid varies or tunes; "
+            "keep one of them"
+        )
+    if method.tune and grid.tune is None:
+        raise Refused(f"{path}: method {method.name!r} has keys to tune, but [tune] is missing")
+
+
+def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
+    _refuse_lists(path, "tune.over", tuning.over)
+    if both := sorted(set(grid.tuned_keys) & set(grid.grid)):
+        raise Refused(f"{path}: {both} is varied by the grid and tuned; keep one of them")
+    if not grid.tuned_keys:
+        raise Refused(f"{path}: [tune] names nothing to tune; set tune.over, or remove it")
+    if tuning.private:
+        _refuse_private_tuning(path, grid, tuning)
+        return
+    if only := sorted({"candidates", "shape"} & tuning.model_fields_set):
+        raise Refused(
+            f"{path}: tune.{only[0]} is for tune.private = true; leave it out, or set that"
+        )
+    if again := sorted(set(tuning.seeds) & set(grid.seeds)):
+        raise Refused(
+            f"{path}: seeds {again} are both tuned and measured on, which flatters what is "
+            "tuned most; give tune.seeds others"
+        )
+
+
+def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
+    """A private choice releases one run: nothing varies beside what it chooses."""
+    beside = {
+        "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
+        "[[figure]]": grid.figure,
+    }  # fmt: skip
+    if others := [name for name, keys in beside.items() if keys]:
+        raise Refused(
+            f"{path}: tune.private = true releases the best run alone, and {', '.join(others)} is "
+            "about several; put the keys to choose in tune.over, and leave the others out"
+        )
+    if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
+        raise Refused(
+            f"{path}: tune.private = true chooses one run over the people of the one seed in "
+            "seeds = [...]; name one there, and leave tune.seeds out"
+        )
+    if 0.0 < tuning.candidates < 1.0:
+        raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")
+
+
+def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) -> None:
+    unknown = [key for key in exclusion if key not in grid.axes]
+    if unknown or not exclusion:
+        raise Refused(
+            f"{path}: exclusion {number} names {unknown or 'nothing'}, which the grid does not "
+            f"vary; {expected(unknown[0] if unknown else '', grid.keys)}"
+        )
+    if not any(matches(values, exclusion) for values in grid.product()):
+        raise Refused(
+            f"{path}: exclusion {number}, {exclusion}, matches no cell; correct its values"
+        )
+
+
+def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> None:
+    for key, values in lists.items():
+        if not is_key(key):
+            section = key.rpartition(".")[0]
+            raise Refused(
+                f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
+            )
+        if key == "run.seed":
+            raise Refused(f"{path}: {where}.'run.seed' is what seeds = [...] is for")
+        if not values:
+            raise Refused(
+                f"{path}: {where}.{key!r} is an empty list, so there is no cell; name values"
+            )
+        if any(values.count(value) > 1 for value in values):
+            raise Refused(f"{path}: {where}.{key!r} = {values} names a value twice; name each once")
 
 
 def load_grid(path: Path) -> Grid:

@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from privfed.errors import Refused
-from privfed.grid.cell_results import Result
-from privfed.grid.cells import Cell, tuned_cells
-from privfed.grid.default_measure import tuning_measure
+from privfed.grid.cells import Cell, Result, tuned_cells
 from privfed.grid.grid import Grid, Values
 from privfed.grid.results import DONE, REFUSED, Files, measures_in, number_or_none
+from privfed.grid.summary import tuning_measure
 from privfed.parts import expected
 
 _FINAL = (DONE, REFUSED)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from attacks.privacy.label_recovery import label_shares
 from privfed.errors import Refused
-from privfed.leakage.layers import last_bias
-from privfed.leakage.reconstruct import mean_predictions
+from privfed.leakage.reconstruct import last_bias, mean_predictions
 from privfed.leakage.subject import Subject, examples_of
 from privfed.leakage.views import View, views
 from privfed.vector import Indices

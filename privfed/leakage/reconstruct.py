@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.privacy.analytic_inversion import recover_candidates, recover_one
 from attacks.privacy.gradient_inversion import Search, match_direction, match_gradients
 from attacks.privacy.label_recovery import label_shares, labels_in_proportion, recover_label
 from privfed.errors import Refused
-from privfed.leakage.client_message import update_function
-from privfed.leakage.layers import first_layer, last_bias
 from privfed.leakage.subject import Subject
 from privfed.models.network import Network
+
+
+def update_function(
+    network: Network, params: Tensor, lr: float, steps: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]`, with w_0 = `params` `[d]`.
+
+    w_s = w_(s-1) - lr * gradient of the mean loss on all of x: `steps` full-batch steps of
+    plain local SGD, those of `LocalTrainer` with as many epochs and batches that hold everything.
+    It is differentiable in x, through all steps.
+    """
+    start = params.detach()
+
+    def update(x: Tensor, y: Tensor) -> Tensor:
+        w = start.clone().requires_grad_()
+        for _ in range(steps):
+            loss = network.losses(w, x, y).mean()
+            (grad,) = torch.autograd.grad(loss, w, create_graph=True)
+            w = w - lr * grad
+        return w - start
+
+    return update
+
+
+def first_layer(
+    network: Network, update: Tensor, features: tuple[int, ...]
+) -> tuple[Tensor, Tensor] | None:
+    """The parts of `update` for a linear first layer, weight `[h, k]` and bias `[h]`.
+
+    None where the model does not begin with one that takes a whole example of k numbers.
+    """
+    names, width = network.shapes.names, math.prod(features)
+    linear = next((m for m in network.module.modules() if isinstance(m, nn.Linear)), None)
+    if linear is None or linear.bias is None or linear.in_features != width or len(names) < 2:
+        return None
+    name_of = {id(tensor): name for name, tensor in network.module.named_parameters()}
+    if (name_of.get(id(linear.weight)), name_of.get(id(linear.bias))) != names[:2]:
+        return None
+    parts = network.shapes.views(update)
+    return parts[names[0]], parts[names[1]]
+
+
+def last_bias(network: Network, update: Tensor, classes: int) -> Tensor:
+    """The part `[classes]` of `update` for the last layer's bias. Raises `Refused` for none."""
+    parts = network.shapes.views(update)
+    name = network.shapes.names[-1]
+    if parts[name].shape != (classes,):
+        raise Refused(
+            f"the model's last parameter is {name!r} of shape {tuple(parts[name].shape)}; expected "
+            f"a bias with one number per class, [{classes}], from which labels are read"
+        )
+    return parts[name]
+
 
 Method = Literal["analytic", "cosine", "dlg"]
 _ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}

@@ -9,10 +9,20 @@ import torch
 from torch import Tensor
 
 from privfed.data.federation import Federation
+from privfed.local.objectives.sgd import Sgd
 from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow
 from privfed.models.network import Network
-from privfed.vector import Indices
+from privfed.vector import Indices, Layout
+
+
+class Measurement(Sgd):
+    """Rows of `length` measures, and no update: nobody trains."""
+
+    length: int = 0
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("measures", self.length),))
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
 
 from privfed.local.exchange import Broadcast
-from privfed.local.objective import Objective
+from privfed.local.objective import Anchor, Objective, Work
+from privfed.local.objectives.sgd import Sgd
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class Beside(Sgd):
+    """FedAvg; what a client keeps is carried along its steps, and never sent.
+
+    Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
+    client's examples and its coins alone, whatever it keeps. That costs nothing while it stays:
+    what is shown of it is covered by no epsilon. Subclasses step along the gradient at w, and use
+    the one at their `anchor`, of the same batch, for what they keep.
+    """
+
+    keeps: ClassVar[int] = 1
+    anchored: ClassVar[Anchor] = "batch"
+
+    @property
+    def sums_states(self) -> bool:
+        return False
+
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        return broadcast["params"]
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
+        return self.unseen(broadcast) if state is None else state
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        return w - broadcast["params"], work.carried
 
 
 class Personal(Objective, Protocol):

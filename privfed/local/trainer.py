@@ -22,7 +22,7 @@ from privfed.local.batches import Batches, plan_batches, steps
 from privfed.local.course import Course
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import LocalStep, Objective, Work
-from privfed.measures.client_groups import ClientGroups
+from privfed.measures.groups import ClientGroups
 from privfed.models.network import Leaves, Network
 from privfed.streams import Keys
 from privfed.vector import Indices

@@ -7,14 +7,34 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.measures.estimate import Estimate, NoisedSum
-from privfed.measures.measure import Count, Measure
-from privfed.measures.ratio import EVERY, Variances, ratio_interval
+from privfed.measures.mean_measure import EVERY, Variances, ratio_interval
+from privfed.measures.measure import Count, Estimate, Measure, NoisedSum
 from privfed.measures.scoring import Scoring
-from privfed.measures.wavelets import haar, inverse_haar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def haar(levels: int) -> Tensor:
+    """The matrix `[n, n]`, n = 2^levels, float64: the sum of all cells, and differences of halves.
+
+    Rows are orthogonal, and every column has levels + 1 numbers of size 1. Of n noised cells, a sum
+    of the first ones has a noise variance of up to n; of the n numbers that this matrix makes, of
+    about log n, times levels + 1 for the longer columns (Xiao, Wang and Gehrke 2011).
+    """
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    pair = torch.ones(1, 2, dtype=torch.float64)
+    halves = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    for level in range(levels):
+        finest = torch.kron(torch.eye(2**level, dtype=torch.float64), halves)
+        matrix = torch.cat([torch.kron(matrix, pair), finest])
+    return matrix
+
+
+def inverse_haar(levels: int) -> Tensor:
+    """The inverse of `haar`, `[n, n]`."""
+    matrix = haar(levels)
+    return matrix.T / matrix.square().sum(1)
 
 
 class AreaUnderCurve(Measure):

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from privfed.deferred import F, torch
 from privfed.measures.accuracy import per_position
-from privfed.measures.estimate import Estimate, NoisedSum
-from privfed.measures.measure import Measure, with_slack
+from privfed.measures.measure import Estimate, Measure, NoisedSum, with_slack
 from privfed.measures.scoring import Scoring
 
 if TYPE_CHECKING:

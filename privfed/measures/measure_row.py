@@ -32,16 +32,47 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from privfed.deferred import torch
 from privfed.errors import Refused
-from privfed.measures.estimate import Estimate, NoisedSum
-from privfed.measures.group_means import group_means
-from privfed.measures.measure import Count, Measure, refuse_unsuited, within_unit
+from privfed.measures.measure import (
+    Count,
+    Estimate,
+    Measure,
+    NoisedSum,
+    refuse_unsuited,
+    within_unit,
+)
 from privfed.measures.scoring import Scoring
 from privfed.vector import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, count: int) -> Tensor:
+    """Sums of clients' `examples` `[n, k]` by group, over all of the client's: `[c * count, k]`.
+
+    Client i's are `examples[offsets[i]:offsets[i + 1]]`, and `groups` `[n]` their groups, of
+    `count` (None: all in the first). Row i * count + g is client i's of group g. The sum over a
+    client's groups is the mean of its examples, so that many examples weigh as much as few; a
+    client without any has zeros. Raises `ValueError` where offsets do not reach from 0 to n, or a
+    group is none of them.
+    """
+    if offsets[0] != 0 or offsets[-1] != len(examples) or (np.diff(offsets) < 0).any():
+        raise ValueError(
+            f"offsets go from {offsets[0]} to {offsets[-1]}; expected 0 to {len(examples)}, rising"
+        )
+    groups = np.zeros(len(examples), dtype=np.int64) if groups is None else groups
+    if len(groups) and not 0 <= groups.min() <= groups.max() < count:
+        raise ValueError(f"groups go from {groups.min()} to {groups.max()}, of {count}")
+    sizes = np.diff(offsets)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    weights = torch.from_numpy(1.0 / np.repeat(sizes, sizes)).to(examples.device)
+    places = torch.from_numpy(owners * count + groups).to(examples.device)
+    sums = examples.new_zeros(len(sizes) * count, examples.shape[1], dtype=torch.float64)
+    return sums.index_add_(0, places, examples.double() * weights[:, None])
 
 
 @dataclass(frozen=True)
@@ -186,3 +217,29 @@ class MeasureRow:
                 ),
             )
             at = end
+
+
+_DRAWS = 20
+"""How many made-up sums a width is the mean over."""
+
+
+def half_widths(
+    row: MeasureRow, clients: float, deviation: float, confidence: float = 0.95
+) -> dict[str, float]:
+    """Half the width of each measure's interval, by its title, that noise alone would leave.
+
+    It is the mean over made-up sums of a cohort of so many `clients`, whose model does no better
+    than a constant answer, with noise of this `deviation` on each number of the sum; of everybody,
+    where there are groups. Nobody's data are in it, and the made-up noise is always the same. How
+    much clients differ, where they are drawn, comes on top.
+    """
+    scored = row.of_examples(*row.scoring.guess())
+    total = clients * row.of_clients(scored, np.array([0, len(scored)]))[0]
+    generator = torch.Generator().manual_seed(0)
+    widths: dict[str, float] = {}
+    for _ in range(_DRAWS):
+        noise = torch.randn(row.length, generator=generator, dtype=torch.float64)
+        estimates = row.estimates(total + deviation * noise, deviation, 1.0, confidence)[""]
+        for title, each in estimates.items():
+            widths[title] = widths.get(title, 0.0) + (each.high - each.low) / 2 / _DRAWS
+    return widths

@@ -24,11 +24,10 @@ from privfed.models.loss import Loss
 from privfed.models.matching import is_named
 from privfed.models.network import Network
 from privfed.models.origin import origins_of
-from privfed.models.outputs import select_output
 from privfed.models.pretrained import load_start
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
-from privfed.models.vetting import try_module
+from privfed.models.vetting import select_output, try_module
 from privfed.streams import Keys
 from privfed.vector import Shapes
 

@@ -5,10 +5,24 @@ A checkpoint carries it, so that a run directory alone says what its model takes
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from privfed.data.federation import Examples, Meaning
 from privfed.data.preprocessing import Preprocessing
 from privfed.deferred import torch
 from privfed.parts import Part
+
+
+@dataclass(frozen=True)
+class Task:
+    """Public constants of a task.
+
+    `squared_norm` bounds |x|^2 of every example (None: no bound is declared), and `cohort` is the
+    expected number of clients in a round.
+    """
+
+    squared_norm: float | None
+    cohort: float
 
 
 class Form(Part):

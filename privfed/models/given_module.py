@@ -13,7 +13,7 @@ from typing import ClassVar
 from privfed.deferred import nn
 from privfed.errors import Refused, public_text
 from privfed.models.origin import Origins, is_lazy, origins_of, tensor_bytes, unchanged
-from privfed.own_sources import sources_digest
+from privfed.own_code import sources_digest
 from privfed.parts import Part, part_around
 
 

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from accounting import regular
 from privfed.deferred import torch
 from privfed.errors import Refused
-from privfed.models.lora.names import with_changes
 from privfed.models.matching import is_named
+from privfed.models.start import with_changes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

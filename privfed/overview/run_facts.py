@@ -14,9 +14,9 @@ from accounting.documents import from_json, from_toml
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.errors import Broken, public_text, unreadable
-from privfed.json_text import with_numbers
 from privfed.store.folders import is_held
 from privfed.store.run_directory import RunDirectory
+from privfed.text import with_numbers
 
 
 @dataclass(frozen=True)

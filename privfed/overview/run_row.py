@@ -1,21 +1,153 @@
-"""One run in a line: how far it is, what it spent and measures, and whom it is about."""
+"""One run in a line: how far it is, what it spent and measures, and whom it is about.
+
+When a run began and how long it took, as the times of its files say.
+
+A copy has times of its own, and the pauses of a run that was resumed count.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from accounting.errors import AccountingError
+from accounting.ledger import Ledger
 from privfed.config.population_identity import normal
-from privfed.errors import PrivfedError, public_text
-from privfed.overview.run_facts import RunFacts, number_in, read_facts
-from privfed.overview.spending import epsilon_of, uncovered_of
-from privfed.overview.state import BROKEN, planned_rounds, state_of
-from privfed.overview.times import times_of
+from privfed.errors import Broken, PrivfedError, public_text
+from privfed.overview.run_facts import RunFacts, epsilon_in, number_in, read_facts
+from privfed.store.run_directory import RunDirectory
+
+RUNNING, INTERRUPTED, ENDED = "running", "interrupted", "ended"
+STOPPED, BROKEN, NOT_BEGUN = "stopped at budget", "broken", "not begun"
+STOPPED_BY_LIARS = "stopped by liars"
+
+
+def state_of(facts: RunFacts) -> str:
+    """Whether the run goes on, and if not, how it ended."""
+    if facts.held:
+        return RUNNING
+    if not facts.charges and not facts.summary:
+        return NOT_BEGUN
+    if not facts.summarised:
+        return INTERRUPTED
+    if facts.summary.get("stopped_at_budget") is True:
+        return STOPPED
+    if facts.summary.get("stopped_by_liars"):
+        return STOPPED_BY_LIARS
+    if facts.summary.get("stopped_early") is True:
+        return ENDED
+    rounds = planned_rounds(facts)
+    return INTERRUPTED if rounds is not None and facts.charges < rounds else ENDED
+
+
+def planned_rounds(facts: RunFacts) -> int | None:
+    """The rounds that config.toml asks for; None where it states no whole number."""
+    rounds = facts.setting("run", "rounds")
+    return rounds if type(rounds) is int else None
+
+
+def times_of(path: Path) -> tuple[str | None, float | None]:
+    """When the first of a run's files was written, and seconds until the last."""
+    directory = RunDirectory(path)
+    last = (directory.ledger, directory.metrics.path, directory.checkpoint.path, directory.summary)
+    times = []
+    for file in (path / ".lock", directory.config.path, *last):
+        with contextlib.suppress(OSError):
+            times.append(file.stat().st_mtime)
+    if not times:
+        return None, None
+    seconds = round(max(times) - min(times), 3)
+    try:
+        began = datetime.fromtimestamp(min(times), UTC)
+    except (OSError, OverflowError, ValueError):  # no year that a calendar has
+        return None, seconds
+    return began.isoformat(timespec="milliseconds"), seconds
+
+
+def epsilon_of(facts: RunFacts) -> float | None:
+    """The ε spent, earlier runs that the ledger counts included; None before a ledger is open.
+
+    It is infinite where nothing is promised. The summary's and the metrics' figure is taken where
+    they are about all charges of the ledger. Raises `Broken` where the ledger cannot be accounted.
+    """
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    if facts.terms.get("guarantee"):
+        return math.inf
+    for line in (facts.summary if facts.summarised else {}, _last_line(facts)):
+        if (epsilon := epsilon_in(line)) is not None:
+            return epsilon
+    if not ledger.spending:
+        return 0.0
+    return float(guarantees_of(ledger)[0]["epsilon"])
+
+
+def uncovered_of(facts: RunFacts) -> str:
+    """Why no ε covers what the starting model tells of the same people; "" where it does."""
+    lineage = facts.terms.get("lineage")
+    fresh = isinstance(lineage, dict) and not (lineage.get("runs") or lineage.get("unknown"))
+    if facts.ledger is None or fresh:
+        return ""
+    from privfed.plan.prior_spending import Priors  # which imports accountants
+
+    try:
+        return Priors.stated(facts.terms).uncovered
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Broken(f"the ledger's terms cannot be read: {public_text(error)}") from None
+
+
+def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each guarantee of a run, re-computed from its ledger: the headline is the first.
+
+    What single examples of silos were charged is bounded as if one silo had always taken part:
+    their own ledgers are private. Raises `Broken` where the ledger cannot be accounted.
+    """
+    try:
+        return _accounted(ledger)
+    except (AccountingError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Broken(f"the ledger cannot be accounted: {public_text(error)}") from None
+
+
+def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
+    from accounting.guarantee import stated
+    from privfed.plan import composed_guarantees, prior_spending
+
+    terms = ledger.terms
+    before, _ = composed_guarantees.counted_priors(terms)
+    bounds = [composed_guarantees.ledger_guarantee(ledger, terms["accountant"])]
+    if silos := terms.get("examples"):
+        charged = prior_spending.charged_under(ledger, "examples")
+        bounds.append(
+            composed_guarantees.examples_guarantee(
+                charged, before.runs, silos["delta"], before.uncovered
+            )
+        )
+    if other := terms.get("other"):
+        charged, party = prior_spending.charged_under(ledger, "other"), str(other["against"])
+        bounds.append(
+            composed_guarantees.other_guarantee(
+                charged, party, before.runs, terms["delta"], before.uncovered
+            )
+        )
+    void = terms.get("guarantee")
+    if void:
+        bounds = [replace(each, epsilon=math.inf) for each in bounds]
+    return stated(*bounds, void=void)
+
+
+def _last_line(facts: RunFacts) -> dict[str, Any]:
+    """The metrics at the last charge; nothing where that round was not evaluated."""
+    charges = facts.ledger.charges if facts.ledger else ()
+    return dict(facts.evaluated.get(charges[-1].round, {})) if charges else {}
+
 
 _NO_MEASURES = frozenset({"format", "round", "epsilon"})
 """Numbers of a line of the metrics that measure no model."""

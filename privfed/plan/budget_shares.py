@@ -2,12 +2,97 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from accounting.calibration import most_rounds
+from accounting.errors import AccountingError
 from accounting.events import Event
 from accounting.guarantee import guarantee
 from privfed.plan.plan import Plan
+from privfed.plan.round_cost import RoundCost
+
+_WORTH_SAYING = 0.05
+"""The part of a budget from which on it is said that it stays unspent."""
+_LESS = 0.99
+"""Noise below this part of another is less than that."""
+_FEWER_ABORTS = (
+    "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, secure.minimum "
+    'or cohort.dropout, or use a draw that is no secret: cohort.sampler = "full" or "cyclic"'
+)
+
+
+@dataclass(frozen=True)
+class Unspent:
+    """`epsilon` of the budget that no round uses, `why`, and what would use it (`instead`)."""
+
+    epsilon: float
+    why: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"ε = {self.epsilon:.3g} of the budget stays unspent: {self.why}; {self.instead}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object under "unspent" that `privfed check --json` prints."""
+        return asdict(self)
+
+
+def unspent(plan: Plan) -> Unspent | None:
+    """What all configured rounds leave of the budget; None where that is at most a twentieth.
+
+    What is left is nobody's gain: the same promise would have allowed less noise or more rounds.
+    """
+    budget = plan.budget
+    if budget is None or budget == math.inf:
+        return None
+    left = budget - plan.guarantee.epsilon
+    if not left > _WORTH_SAYING * budget:
+        return None
+    noise, enough = plan.noise_multiplier or 0.0, _solved_noise(plan, plan.cost)
+    without_aborts = replace(plan.cost, aborts=0.0)
+    if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
+        return Unspent(left, _cost_of_aborts(plan), _FEWER_ABORTS)
+    if enough < _LESS * noise:
+        why = f"the noise multiplier stays {noise:.4g}, and {enough:.4g} would do"
+        return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
+    finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
+    why = f"less noise than {noise:.4g} has no proof here"
+    return Unspent(left, why, _more_rounds(plan) + finer)
+
+
+def _cost_of_aborts(plan: Plan) -> str:
+    """What visible aborts take of the budget, in words."""
+    return (
+        f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
+        "which costs (1 + e^ε) times that of δ, however loud the noise"
+    )
+
+
+def _solved_noise(plan: Plan, cost: RoundCost) -> float:
+    """The noise multiplier that the budget asks for at this cost; infinite where none is enough."""
+    privacy, before = plan.config.privacy, plan.before.spending
+    rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
+    also = plan.beside.spending if plan.beside else None
+    try:
+        return cost.solve(rounds, budget, privacy.delta, privacy.accountant, before, also)
+    except AccountingError:
+        return math.inf
+
+
+def _more_rounds(plan: Plan) -> str:
+    """How many rounds would use what is left, at this noise, in words."""
+    privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
+    if plan.evaluation is not None:
+        return "raise run.rounds"
+    try:
+        most = most_rounds(
+            plan.event, privacy.epsilon or 0.0, privacy.delta, privacy.accountant, before
+        )
+    except AccountingError:
+        return "raise run.rounds"
+    return f"raise run.rounds from {rounds} to up to {most}" if most > rounds else "no round fits"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from attacks.types import NoAttack
 from defenses.by_sums.mean import Mean
 from privfed.config.attack_keys import AttackKeys
 from privfed.config.config import Config
-from privfed.local.compression.none import NoCompression
-from privfed.local.measurement import Measurement
+from privfed.local.client_measures import Measurement
+from privfed.local.compression.compression import NoCompression
 from privfed.measures.groups import ExampleGroups
 from privfed.measures.measure_row import MeasureRow
 from privfed.measures.scoring import Scoring
@@ -20,7 +20,7 @@ from privfed.models.form import Form
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.sampling.cohort import Witness
 from privfed.sampling.independent import independent_draw
-from privfed.server.unmoved import Unmoved
+from privfed.server.optimizer import Unmoved
 
 ROW_NORM = 1.0
 """The clip of a row of measures, which has at most that norm by itself (`privfed.measures`)."""

@@ -10,7 +10,7 @@ from privfed.errors import LiarsProved
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
 from privfed.secure.aborts import tells_who_was_drawn
-from privfed.secure.culprit import Culprit
+from privfed.secure.summation import Culprit
 
 COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
 """The parties against whom an ε of shared noise counts on the noise of other parties of a sum."""

@@ -27,8 +27,7 @@ from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.refusals import refusals
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.plan.rule import weighs_by_examples
-from privfed.plan.run_spending import solved_noise, spending_of
-from privfed.plan.solved_parts import training_rounds, with_solved_parts
+from privfed.plan.solved_parts import solved_noise, spending_of, training_rounds, with_solved_parts
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm

@@ -8,7 +8,7 @@ from accounting.events import CHANGE
 from defenses.types import SumRule
 from privfed.plan.plan import Plan
 from privfed.plan.rule import numbers_per_history, rule_of
-from privfed.privacy.joint_noise import noised_jointly
+from privfed.privacy.shared_noise import noised_jointly
 from privfed.round.algorithm import releases_per_round
 
 

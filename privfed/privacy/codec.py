@@ -15,20 +15,190 @@ probability below 0.4 at worst and next to none where C is many steps.
 
 Sums of up to `capacity` rows, noise included, stay within a signed half of the modulus, which is
 checked when a run is configured: a wrapped sum would be wrong without a trace.
+
+Numbers rounded to whole ones by chance, up as often as their fraction says.
+
+A number in 2^-16ths is floor(x) + rest. The sum of floor(x) and 16 random bits is the number
+rounded down, or up as often as the first 16 bits of its fraction say. Where the bits are the first
+that do not carry, 53 more decide by the rest.
+
+The bits are a fast generator's, with a key that is drawn for each row: no proof asks that roundings
+be secret, as the bound of a row holds for each of them.
+
+Random rotations, which spread a row evenly over its coordinates: H diag(+-1) / sqrt(d).
+
+H is Walsh and Hadamard's matrix of a power of two, so rows are padded with zeros to one. The signs
+are public and fresh each round. A rotation changes no norm, and is undone exactly but for rounding
+in float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.integers import Integers, Share
-from privfed.privacy.rounding import Row, fits_single, rounded_double, rounded_single, squared_norm
-from privfed.streams import Keys
+from privfed.privacy.mechanism import BoundedRows
+from privfed.streams import Keys, coins
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Row = NDArray[np.float64] | NDArray[np.float32]
+_PARTS = 1 << 16
+"""Of a step: as many as a first try of a coin tells apart."""
+_ROUNDED_AT_ONCE = 1 << 13
+"""Numbers that are taken together: they stay in cache, and libraries start no threads for them."""
+_SINGLES = 2 * _ROUNDED_AT_ONCE
+"""The same in single precision, which takes half of the room."""
+_NONE = np.empty(0, np.int64)
+MOST_IN_SINGLE = 1 << 14
+"""Steps up to which numbers in single precision, and 16 bits of their fractions, fit 32 bits."""
+
+
+def fits_single(clip: float, step: float) -> bool:
+    """Whether rows of norm `clip` in single precision are divided by `step` exactly, and fit.
+
+    Divided by a power of two, no bit of them is lost.
+    """
+    return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
+
+
+def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
+    """The steps of `row` `[d]` in whole numbers, and their squared norm."""
+    fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
+    drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
+    tied, rests, squared = [], [], 0.0
+    for start in range(0, len(row), _ROUNDED_AT_ONCE):
+        place = slice(start, start + _ROUNDED_AT_ONCE)
+        scaled, numbers = row[place] * (_PARTS / step), whole_steps[place]
+        numbers[:] = floored = np.floor(scaled)
+        numbers += drawn[place][: len(scaled)].astype(np.int64)
+        last = numbers.astype(np.uint16)
+        if last.max() == _PARTS - 1:
+            ties = np.flatnonzero(last == _PARTS - 1)
+            tied += (ties + start).tolist()
+            rests += (scaled[ties] - floored[ties]).tolist()
+        numbers >>= 16
+        real = numbers.astype(np.float64)
+        squared += float(np.dot(real, real))
+    up = np.array(tied, np.int64)[coins(fast.further(len(tied)), np.array(rests))]
+    squared += float((2 * whole_steps[up] + 1).sum())
+    whole_steps[up] += 1
+    return whole_steps, squared
+
+
+def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
+    """The same of a row in single precision that `fits_single`, several times as fast."""
+    drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
+    scaled, floored = np.empty((2, _SINGLES), np.float32)
+    numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
+    scale, squared = np.float32(_PARTS / step), 0.0
+    for start in range(0, len(row), _SINGLES):
+        place = slice(start, start + _SINGLES)
+        count = len(row[place])
+        some = slice(count)
+        np.multiply(row[place], scale, out=scaled[some])
+        np.floor(scaled[some], out=floored[some])
+        numbers[some] = floored[some]
+        np.add(numbers[some], drawn[place], out=numbers[some], casting="unsafe")
+        last = numbers[some].view(np.uint16)[::2]
+        ties = np.flatnonzero(last == _PARTS - 1) if last.max() == _PARTS - 1 else _NONE
+        np.right_shift(numbers[some], 16, out=numbers[some])
+        if len(ties):
+            rests = scaled[ties].astype(np.float64) - floored[ties]
+            up = coins(keys.derived(start.to_bytes(8, "little")).bits(len(ties)), rests)
+            numbers[ties[up]] += 1
+        real[some] = numbers[some]
+        squared += squared_norm(real[some])
+        whole_steps[place] = numbers[some]
+    return whole_steps, squared
+
+
+def squared_norm(row: Row) -> float:
+    """The squared norm of `row` `[d]`, a few numbers at a time."""
+    parts = (
+        row[start : start + _ROUNDED_AT_ONCE] for start in range(0, len(row), _ROUNDED_AT_ONCE)
+    )
+    return sum(float(np.dot(part, part)) for part in parts)
+
+
+def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
+    """`count` times 16 bits of a fast generator whose key `keys` draw."""
+    words = np.random.SFC64(np.random.SeedSequence(keys.bits(2))).random_raw(-(-count // 4))
+    return np.asarray(words).view(np.uint16)[:count]
+
+
+_FACTOR = 16
+"""H is applied as a product of matrices of this size, the last of at most twice of it."""
+_ROTATED_AT_ONCE = 1 << 17
+"""Numbers that are rotated together, so that they stay in cache: rows are taken a few at a time."""
+_SHRINK = 1 - 2.0**-40
+"""A shrinkage far above what rounding in float64 can add to a norm: under 40 additions in a row."""
+
+
+def padded(length: int) -> int:
+    """The power of two that rows of `length` are padded to."""
+    return 1 << max(length - 1, 0).bit_length()
+
+
+def signs(keys: Keys, length: int) -> Tensor:
+    """The public signs +-1 `[padded(length)]` of a rotation, float64."""
+    size = padded(length)
+    words = keys.bits(-(-size // 64))
+    bits = np.unpackbits(words.view(np.uint8))[:size]
+    return torch.from_numpy(1.0 - 2.0 * bits.astype(np.float64))
+
+
+def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
+    """Rows `[c, m]` as rotated rows `[c, padded(m)]`, float64, with the signs `flips`.
+
+    Guarantee: no row's norm grows (all shrink by 2^-40), so the bound stays.
+    """
+    rows, shrunk = bounded.rows, flips.to(bounded.rows.device) * _SHRINK
+    turned = shrunk.new_empty(len(rows), len(flips))
+    few, length = max(1, _ROTATED_AT_ONCE // len(flips)), rows.shape[1]
+    for start in range(0, len(rows), few):
+        wide = turned[start : start + few]
+        wide[:, :length] = rows[start : start + few]
+        wide[:, :length] *= shrunk[:length]
+        wide[:, length:] = 0.0
+        wide.copy_(hadamard(wide))
+    return BoundedRows(turned, bounded.bound)
+
+
+def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
+    """The sum `[length]` of the rows whose rotated ones sum to `total` `[padded(length)]`."""
+    back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
+    return back[:length]
+
+
+def hadamard(rows: Tensor) -> Tensor:
+    """H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
+    left, turned = rows.shape[1], rows.t()
+    while left > 1:  # the first digit of the places becomes the last, and H of it is taken
+        factor = left if left <= 2 * _FACTOR else _FACTOR
+        turned = turned.reshape(factor, -1).t() @ _matrix(factor).to(rows)
+        left //= factor
+    return turned.reshape(rows.shape)
+
+
+@functools.lru_cache(maxsize=8)
+def _matrix(size: int) -> Tensor:
+    """H / sqrt(size) `[size, size]`."""
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / math.sqrt(size)
+
 
 _BETA = math.exp(-0.5)
 _TRIES = 200

@@ -179,7 +179,7 @@ class Mechanism(Protocol):
     """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
     joint: ClassVar[bool]
     """Whether clients share noise, so that `bound` is given all rows of a cohort at once, which a
-    rule on rows sees (`privfed.privacy.joint_noise`)."""
+    rule on rows sees (`privfed.privacy.shared_noise`)."""
 
     @property
     def clip(self) -> float:

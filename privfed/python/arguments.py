@@ -20,8 +20,8 @@ from privfed.errors import Refused
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 from privfed.parts import expected, find
+from privfed.python.answer import plain
 from privfed.python.people import DeclaredPeople
-from privfed.python.plain import plain
 
 _SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
 """Keys that are arguments by themselves."""

@@ -12,14 +12,41 @@ from typing import TYPE_CHECKING, Any
 
 from privfed.errors import Refused
 from privfed.parts import expected
-from privfed.python.answer import Answer
-from privfed.python.plain import as_path, from_here
+from privfed.python.answer import Answer, as_path, from_here
+from privfed.python.going_on import is_shown
 from privfed.python.training import load
-from privfed.python.watching import is_shown
 
 if TYPE_CHECKING:
     from privfed.grid.grid import Grid
     from privfed.grid.results import Files
+
+
+def runs(folder: str | PathLike[str] = "runs") -> Answer:
+    """The runs in `folder`, three folders deep: `rows` has one for each, as `privfed runs` does.
+
+    `pandas.DataFrame(privfed.runs().rows)` is a table of them, and `same_people` says which are
+    about the same people. Raises `Refused` where there is no such folder.
+    """
+    from privfed.overview.listing import list_runs
+    from privfed.report.runs.listing import RunsTable
+
+    listed = list_runs(from_here(as_path(folder, "folder")))
+    return Answer(listed.to_json(), RunsTable(listed), listed)
+
+
+def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
+    """Two runs side by side: `settings` that differ, `runs` with guarantees and rounds, `joint` ε.
+
+    Raises `Refused` for a path that is no run, and `Broken` for a run that is broken.
+    """
+    from privfed.overview.comparison import compare_runs
+    from privfed.report.runs.comparison import ComparisonTable
+
+    paths = [
+        from_here(as_path(path, name)) for path, name in ((first, "first"), (second, "second"))
+    ]
+    compared = compare_runs(*paths)
+    return Answer(compared.to_json(), ComparisonTable(compared), compared)
 
 
 _WHOLE = frozenset(
@@ -133,16 +160,14 @@ def experiment(
     of the grid cannot be read, and where none is done.
     """
     from privfed.grid.cells import cells
-    from privfed.grid.duration import estimate
     from privfed.grid.engine import run_grid
     from privfed.grid.load import load_grid
     from privfed.grid.pictures.drawing import draw_all
-    from privfed.grid.planned_guarantee import outlook
+    from privfed.grid.planned_guarantee import estimate, outlook
     from privfed.grid.results import DONE, Files
     from privfed.report.console import console
-    from privfed.report.experiment_progress import ExperimentProgress
-    from privfed.report.grid import experiment_table, outlook_table
-    from privfed.report.silence import silent
+    from privfed.report.grid import ExperimentProgress, experiment_table, outlook_table
+    from privfed.report.notebook import silent
 
     path = Path(grid)
     loaded, files = load_grid(path), Files(path, Path(out) if out is not None else path.parent)

@@ -2,30 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from privfed.config.config import Config
+from privfed.config.overrides import assign
+from privfed.config.reading import reassembled
+from privfed.data.sources.declared_table import DeclaredTable
+from privfed.data.sources.table import GivenTable, Table
+from privfed.data.tables import array_table
+from privfed.data.tables.arrow import is_pandas, is_table, settled
+from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.errors import Broken, Refused, public_text
-from privfed.json_text import with_numbers
 from privfed.models.origin import mark
-from privfed.python.answer import Answer
+from privfed.python.answer import Answer, from_here, plain
+from privfed.python.going_on import TemporaryFolder
 from privfed.python.guarantee import RunGuarantee
-from privfed.python.other_data import in_kind_of, other_rows
-from privfed.python.plain import from_here, plain
-from privfed.python.temporary_folder import TemporaryFolder
 from privfed.store.run_directory import RunDirectory
-from privfed.words import ceiling
+from privfed.text import ceiling, with_numbers
 
 if TYPE_CHECKING:
     from torch import nn
 
     from privfed.run.outcome import Observer
+
+
+_CALLED = "the rows"
+"""What messages call what was passed."""
+
+
+def other_rows(rows: Any) -> Callable[[Config], Config]:
+    """How the configuration of a run changes for it to be used on `rows`."""
+
+    def changed(config: Config) -> Config:
+        raw, source = config.raw(), config.source
+        if isinstance(rows, str | Path) and not isinstance(source, DeclaredTable):
+            assign(raw, "data.path", str(rows))
+            return reassembled(raw, config)
+        if not isinstance(source, DeclaredTable):
+            raise Refused(
+                f"the run's people come from the source {config.names['source']!r}; expected the "
+                "path of other data of that form"
+            )
+        of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
+        kind: type[DeclaredTable] = Table
+        data: dict[str, Any] = {"source": "table", "path": str(rows)}
+        table = _readable(rows, source)
+        if not isinstance(table, TableFile):
+            kind, data = GivenTable, {"source": GivenTable.of(table)}
+        client = raw["data"]["client"]
+        names = table.names()
+        client = client if client in names else ""  # nobody asks whose rows these are, nor where
+        site = raw["data"].get("site", "")
+        site = site if client and site in names else ""
+        for key, value in raw["data"].items():
+            if key not in of_tables or key in kind.model_fields:
+                data.setdefault(key, value)
+        raw["data"] = {**data, "client": client, "site": site}
+        return reassembled(raw, config)
+
+    return changed
+
+
+def _readable(rows: Any, source: DeclaredTable) -> Readable:
+    """The table that `rows` are. Raises `Refused`."""
+    if isinstance(rows, str | Path):
+        return TableFile(Path(rows), source.dialect)
+    if isinstance(source, GivenTable) and source.shape:
+        if isinstance(rows, tuple) or array_table.is_dataset(rows):
+            return array_table.of_pair(rows, source.shape, _CALLED)
+        return array_table.of_inputs(rows, source.shape, _CALLED)
+    return TableObject(settled(rows), _CALLED, tuple(source.missing_words))
+
+
+def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
+    """`table` as one of the library that `rows` are of: pandas, or else Arrow."""
+    if is_table(rows) and is_pandas(rows):
+        import pandas
+
+        return pandas.DataFrame(dict(table), index=rows.index)
+    import pyarrow
+
+    return pyarrow.table(dict(table))
 
 
 class Run:
@@ -130,7 +195,7 @@ class Run:
         These are a table or a path as `privfed.Table` takes them, or (x, y) where the run's people
         were arrays. `predictions` is a file to write them to.
         """
-        from privfed.report.evaluation import evaluation_table
+        from privfed.report.trained_model import evaluation_table
         from privfed.trained.evaluate import evaluate
 
         to = None if predictions is None else Path(predictions)
@@ -143,7 +208,7 @@ class Run:
         `keys` are those of [evaluation]: `measures`, `group`, `size`. The charge is in this run's
         ledger: `privfed evaluate --federated`.
         """
-        from privfed.report.evaluation import clients_table
+        from privfed.report.trained_model import clients_table
         from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
         wanted = {key: plain(value) for key, value in keys.items()}

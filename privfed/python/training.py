@@ -15,13 +15,10 @@ from accounting.ledger import Ledger
 from privfed.config.config import Config
 from privfed.config.passed_code import refuse_other_code
 from privfed.errors import Refused
-from privfed.python.answer import Answer
+from privfed.python.answer import Answer, as_path
 from privfed.python.arguments import configuration, part_class, passed_again
-from privfed.python.interrupting import own_threads, resumable
-from privfed.python.plain import as_path
+from privfed.python.going_on import TemporaryFolder, own_threads, resumable, watched
 from privfed.python.run import Run
-from privfed.python.temporary_folder import TemporaryFolder
-from privfed.python.watching import watched
 from privfed.store.folders import new_folder
 from privfed.store.run_directory import RunDirectory
 

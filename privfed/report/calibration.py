@@ -10,7 +10,7 @@ from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.report.tables import accountant_epsilons, counted, party_rows, rows, two_sided
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 _HONEST = "which honest clients add"
 

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from privfed.grid.pictures.style import STYLE
+from privfed.grid.pictures.figures import STYLE
 
 Panels = list[list[Axes]]
 

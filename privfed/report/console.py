@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from privfed.report.live.sparkline import BLOCKS
-from privfed.visible import visible
+from privfed.text import visible
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """`values` from left to right in at most `width` blocks, the highest for the greatest of all.
+
+    Of more values each block shows the last of its share. One that is not finite is a gap.
+
+    >>> sparkline([0.1, 0.5, 0.9], 8)
+    '▁▅█'
+    """
+    ends = [(block + 1) * len(values) // width for block in range(width)]
+    shown = list(values) if len(values) <= width else [values[end - 1] for end in ends]
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return "".join(_block(value, low, high) for value in shown)
+
+
+def _block(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return " "
+    if high == low:
+        return BLOCKS[len(BLOCKS) // 2]
+    return BLOCKS[min(int((value - low) / (high - low) * len(BLOCKS)), len(BLOCKS) - 1)]
+
 
 _PLAIN = {
     "ε": "epsilon",

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from accounting.empirical.verdicts import REFUTED_BELOW
 from privfed.report.tables import rows
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 if TYPE_CHECKING:  # one of these needs no torch, and is not to wait for it
     from privfed.auditing.function_audit import FunctionAudit

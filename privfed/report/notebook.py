@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from privfed.plan.plan import Plan
 from privfed.report.progress import PlainProgress, abort_line, measures_line
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
+
+
+def silent() -> Console:
+    """A console that shows nothing."""
+    return Console(file=io.StringIO(), quiet=True)
 
 
 def in_notebook() -> bool:

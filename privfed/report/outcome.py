@@ -23,7 +23,7 @@ from privfed.report.tables import (
 )
 from privfed.run.misbehaviour.evidence import LEVEL
 from privfed.run.outcome import Outcome
-from privfed.words import about_groups, ceiling, measure
+from privfed.text import about_groups, ceiling, measure
 
 
 def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:

@@ -10,19 +10,20 @@ from defenses.history import HistoryRule
 from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
 from privfed.plan.advice.advice_on_run import comparable
+from privfed.plan.budget_shares import unspent
 from privfed.plan.plan import Plan
 from privfed.plan.rule import numbers_per_history, rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
-from privfed.plan.unspent import unspent
 from privfed.privacy.noise_on_model import remembered_rows
-from privfed.report.plan_rows.adapters import adapter_rows
 from privfed.report.plan_rows.canaries import canaries_row, power_row
-from privfed.report.plan_rows.compression import compression_row
-from privfed.report.plan_rows.evaluation import evaluation_rows
-from privfed.report.plan_rows.objective import objective_rows
 from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
-from privfed.report.plan_rows.sites import site_guarantee_row, sites_row
-from privfed.report.plan_rows.sums import secure_rows
+from privfed.report.plan_rows.sums import secure_rows, site_guarantee_row, sites_row
+from privfed.report.plan_rows.training import (
+    adapter_rows,
+    compression_row,
+    evaluation_rows,
+    objective_rows,
+)
 from privfed.report.tables import (
     beside_rows,
     budget_rows,
@@ -31,7 +32,7 @@ from privfed.report.tables import (
     start_row,
 )
 from privfed.run.forecast import Forecast
-from privfed.words import duration, size_of
+from privfed.text import duration, size_of
 
 
 def plan_table(

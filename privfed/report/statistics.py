@@ -16,7 +16,7 @@ from privfed.statistics.statistics_file import (
     StatedEstimate,
     Statistics,
 )
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 _MOST_VALUES = 6
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from accounting.ledger import BudgetChange
 from privfed.privacy.shared_noise import OTHER_PARTY
-from privfed.words import ceiling, number
+from privfed.text import ceiling, number
 
 if TYPE_CHECKING:  # lists of runs need no accountants, which take long to import
     from accounting.guarantee import Guarantee

@@ -8,13 +8,12 @@ import shlex
 from rich.table import Table
 
 from privfed.grid.pictures.figures import text
-from privfed.grid.tuned.proposal import Proposal
-from privfed.grid.tuned.score import score_of
+from privfed.grid.tuned.proposal import Proposal, score_of
 from privfed.grid.tuned.tune import Tuned
 from privfed.report.plan_rows.privacy import nominal_rows
 from privfed.report.tables import accountant_epsilons, counted, rows, start_row
-from privfed.words import ceiling, duration, number
-from privfed.words import measure as measured
+from privfed.text import ceiling, duration, number
+from privfed.text import measure as measured
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:

@@ -12,21 +12,18 @@ from dataclasses import replace
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
 from privfed.data.federation import Federation
-from privfed.data.held_back import with_held_back
+from privfed.data.holdout import with_held_back
 from privfed.errors import Refused
 from privfed.local.autotune import Speed, fastest, times_as_fast
-from privfed.local.byzantine import Attackers, targeted
-from privfed.local.client_measures import ClientMeasures
+from privfed.local.byzantine import Attackers, Lies, targeted
+from privfed.local.client_measures import ClientMeasures, Measurement
 from privfed.local.device_memory import memory_of
 from privfed.local.executor import LocalExecutor
-from privfed.local.lies import Lies
-from privfed.local.measurement import Measurement
 from privfed.local.objective import Grouping
 from privfed.local.partial import Partial
-from privfed.local.per_example import PerExample
+from privfed.local.silos import PerExample
 from privfed.local.trainer import LocalTrainer
-from privfed.measures.client_groups import ClientGroups
-from privfed.measures.groups import ExampleGroups
+from privfed.measures.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
@@ -35,7 +32,7 @@ from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
 from privfed.round.algorithm import Algorithm
-from privfed.run.canaries.crafting import refuse_uncraftable
+from privfed.run.canaries.input_canaries import refuse_uncraftable
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 from privfed.streams import Streams

@@ -11,14 +11,13 @@ from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.plan.advice.advice import Advice
-from privfed.plan.budget_shares import budget_shares
+from privfed.plan.budget_shares import budget_shares, unspent
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee, site_guarantee
-from privfed.plan.unspent import unspent
 from privfed.run.forecast import Forecast, forecast
 from privfed.run.population import load_representatives
 from privfed.run.prepare import prepare
-from privfed.run.watch.watching import watchers
+from privfed.run.watch.watcher import watchers
 from privfed.store.kept_heads import refuse_unusable_heads
 
 

@@ -13,7 +13,7 @@ from defenses.types import SumRule
 from privfed.local.compression.compressed import ShapesByName
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm
-from privfed.run.canaries.canary_updates import CanaryUpdates, canary_updates
+from privfed.run.canaries.input_canaries import CanaryUpdates, canary_updates
 from privfed.run.evaluation.charged_measures import expected_widths
 from privfed.run.setup import Setup
 from privfed.vector import Shapes

@@ -9,7 +9,7 @@ from typing import Any
 
 from accounting import regular
 from accounting.ledger import terms_at
-from privfed.auditing.earlier_run import went_on
+from privfed.auditing.audited_run import went_on
 from privfed.config.config import Config
 from privfed.config.passed_code import passed_code
 from privfed.config.population_identity import population_identity

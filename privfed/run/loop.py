@@ -15,9 +15,8 @@ from privfed.ranks import Ranks
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.tally import Tally
-from privfed.round.world import World
-from privfed.round.writing import InBackground
-from privfed.run.canaries.run_canaries import RunCanaries
+from privfed.round.world import InBackground, World
+from privfed.run.canaries.input_canaries import RunCanaries
 from privfed.run.forecast import forecast
 from privfed.run.last_state import last_checkpoint, state_from_releases
 from privfed.run.misbehaviour.evidence import Misbehaviour, misbehaviour_in

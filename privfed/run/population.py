@@ -8,7 +8,7 @@ from privfed.config.config import Config
 from privfed.data.federation import Examples, Federation
 from privfed.data.population import populate
 from privfed.data.sites import Sites
-from privfed.data.sources.declared_example import declared_example
+from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.errors import Refused
 from privfed.streams import Streams

@@ -2,27 +2,76 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.data.federation import Federation
-from privfed.measures.estimate import Estimate
+from privfed.measures.measure import Estimate
 from privfed.round.algorithm import TrainingState
 from privfed.round.tally import Tally
-from privfed.run.constant_baseline import Baseline
-from privfed.run.divergence import Divergence
-from privfed.run.evaluation.charged_measures import charged_measures, in_metrics
+from privfed.run.divergence import Baseline, Divergence
+from privfed.run.evaluation.charged_measures import PREFIX, charged_measures, in_metrics
 from privfed.run.evaluation.over_groups import over_groups
-from privfed.run.evaluation.stopping import stopping_of
 from privfed.run.forecast import Forecast
 from privfed.run.heterogeneity import measure_clients
 from privfed.run.outcome import RoundRecord
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Counts evaluations in a row that were no better than the `best`, up to `patience` of them.
+
+    Of a measure with an interval, the best is an estimate, and the best of many is flattered by its
+    noise: an evaluation counts only where even the better end of its interval is no better. It
+    reads public or charged measures alone, so that when a run ends is post-processing.
+    """
+
+    patience: int
+    by: str
+    lower_is_better: bool
+    best: float = math.nan
+    since: int = 0
+
+    def after(self, measures: Mapping[str, float]) -> Stopping:
+        """With one more evaluation; one without the measure, or with no number, is none."""
+        value = measures.get(self.by, math.nan)
+        if math.isnan(value):
+            return self
+        end = measures.get(f"{self.by}_{'low' if self.lower_is_better else 'high'}", value)
+        if math.isnan(self.best) or self._better(value):
+            return replace(self, best=value, since=0)
+        return replace(self, since=0 if self._better(end) else self.since + 1)
+
+    def _better(self, value: float) -> bool:
+        """Whether it is better than the best."""
+        return value < self.best if self.lower_is_better else value > self.best
+
+    @property
+    def over(self) -> bool:
+        """Whether the run ends."""
+        return 0 < self.patience <= self.since
+
+
+def stopping_of(setup: Setup) -> Stopping:
+    """When a run ends early: by the first measure that its evaluations have, or by the one that it
+    names.
+    """
+    config, measures = setup.plan.config, setup.executor.measures
+    patience, by, loss = config.stop.patience, config.stop.by, config.loss
+    if measures:
+        named = zip(config.evaluation.measures, measures.row.measures, strict=True)
+        measure = dict(named)[by or config.evaluation.measures[0]]
+        title = measure.title(measures.row.scoring)
+        return Stopping(patience, f"{PREFIX}{title}", measure.lower_is_better)
+    lower = loss.lower_is_better if by in ("", loss.measure) else by == "loss"
+    return Stopping(patience, by or loss.measure, lower)
 
 
 class Recorder:

@@ -10,7 +10,6 @@ from typing import Any
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
-from privfed.config.allowed_change import allowed_change
 from privfed.config.config import Config
 from privfed.config.passed_code import refuse_other_code
 from privfed.data.source import KeptByUser
@@ -18,19 +17,54 @@ from privfed.errors import Broken, Refused
 from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.plan import Plan
 from privfed.ranks import ALONE, Ranks
+from privfed.run.last_state import refuse_lost
 from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
 from privfed.run.loop import play_to_end
-from privfed.run.lost_private import refuse_lost
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_population
 from privfed.run.prepare import Loader, prepare
 from privfed.run.processes.worker_rank import refuse_ranks
 from privfed.run.setup import Setup
-from privfed.run.watch.watching import entered, observers_of
+from privfed.run.watch.watcher import entered, observers_of
 from privfed.run.world import Elsewhere
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads
 from privfed.store.run_directory import RunDirectory
+
+
+def allowed_change(stored: Config, wanted: Config) -> Config:
+    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
+    for key, unset in (("trainer", "auto"), ("chunk", 0), ("precision", "fast")):
+        if getattr(wanted.run, key) == unset:
+            wanted = wanted.with_run(**{key: getattr(stored.run, key)})
+    wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
+    if wanted.run.rounds < stored.run.rounds:
+        raise Refused(
+            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
+            f"{stored.run.rounds}; rounds may only go up"
+        )
+    if stored.chosen and wanted.run.rounds != stored.run.rounds:
+        raise Refused(
+            "--resume: this run was chosen among others, and its ε covers the rounds that all of "
+            "them had; start a new run, with privacy.prior and model.init this one"
+        )
+    before, after = _flat(stored), _flat(wanted)
+    changed = [
+        f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ("run.rounds", "privacy.epsilon")
+    ]
+    if changed:
+        raise Refused(
+            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
+            "(upward) and privacy.epsilon may change; start a new run for anything else"
+        )
+    return wanted
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    values = config.values().items()
+    return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:

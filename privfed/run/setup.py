@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from privfed.data.federation import Examples, Federation
-from privfed.data.held_back import with_held_back
+from privfed.data.holdout import with_held_back
 from privfed.local.autotune import Speed
 from privfed.local.byzantine import Attackers
 from privfed.local.executor import LocalExecutor

@@ -17,7 +17,7 @@ from privfed.run.population import load_population
 from privfed.run.prepare import prepare
 from privfed.run.processes.worker_rank import refuse_ranks
 from privfed.run.setup import Setup
-from privfed.run.watch.watching import entered, observers_of
+from privfed.run.watch.watcher import entered, observers_of
 from privfed.run.world import Elsewhere
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads, refuse_unusable_heads

@@ -19,13 +19,12 @@ from privfed.plan.rule import numbers_per_history
 from privfed.privacy.noise.correlated import Correlated
 from privfed.ranks import ALONE, Ranks
 from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
-from privfed.run.canaries.input_canaries import with_input_canaries
-from privfed.run.canaries.run_canaries import RunCanaries
+from privfed.run.canaries.input_canaries import RunCanaries, with_input_canaries
 from privfed.run.prepare import Loader
 from privfed.run.setup import Setup
-from privfed.store.canary_file import CanaryFile
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_files import CanaryFile
 from privfed.store.tensorfile import misfits_are_broken
 from privfed.streams import Streams
 

@@ -12,25 +12,59 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 from scipy import stats
 
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.privacy.codec import Codec
-from privfed.privacy.integers import Share
+from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.site_noise import whole_sites
 from privfed.secure.agreement import agreement
-from privfed.secure.arithmetic import Arithmetic
 from privfed.secure.channel import Channel
 from privfed.secure.dropout import sending
-from privfed.secure.encoded_accumulator import EncodedAccumulator
+from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.operations import Operations
-from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
+
+
+class SiteSums:
+    """A channel whose parties are sites: it takes the encoded rows of clients, and keeps sums.
+
+    What a site sends is the sum of its drawn clients' encoded rows, each bounded by itself, plus
+    the site's `share` of noise, also where nobody was drawn; layers of noise are added by the
+    protocol. So a client moves the total by its own encoded row, whose norm the codec bounds: no
+    sum is rounded (PRIVACY, sections 9.1 and 9.3). Memory is one row `[m]` for each site.
+    """
+
+    def __init__(
+        self, session: Session, codec: Codec, channel: Channel, share: Share | None
+    ) -> None:
+        if session.sites is None:
+            raise ValueError("a sum over sites needs the site of each client")
+        self._session, self._site_of = session, session.sites
+        self._codec, self._channel, self._share = codec, channel, share
+        self.largest = channel.largest
+        self._sums = {site: np.zeros(codec.length, np.int64) for site in session.clients.tolist()}
+
+    def send(self, client: int, row: Integers) -> None:
+        self._sums[int(self._site_of[client])] += row
+
+    def total(self) -> tuple[Integers, int]:
+        session, senders = self._session, self._session.senders
+        stream = f"noise/site/{session.exchange}"
+        keys = session.streams.at(stream, session.round, senders).each()
+        for site, site_keys in zip(senders.tolist(), keys, strict=True):
+            row = self._sums.pop(site)
+            if self._share:
+                row += self._share.draw(site_keys, self._codec.length)
+            self._channel.send(site, row)
+        return self._channel.total()
+
 
 COARSEST = 0.01
 """The largest step of rows without a proven norm: of updates, and weights of one and more."""

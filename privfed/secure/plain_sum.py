@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from privfed.deferred import torch
 from privfed.parts import Part
-from privfed.privacy.blocks import blocks
+from privfed.privacy.clipping import blocks
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid

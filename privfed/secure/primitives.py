@@ -8,8 +8,11 @@ session and a purpose, AES-256-CTR (NIST SP 800-38A) expands keys into masks, Ch
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from privfed.secure.packing import PackedRows, Words
+from privfed.secure.packing import Bytes, PackedRows, Words
 
 KEY = 32
 """Bytes of every key, seed and hash."""
@@ -139,3 +142,33 @@ class Expander(PackedRows):
                 np.subtract(part, words, out=part)
             else:
                 np.add(part, words, out=part)
+
+
+@dataclass(frozen=True)
+class SignedMessage(ABC):
+    """A message that its author signed with a long-term Ed25519 key."""
+
+    signature: bytes = field(default=bytes(SIGNATURE), kw_only=True)
+    kind: ClassVar[int]
+    domain: ClassVar[bytes]
+    """How a signed text begins: no two protocols begin theirs alike."""
+
+    @property
+    def text(self) -> bytes:
+        """What the signature is on: a text that no other message, session or protocol has."""
+        hashed = hashlib.sha256(bytes([self.kind]))
+        for part in self.covered():
+            hashed.update(part)
+        return self.domain + hashed.digest()
+
+    @abstractmethod
+    def covered(self) -> tuple[Bytes, ...]:
+        """All that the signature is on, beside the kind, one part after another."""
+
+    def signed(self, key: Ed25519PrivateKey) -> Self:
+        """The same message, signed by the holder of `key`."""
+        return replace(self, signature=key.sign(self.text))
+
+    def signed_by(self, public: bytes) -> bool:
+        """Whether the holder of the public key `public` signed this message."""
+        return verified(public, self.signature, self.text)

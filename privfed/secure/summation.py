@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeGuard
 
 import numpy as np
 
-from privfed.secure.culprit import Culprit
 from privfed.secure.dropout import SENDS
 from privfed.secure.limits import Limits
 from privfed.streams import Keys, Streams
 from privfed.vector import Indices
 
-if TYPE_CHECKING:  # of pydantic's, without which a client of masked sums does
+if TYPE_CHECKING:
     from privfed.privacy.integers import Share
     from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
+
+
+Reason = Literal["wrong share", "wrong dealing", "garbled shares"]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A `client` that lied in `exchange` of `round`.
+
+    *wrong share*: it told another share than it had acknowledged. *wrong dealing*: shares that it
+    dealt do not give the secret that it committed to. Both by its own signed messages, which are
+    the `proof` (`privfed.secure.masked.evidence`). *garbled shares*: so many `complaints` that it
+    dealt what nobody can use; one more than there may be liars. That is a count, and no proof to
+    anybody who was not there: against a server that lies itself it says nothing.
+    """
+
+    client: int
+    round: int
+    exchange: int
+    reason: Reason
+    proof: bytes = b""
+    complaints: int = 0
 
 
 def _unheard(culprit: Culprit) -> None:

@@ -13,6 +13,7 @@ from privfed.parts import Part, pair
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 State = Mapping[str, "Tensor"]
 """What an optimizer remembers, by name. It is public: it lies in the checkpoint."""
 
@@ -89,3 +90,13 @@ class WithRate(Part):
 
     def at(self, factor: float) -> Self:
         return self.model_copy(update={"lr": self.lr * factor})
+
+
+class Unmoved(WithRate):
+    """No step."""
+
+    def init(self, params: Tensor) -> State:
+        return {}
+
+    def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
+        return params, state

@@ -9,21 +9,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from privfed.data.declaring.declaration import Declaration, SampleSites, declared_run
-from privfed.data.declaring.kinds import (
+from privfed.data.declaring.columns import (
     CategoryColumn,
     ColumnKind,
     DateColumn,
     LeftOutColumn,
     NumericColumn,
 )
-from privfed.data.declaring.labels import LabelKind
+from privfed.data.declaring.declaration import Declaration, LabelKind, SampleSites, declared_run
 from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 from privfed.errors import Refused
 from privfed.parts import find
 from privfed.statistics.statistics_file import ColumnStatistics, NumberStatistics, Statistics
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 _MOST_CLASSES = 17
 """Whole numbers from 0 have cells of their own up to the one before."""

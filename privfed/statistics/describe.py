@@ -34,7 +34,7 @@ def describe(
 ) -> Statistics:
     """Release statistics of the people of a run file into the new directory `out`.
 
-    *What is released*: the noised sum of one vector per client (`privfed.statistics.asked`), of
+    *What is released*: the noised sum of one vector per client (`privfed.statistics.questions`), of
     norm at most 1, and nothing else; all that the statistics say follows from it and from public
     constants. *Unit and relation*: a client with all its rows, under the relation of the run file's
     sampler; the event is that of one round of its mechanism in which everybody takes part, and

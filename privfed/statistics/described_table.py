@@ -13,16 +13,15 @@ from pydantic import AfterValidator, Field, model_validator
 from privfed.data.federation import Examples, client_number
 from privfed.data.sources.declared_table import Bounds
 from privfed.data.sources.table import origins_of_file
-from privfed.data.tables.absent import refuse_absent
 from privfed.data.tables.cells import CellRules
 from privfed.data.tables.columns import Columns
 from privfed.data.tables.dates import Dates
 from privfed.data.tables.delimited import Dialect, known_encoding
+from privfed.data.tables.missing import refuse_absent
 from privfed.data.tables.readable import TableFile
 from privfed.errors import Refused
 from privfed.parts import Part
-from privfed.statistics.asked import Asked, chosen_rows
-from privfed.statistics.questions import ColumnQuestion, NumbersAsked, as_values
+from privfed.statistics.questions import Asked, ColumnQuestion, NumbersAsked, as_values, chosen_rows
 from privfed.statistics.spelling import Spelling
 from privfed.streams import Streams
 from privfed.vector import Indices

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privfed.statistics.asked import SIZES, Asked
 from privfed.statistics.number_estimates import TWO_SIDED, CountedNumbers, interval
 from privfed.statistics.questions import (
     MISSING_NODE,
     OTHER_NODE,
+    SIZES,
+    Asked,
     ColumnQuestion,
     NumbersAsked,
     ValuesAsked,

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.errors import Refused, public_text
-from privfed.json_text import dump
 from privfed.parts import Part
+from privfed.text import dump
 
 STATISTICS = "statistics.json"
 _FORMAT = 1

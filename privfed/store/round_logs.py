@@ -2,20 +2,37 @@
 
 Lines are appended durably, one for each round that has something to say. A crash may tear the last
 one: readers leave it out, and a resume removes it.
+
+Who is left out of a run's secure sums, since they were proved to lie in one: a public list.
+
+The list says in which round and exchange a client lied, and how. It follows from what liars sent
+alone: honest clients' data, noise and coins move no line of it. It does say that a liar was drawn
+in that round, which it could say itself. (With more liars than are counted on, complaints may name
+an honest client.) The proofs hold rosters, and lie under `private/`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from accounting import durable, regular
 from accounting.documents import from_json
-from privfed.json_text import dump
+from accounting.ledger import Charge
+from privfed.errors import Broken
+from privfed.secure.summation import Culprit, Reason
+from privfed.store.folders import write_private
+from privfed.store.tensorfile import CPU, checked_facts, misfits_are_broken, under, unpack, write
+from privfed.text import dump
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 
 Value = TypeVar("Value")
 
@@ -101,3 +118,129 @@ def _is_until(text: str, last: float) -> bool:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return bool(from_json(text)["round"] <= last)
     return False
+
+
+@dataclass(frozen=True)
+class ExclusionLog:
+    """The file `excluded.jsonl` at `path`, a line for each culprit, and the folder of `proofs`."""
+
+    path: Path
+    proofs: Path
+
+    def before(self, round: int) -> frozenset[int]:
+        """Who was named in a round before `round`: a round that is played again is as it was."""
+        return frozenset(each.client for each in self.culprits() if each.round < round)
+
+    def note(self, culprit: Culprit) -> None:
+        """Add a culprit, durably, its proof first; whoever is on the list stays as it is there."""
+        if any(each.client == culprit.client for each in self.culprits()):
+            return
+        if culprit.proof:
+            durable.make_folder(self.proofs.parent)
+            self.proofs.parent.chmod(0o700)
+            name = f"{culprit.round:06d}-{culprit.exchange}-{culprit.client}.proof"
+            write_private(self.proofs, {name: culprit.proof})
+        RoundLog(self.path).append(
+            {
+                "round": culprit.round,
+                "exchange": culprit.exchange,
+                "client": culprit.client,
+                "reason": culprit.reason,
+                "complaints": culprit.complaints,
+            }
+        )
+
+    def culprits(self) -> tuple[Culprit, ...]:
+        """All on the list, without their proofs; a torn line is left out."""
+        return tuple(culprit for _, culprit in self._lines())
+
+    def mend(self) -> None:
+        """Remove a torn last line, with which the next one would be lost."""
+        RoundLog(self.path).rewrite(text for text, _ in self._lines())
+
+    def _lines(self) -> Iterator[tuple[str, Culprit]]:
+        for text in RoundLog(self.path).texts():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                yield text, _culprit(from_json(text))
+
+
+def _culprit(line: dict[str, object]) -> Culprit:
+    """The culprit of a line. Raises `ValueError` for another reason than there are."""
+    client, round, exchange, complaints = (
+        int(str(line[name])) for name in ("client", "round", "exchange", "complaints")
+    )
+    for reason in get_args(Reason):
+        if line["reason"] == reason:
+            return Culprit(client, round, exchange, reason, complaints=complaints)
+    raise ValueError(f"no such reason: {line['reason']}")
+
+
+@dataclass(frozen=True)
+class StoredRelease:
+    """What one charged round released, exchange by exchange, and the hash of its charge."""
+
+    released: list[Tensor]
+    mechanism: dict[str, Tensor]
+    charge: str
+
+
+@dataclass(frozen=True)
+class Releases:
+    """The files `NNNNNN.safetensors` in `folder`, one for each round after the last checkpoint."""
+
+    folder: Path
+
+    def write(self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]) -> None:
+        """Make the charged round's releases so far durable: before they are used or shown.
+
+        `state` is the mechanism's public state after them.
+        """
+        tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}
+        tensors |= {f"mechanism/{name}": tensor for name, tensor in state.items()}
+        about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
+        write(self._path(charge.round), tensors, about)
+
+    def read(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
+        """What `round` released, None where nothing is kept of it. Raises `Broken`."""
+        path = self._path(round)
+        if not path.exists():
+            return None
+        try:
+            tensors, about = unpack(path, device)
+        except Broken:
+            if path.exists():
+                raise
+            return None  # a later checkpoint took it up just now
+        with misfits_are_broken(path):
+            count = int(about["exchanges"])
+            released = [tensors[f"released/{n}"] for n in range(count)]
+            return StoredRelease(released, under(tensors, "mechanism/"), str(about["charge"]))
+
+    def charge_of(self, round: int) -> str | None:
+        """The hash of the charge that `round`'s release cites, read without torch.
+
+        None where a later checkpoint has just taken the release up. Raises `Broken`.
+        """
+        path = self._path(round)
+        try:
+            with misfits_are_broken(path):
+                return str(checked_facts(path)["charge"])
+        except Broken:
+            if path.exists():
+                raise
+            return None
+
+    def rounds(self) -> list[int]:
+        """The rounds whose releases are kept, in ascending order."""
+        stems = (path.stem for path in self.folder.glob("*.safetensors"))
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    def drop(self, until: int) -> None:
+        """Remove the releases of all rounds up to `until`, which a durable checkpoint contains."""
+        for round in self.rounds():
+            if round <= until:
+                self._path(round).unlink()
+        durable.sync_folder(self.folder)
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"{round:06d}.safetensors"

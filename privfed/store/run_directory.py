@@ -20,19 +20,14 @@ from typing import Any
 from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.errors import Broken, Busy, Refused
-from privfed.json_text import dump
 from privfed.local.client_states import SETTLED
 from privfed.models.pretrained import CHECKPOINT, CONSTANTS
-from privfed.store.checkpoint_file import CheckpointFile
 from privfed.store.config_file import ConfigFile
-from privfed.store.constants_file import ConstantsFile
-from privfed.store.exclusions import ExclusionLog
 from privfed.store.folders import held_alone
 from privfed.store.people_digest import PeopleDigest
-from privfed.store.private_key import PrivateKey
-from privfed.store.public_clients import PublicClientsFile
-from privfed.store.releases import Releases
-from privfed.store.round_logs import AbortLog, MetricsLog, RanksLog
+from privfed.store.round_logs import AbortLog, ExclusionLog, MetricsLog, RanksLog, Releases
+from privfed.store.run_files import CheckpointFile, ConstantsFile, PrivateKey, PublicClientsFile
+from privfed.text import dump
 
 Given = Mapping[str, type[Any]]
 

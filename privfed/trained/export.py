@@ -1,4 +1,10 @@
-"""A trained model for other programs: one file, held against the run's own predictions."""
+"""A trained model for other programs: one file, held against the run's own predictions.
+
+What low-rank adaptation trained, as a file by itself: factors, and what was trained beside them.
+
+It goes with the weights that were adapted, which many such files can share. W of the merged model
+is W + scale * (B @ A) in W's shape, by the names beside W's: `privfed.models.lora.layers`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 from accounting.documents import from_json
@@ -15,28 +22,60 @@ from accounting.durable import write_atomically
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, Refused
-from privfed.json_text import dump
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
 from privfed.models.lora.targets import merge_model
 from privfed.models.network import Network
+from privfed.models.start import is_factor, with_changes
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
-from privfed.store.tensorfile import FORMAT
+from privfed.store.tensorfile import FORMAT, pack
 from privfed.streams import Streams
-from privfed.trained.export_adapters import Adapters
+from privfed.text import dump
 from privfed.trained.export_formats import (
     FORMATS,
     Exportable,
     Format,
     Predict,
+    Preprocessed,
     Safetensors,
     quiet,
 )
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
 from privfed.trained.stored_model import stored_model
-from privfed.trained.with_preprocessing import Preprocessed
 from privfed.version import __version__
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The format of such a file; `base` is what its `tensors` are added to, by name."""
+
+    tensors: Mapping[str, Tensor]
+    base: Mapping[str, Tensor]
+    called = "adapters by name, without the weights that they are added to"
+
+    @classmethod
+    def of(cls, network: Network, params: Tensor) -> Adapters:
+        """The adapters of a model `[d]`. Raises `Refused` for one without any."""
+        factors = {name: t for name, t in network.constants.items() if is_factor(name)}
+        if not factors:
+            raise Refused("--adapters: the run adapted no weight by a low rank (model.lora)")
+        base = {name: t for name, t in network.constants.items() if name not in factors}
+        return cls({**factors, **network.shapes.views(params)}, base)
+
+    def write(self, exportable: Exportable) -> bytes:
+        return pack(self.tensors, exportable.facts)
+
+    def read(self, content: bytes, exportable: Exportable) -> Predict:
+        """What another program makes of it: base and adapters, merged."""
+        weights = with_changes({**self.base, **load(content)})
+        module = exportable.model.module
+        known = module.state_dict().keys()
+        module.load_state_dict(
+            {name: weights[name] for name in known if name in weights}, strict=False
+        )
+        return lambda inputs: exportable.model(*inputs)
+
 
 _CLOSE = 1e-5
 """How far exports may be off the run's predictions: relative to them, and to a label's range."""

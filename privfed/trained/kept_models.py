@@ -20,14 +20,13 @@ from privfed.local.client_states import ClientStates
 from privfed.local.exchange import Broadcast
 from privfed.local.personal import Personal, personalises
 from privfed.run.heterogeneity import client_scores
-from privfed.run.last_state import last_checkpoint
-from privfed.run.lost_private import refuse_lost
+from privfed.run.last_state import last_checkpoint, refuse_lost
 from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
 from privfed.run.world import client_states
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
-from privfed.trained.personal_scores import Personalised, client_score, comparison_of
+from privfed.trained.personalise import Personalised, client_score, comparison_of
 
 _AT_ONCE = 32
 _NOTE = "a simulation: what clients keep, which no ε covers, on {}"

@@ -15,15 +15,14 @@ from privfed.errors import Refused
 from privfed.models.local_part import missing_part
 from privfed.models.network import Network
 from privfed.store.run_directory import RunDirectory
-from privfed.trained.evaluate import UNCOVERED
-from privfed.trained.other_data import OtherData, data_paths, on_other_data
-from privfed.trained.predictions import (
+from privfed.trained.evaluate import (
+    UNCOVERED,
     Predictions,
     predictions,
     refuse_unwritable,
     write_predictions,
 )
-from privfed.trained.stored_model import stored_model_for
+from privfed.trained.stored_model import OtherData, data_paths, on_other_data, stored_model_for
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from privfed.config.config import Config
+from privfed.config.reading import overridden
 from privfed.data.federation import Examples
 from privfed.errors import Broken, Refused
 from privfed.models.build import build_network
@@ -14,6 +17,24 @@ from privfed.models.network import Network
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams
+
+OtherData = Sequence[str] | Callable[[Config], Config]
+"""Overrides `data.key=value`, or a function that gives a configuration with other [data]."""
+
+
+def on_other_data(config: Config, other: OtherData) -> Config:
+    """`config` with other [data]. Raises `Refused` for a key of another section."""
+    if callable(other):
+        return other(config)
+    for override in other:
+        if not override.strip().startswith("data."):
+            raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")
+    return overridden(config, other)
+
+
+def data_paths(config: Config) -> frozenset[str]:
+    """All that [data] names; what of it is a file is no place to write to."""
+    return frozenset(v for v in config.values()["data"].values() if isinstance(v, str))
 
 
 def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Tensor, int]:

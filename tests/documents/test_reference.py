@@ -36,7 +36,7 @@ from privfed.config.sections import SECTIONS
 from privfed.data.tables.dates import Dates
 from privfed.grid.grid import Grid, Method, Tuning
 from privfed.grid.pictures.figures import Figure
-from privfed.models.lora.keys import Lora
+from privfed.models.start import Lora
 from privfed.parts import find
 from privfed.plan.matrix import combinations
 from privfed.registry import BUILT_IN

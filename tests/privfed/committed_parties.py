@@ -17,8 +17,8 @@ from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graphs.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import SitePolicy
 from privfed.secure.masked.server import MaskingServer
-from privfed.secure.masked.site_policy import SitePolicy
 from privfed.secure.summation import Aborted
 
 STEPS = ("Invitation", "Roster", "Inbox", "Survivors", "Votes")

@@ -15,13 +15,13 @@ import numpy as np
 
 from privfed.privacy.codec import Codec
 from privfed.secure.committee import client as committee_client
+from privfed.secure.committee.channel import simulated_keys
 from privfed.secure.committee.client import CommitteeClient
 from privfed.secure.committee.dealing import deal_secrets, member_numbers
+from privfed.secure.committee.key_book import mask_key, sealing_key, shares_context
 from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.keys import mask_key, sealing_key, shares_context
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
 from privfed.secure.committee.policy import CommitteePolicy
-from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits

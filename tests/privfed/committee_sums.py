@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from masked_sums import codec, session
 
-from privfed.secure.committee.channel import CommitteeChannel
+from privfed.secure.channel import Wire
+from privfed.secure.committee.channel import CommitteeChannel, run_of
 from privfed.secure.committee.client import CommitteeClient
 from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.committee.policy import CommitteePolicy
-from privfed.secure.committee.simulated_run import run_of
 from privfed.secure.committee.terms import RoundTerms
-from privfed.secure.delivery import Wire
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 

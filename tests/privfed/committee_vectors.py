@@ -2,23 +2,24 @@
 
 from itertools import pairwise
 
-from privfed.secure.committee.commitments import proof
 from privfed.secure.committee.dealing import (
     Dealt,
     column_tree,
     deal_secrets,
     member_numbers,
     member_share,
+    proof,
 )
-from privfed.secure.committee.key_book import KeyBook, KeyCard
-from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.keys import (
+from privfed.secure.committee.key_book import (
+    KeyBook,
+    KeyCard,
     mask_key,
     pair_seed,
     run_secret,
     sealing_key,
     shares_context,
 )
+from privfed.secure.committee.keyring import Keyring
 from privfed.secure.committee.messages import (
     SEALED,
     Ballot,

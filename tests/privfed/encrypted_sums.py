@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from privfed.privacy.codec import Codec
-from privfed.secure.homomorphic import tenseal_library
+from privfed.secure.homomorphic import schemes
 from privfed.secure.homomorphic.messages import Opening, Row, Total
-from privfed.secure.homomorphic.parameters import DEGREE
 from privfed.secure.homomorphic.parties import EncryptingClient, KeyHolder, SummingServer, Terms
 from privfed.secure.homomorphic.protocol import Bfv, Ckks, party_directory
-from privfed.secure.homomorphic.schemes import BfvScheme
+from privfed.secure.homomorphic.schemes import DEGREE, BfvScheme
 from privfed.secure.identities import client_identity, office_identity
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Session
@@ -127,7 +126,7 @@ def flipped(message, rng):
 
 
 def context(scheme, degree=DEGREE, modulus=BfvScheme.modulus, sizes=(54, 55)):
-    library = tenseal_library.tenseal()
+    library = schemes.tenseal()
     if scheme == "bfv":
         return library.context(library.SCHEME_TYPE.BFV, degree, modulus, list(sizes), n_threads=1)
     return library.context(

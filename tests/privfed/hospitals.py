@@ -15,11 +15,9 @@ from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
-from privfed.deploy.messages.envelope import Envelope, Kind
-from privfed.deploy.messages.hello import Greeter
-from privfed.deploy.site.agent import Agent
+from privfed.deploy.messages.envelope import Envelope, Greeter, Kind
+from privfed.deploy.site.agent import Agent, agent_of, open_member
 from privfed.deploy.site.joining import Membership
-from privfed.deploy.site.open_site import agent_of, open_member
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.secure.primitives import KeyPair, random_key

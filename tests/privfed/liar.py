@@ -15,7 +15,7 @@ import numpy as np
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
-from privfed.secure import signed_message
+from privfed.secure import primitives
 from privfed.secure.identities import client_identity, verifying_key
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
@@ -24,9 +24,8 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.evidence import WrongShare
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import attestation, unmasking
-from privfed.secure.masked.messages.attestation import Attestation
-from privfed.secure.masked.messages.roster import Advertise, Roster
+from privfed.secure.masked.messages import roster, unmasking
+from privfed.secure.masked.messages.roster import Advertise, Attestation, Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
@@ -72,7 +71,7 @@ def idealise(monkeypatch):
     """Several times as many sessions: hashes for the slowest of the primitives."""
     monkeypatch.setattr(masking_client, "KeyPair", Ideal)
     monkeypatch.setattr(derived_keys, "derive", lambda *texts: hashed(b"".join(texts)))
-    for module in (signed_message, unmasking, attestation):
+    for module in (primitives, unmasking, roster):
         monkeypatch.setattr(
             module, "verified", lambda who, signature, text: Pen(who).sign(text) == signature
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privfed.privacy.codec import Codec
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.dropout import SENDS
 from privfed.secure.identities import client_identity
 from privfed.secure.masked.channel import MaskedChannel

@@ -22,13 +22,12 @@ from waiting import LONG, until
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.deploy.carriers.sockets import Sockets
+from privfed.deploy.carriers.local_socket import Sockets
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.site.agent import Agent
-from privfed.deploy.site.open_site import serving
+from privfed.deploy.site.agent import Agent, serving
 from privfed.secure.frames import Reader
 from privfed.secure.masked.messages.wire import decode
 

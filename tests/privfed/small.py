@@ -13,7 +13,7 @@ from privfed.config.config import Config
 from privfed.config.reading import load
 from privfed.run.outcome import Outcome
 from privfed.run.train import train
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 
 SMALL = (
     "data.source=synthetic",

@@ -12,7 +12,7 @@ from accounting.noises import Gaussian
 from accounting.releases import WithoutReplacement
 from defenses.types import RowRule
 from privfed.data.partitions.basic import Natural
-from privfed.data.partitions.concept_shift import Concept
+from privfed.data.partitions.shift import Concept
 from privfed.data.sources.synthetic import Synthetic
 from privfed.data.sources.table import Table
 from privfed.models.losses.cross_entropy import CrossEntropy

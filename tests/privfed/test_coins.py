@@ -18,7 +18,7 @@ from privfed.auditing.canaries import clients as canaries
 from privfed.auditing.canaries.clients import Canaries
 from privfed.local.byzantine import Attackers
 from privfed.local.dp_sgd import DpSgd
-from privfed.privacy import rounding as rounding_module
+from privfed.privacy import codec as rounding_module
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.sampling import samplers

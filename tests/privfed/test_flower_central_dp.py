@@ -10,8 +10,7 @@ import pytest
 from accounting.accountants import epsilon
 from accounting.events import Event
 from accounting.noises import Gaussian
-from privfed.auditing.function_audit import audit_function
-from privfed.auditing.function_claim import FunctionClaim
+from privfed.auditing.function_audit import FunctionClaim, audit_function
 from privfed.auditing.released_function import ReleasedFunction
 
 FOLDER = Path(__file__).parents[2] / "experiments/audits_elsewhere"

@@ -8,8 +8,7 @@ from helpers import DATA, built
 
 from experiments.lora import start
 from experiments.lora.network import Transformer
-from privfed.data.sources.characters import PRINTABLE, Characters
-from privfed.data.sources.text import speeches
+from privfed.data.sources.text import PRINTABLE, Characters, speeches
 from privfed.grid.load import load_grid
 from privfed.models.recipes import Foreign
 

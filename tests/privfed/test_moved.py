@@ -23,7 +23,7 @@ OLD = {
     "cohort.sampler": "privfed.samplers:Poisson",
     "data.source": "privfed.data.synthetic:Synthetic",
     "data.shift": "privfed.data.shift:NoShift",
-    "data.partition": "privfed.data.partition:Natural",
+    "data.partition": "privfed.data.partitions.basic:Natural",
     "model.name": "privfed.models:Logistic",
     "model.loss": "privfed.losses:CrossEntropy",
     "client.objective": "privfed.local.sgd:Sgd",

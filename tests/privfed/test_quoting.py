@@ -702,7 +702,7 @@ def test_a_refusal_keeps_what_is_private_on_its_way_to_another_process():
 PACKAGE = Path(privfed.__file__).parent
 QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/joint_audit.py",
-    "auditing/opacus_check.py",
+    "auditing/run_audit.py",
     "auditing/released_function.py",
     "cli/calibrate.py",
     "config/overrides.py",
@@ -711,7 +711,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "deploy/site/site_check.py",
     "grid/tables.py",
     "leakage/views.py",
-    "local/per_example.py",
+    "local/silos.py",
     "models/precision.py",
     "models/pretrained.py",
     "models/recipes.py",
@@ -721,7 +721,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "plan/plan.py",
     "plan/solved_parts.py",
     "privacy/mechanisms/buffered.py",
-    "statistics/share.py",
+    "statistics/count_model.py",
     "plan/rule.py",
     "run/watch/watcher.py",
     "store/lineage.py",

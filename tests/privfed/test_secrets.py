@@ -13,7 +13,7 @@ from privfed import streams
 from privfed.registry import BUILT_IN
 from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
-from privfed.store.private_key import PrivateKey
+from privfed.store.run_files import PrivateKey
 from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
 
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")

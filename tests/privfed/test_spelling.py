@@ -32,10 +32,10 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("privfed/config/config.py", "none"),
     ("privfed/data/holdout.py", "none"),
     # what a loss, an objective or a line of metrics calls a number
-    ("privfed/grid/default_measure.py", "loss"),
+    ("privfed/grid/summary.py", "loss"),
     ("privfed/local/objectives/fedprox.py", "loss"),
     ("privfed/local/trainer.py", "loss"),
-    ("privfed/run/evaluation/stopping.py", "loss"),
+    ("privfed/run/recorder.py", "loss"),
     ("privfed/store/round_logs.py", "loss"),
     ("privfed/words.py", "accuracy"),
 }
@@ -72,7 +72,7 @@ CASES = {
     "labels changed twice": (
         ("attack.name=label_flip", "attack.fraction=0.2"),
         "data.shift",
-        ("concept", "privfed.data.partitions.concept_shift:Concept", "spelt:MyConcept"),
+        ("concept", "privfed.data.partitions.shift:Concept", "spelt:MyConcept"),
         "both change labels",
     ),
     "an adaptive clip that absence moves": (

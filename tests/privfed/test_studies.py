@@ -11,8 +11,7 @@ from privfed.config.reading import load
 from privfed.data.federation import Federation
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
-from privfed.measures.client_groups import ClientGroups
-from privfed.measures.groups import ExampleGroups
+from privfed.measures.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
 from privfed.parts import find
 from privfed.streams import Streams

@@ -26,7 +26,7 @@ from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.run.outcome import Observer
 from privfed.sampling.cohort import Cohort, Witness
-from privfed.secure.arithmetic import Arithmetic
+from privfed.secure.encoded_accumulator import Arithmetic
 from privfed.secure.encoded_sum import SecureProtocol
 from privfed.vector import Layout
 

@@ -33,7 +33,7 @@ from privfed.round import round as rounds
 from privfed.run.outcome import Outcome
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 from privfed.store.run_directory import RunDirectory
 
 SEEDED = ("run.randomness=seeded",)

@@ -38,15 +38,14 @@ from privfed.plan.plan import plan
 from privfed.run.resume import resume
 from privfed.run.train import train
 from privfed.secure.committee import messages as committees
-from privfed.secure.committee.commitments import DIGEST
-from privfed.secure.committee.dealing import Dealt
+from privfed.secure.committee.channel import simulated_keys
+from privfed.secure.committee.dealing import DIGEST, Dealt
 from privfed.secure.committee.key_book import KeyBook
 from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import messages as homomorphic_messages
 from privfed.secure.masked.messages import wire as messages
-from privfed.secure.masked.messages.attestation import Attestation
+from privfed.secure.masked.messages.roster import Attestation
 from privfed.secure.primitives import KEY, SIGNATURE
 from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate

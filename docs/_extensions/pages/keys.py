@@ -43,7 +43,7 @@ def run_file() -> str:
 
 def grid_file() -> str:
     """The keys of a grid file, by its tables."""
-    from privfed.config.meanings import meanings
+    from privfed.config.catalog import meanings
     from privfed.grid.grid import Grid, Method, Tuning
     from privfed.grid.pictures.figures import Figure
 
@@ -84,9 +84,9 @@ def _of_parts(section: Schema, key: str, kind: str) -> Iterator[tuple[str, Schem
 
 def _definitions(definitions: Mapping[str, Schema]) -> Iterator[str]:
     """What a key's table holds, where it is one of a form of its own."""
-    from privfed.config.meanings import meanings
+    from privfed.config.catalog import meanings
     from privfed.data.tables.dates import Dates
-    from privfed.models.lora.keys import Lora
+    from privfed.models.start import Lora
 
     forms = {"Dates": ("A column of data.dates", Dates), "Lora": ("[model.lora]", Lora)}
     assert definitions.keys() == forms.keys()

@@ -20,7 +20,7 @@ from privfed.sampling.samplers import Poisson
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.plain_sum import PlainAccumulator
 from privfed.store.checkpoint import Checkpoint
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 
 AHEAD = "reading ahead"
 """What another thread reads, beside what all else is."""

@@ -31,8 +31,8 @@ from privfed.secure.homomorphic.protocol import Bfv, Ckks
 from privfed.secure.identities import client_identity, verifying_key
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import MaskedChannel
+from privfed.secure.masked.layered_noise import CipherUniforms
 from privfed.secure.masked.protocol import MaskedSums
-from privfed.secure.masked.seeded_uniforms import CipherUniforms
 from privfed.secure.masked.shamir import share
 from privfed.secure.operations import UNIT_SECONDS
 from privfed.secure.primitives import Expander, KeyPair, derive, random_key, seal, verified

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from privfed.privacy.codec import Codec
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.limits import Limits
 from privfed.secure.masked.channel import MaskedChannel

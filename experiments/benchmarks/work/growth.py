@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from accounting.durable import write_atomically
-from privfed.grid.pictures.style import COLOURS, DASHES, STYLE
+from privfed.grid.pictures.figures import COLOURS, DASHES, STYLE
 
 
 @dataclass(frozen=True)

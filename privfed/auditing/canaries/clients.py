@@ -34,16 +34,16 @@ from accounting.ledger import Charge
 from defenses.types import RowRule, SumRule
 from privfed.auditing.canaries.coins import (
     canary_coins,
+    canary_identities,
     coin_signs,
     in_population,
     number_of_nothing,
+    takes_places,
 )
-from privfed.auditing.canaries.identities import canary_identities
-from privfed.auditing.canaries.in_cohorts import takes_places
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.errors import Refused
 from privfed.local.exchange import Chunk, Exchange, Executor
-from privfed.privacy.adaptive_clipping import FollowsQuantile
+from privfed.privacy.clipping import FollowsQuantile
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, People, Witness

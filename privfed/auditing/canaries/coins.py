@@ -42,21 +42,63 @@ from the same generator. Their directions and coins are kept, these shares are n
 them: a share of theirs is as good a part of the noise that is counted as anybody's. That holds of
 sums that are simulated in one process, which makes up all clients' noise; where clients are on
 machines of their own, who made the canaries up would know a part of the noise, and they are refused
-(`privfed.plan.refusals.canaries`).
+(`privfed.plan.refusals.sampling`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from defenses.types import RowRule, SumRule
+from privfed.data.federation import client_number
+from privfed.plan.plan import Plan
+from privfed.sampling.cohort import Witness
 from privfed.streams import Streams
 from privfed.vector import Indices
+
+
+def canary_identities(numbers: Indices, parts: Iterable[int] | None = None) -> Indices:
+    """The own number of each of the canaries `numbers` `[c]`, or of such `parts` `[c]` of them.
+
+    All are below 0, and clients' are not (`privfed.data.federation.client_number`, or a place),
+    whatever these are called: were a canary's the same as a client's, it would take part in that
+    client's secret slot, and tell which that is.
+    """
+    of_canary = [0] * len(numbers) if parts is None else parts
+    names = (_name(*each) for each in zip(numbers.tolist(), of_canary, strict=True))
+    return np.array([~client_number(name) for name in names], dtype=np.int64)
+
+
+def _name(canary: int, part: int) -> str:
+    return f"canary {canary}, part {part}" if part else f"canary {canary}"
+
+
+def takes_places(drawn: Witness) -> bool:
+    """Whether cohorts have so many places and no more, which canaries share with clients."""
+    return drawn.shares_places and not drawn.random
+
+
+def canaries_drawn(plan: Plan) -> float:
+    """How many canaries are expected in a cohort, were all of them in the population."""
+    config = plan.config
+    count, clients = config.audit.canaries, config.data.clients
+    population = clients + count if takes_places(plan.cost.witness) else clients
+    return count * config.sampler.size / population
+
+
+def canaries_sending(plan: Plan) -> float:
+    """How many of them are expected to send a row: half of them, or under replace-one all.
+
+    Of those that train, the half with tails holds nothing.
+    """
+    drawn, train = canaries_drawn(plan), plan.config.audit.by_inputs
+    return drawn if plan.event.relation == REPLACE_ONE and not train else drawn / 2
+
 
 TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 """How often a canary whose coin is tails sends its row, by relation; one with heads sends it once.

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.auditing.canaries.identities import canary_identities
+from privfed.auditing.canaries.coins import canary_identities
 from privfed.auditing.canaries.input_space import InputSpace
 from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.data.federation import Examples, Federation

@@ -15,7 +15,7 @@ from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import Spending
 from accounting.guarantee import guarantee
-from privfed.auditing.canaries.in_cohorts import canaries_sending
+from privfed.auditing.canaries.coins import canaries_sending
 from privfed.errors import Refused
 from privfed.plan.plan import Plan
 

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privfed.cli.answering import answers_errors, print_answer, print_json
-from privfed.cli.options import ANYTHING, DIRECTORY, JSON
+from privfed.cli.answering import (
+    ANYTHING,
+    DIRECTORY,
+    JSON,
+    answers_errors,
+    print_answer,
+    print_json,
+)
 from privfed.errors import Refused
 from privfed.failures import REFUTED
 
 if TYPE_CHECKING:
-    from privfed.auditing.elsewhere.claim import PipelineClaim
+    from privfed.auditing.elsewhere.judging import PipelineClaim
 
 _LARGEST = 50
 """A claim above which no number of canaries would say anything."""
@@ -134,8 +140,7 @@ def judge_command(
         claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
     if not 0 < confidence < 1:
         raise Refused(f"--confidence is {confidence}; expected between 0 and 1")
-    from privfed.auditing.elsewhere.judgement import judgement_rows
-    from privfed.auditing.elsewhere.judging import judge_releases
+    from privfed.auditing.elsewhere.judging import judge_releases, judgement_rows
     from privfed.canary.folder import Folder
     from privfed.report.tables import rows
 
@@ -162,7 +167,7 @@ def _stated_claim(
             raise Refused(f"the claimed ε is {epsilon:g}; expected one from 0 to {_LARGEST}")
     if gaussian and len(epsilons) > 1:
         raise Refused("--gaussian takes all other points of a claim from its first; give one")
-    from privfed.auditing.elsewhere.claim import PipelineClaim
+    from privfed.auditing.elsewhere.judging import PipelineClaim
 
     points = list(zip(epsilons, deltas, strict=True))
     return PipelineClaim.of_gaussian(points[0]) if gaussian else PipelineClaim.at(points)
@@ -173,7 +178,7 @@ def _claim_of_rounds(
 ) -> PipelineClaim:
     """The claim of a pipeline whose noise, cohorts and rounds are known."""
     _refuse_delta(delta)
-    from privfed.auditing.elsewhere.claim import PipelineClaim
+    from privfed.auditing.elsewhere.judging import PipelineClaim
 
     return PipelineClaim.of_rounds(noise_multiplier, sampling_rate, rounds, delta)
 

@@ -2,13 +2,242 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from privfed.data.declaring.dates import date_kind
-from privfed.data.declaring.kinds import ENOUGH_ROWS, CategoryColumn, ColumnKind, LeftOutColumn
-from privfed.data.declaring.numeric import DECIMAL_COMMA, mixed_kind, numeric_kind
-from privfed.data.tables.delimited import Dialect
-from privfed.data.tables.words import Words
+from privfed.data.tables.cells import Words
+from privfed.data.tables.conversion import parsed_number
+from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
+from privfed.data.tables.delimited import MISSING, Dialect
+from privfed.errors import Refused
+
+ENOUGH_ROWS = 20
+"""The number of rows that tells a record number, a constant or an outlier from chance."""
+_MOST_ODD_WORDS = 3
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """A column of numbers with its bounds, and `why` it is declared so.
+
+    Empty cells count as `missing` (None: there are none), and so do the `odd_words`.
+    """
+
+    why: str
+    bounds: tuple[float, float]
+    missing: float | None = None
+    odd_words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """A column of dates: the first and the last one, as ISO has it, and how cells write them.
+
+    Empty cells count as the date `missing` (None: there are none), and so do the `odd_words`.
+    """
+
+    why: str
+    first: str
+    last: str
+    format: str
+    missing: str | None = None
+    odd_words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of words: the values of a category, and whether a cell may be empty."""
+
+    why: str
+    values: list[str]
+    may_be_empty: bool
+
+
+@dataclass(frozen=True)
+class LeftOutColumn:
+    """A column that a model learns nothing from; `bounds`, were it a feature nevertheless."""
+
+    why: str
+    bounds: tuple[float, float] | None = None
+
+
+ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
+
+
+def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
+    """Whether the words `odd` are so few, and so rare, that they count as empty.
+
+    There are `others` different words beside them.
+    """
+    if len(odd) > min(_MOST_ODD_WORDS, others - 1):
+        return not odd
+    is_odd = np.isin(words.codes, [words.values.index(value) for value in odd])
+    return 2 * int(is_odd.sum()) <= int((words.codes >= 0).sum())
+
+
+def quoted_list(words: Sequence[str]) -> str:
+    """`words` as a reason names them: quoted, with commas between."""
+    return ", ".join(map(repr, words))
+
+
+_LAST = "9999-12-31"
+_DAY_FORMS = (
+    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y"),
+    *("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+)
+_FORMS = (ISO, *map("".join, itertools.product(_DAY_FORMS, ("", " %H:%M", " %H:%M:%S"))))
+
+
+def date_kind(words: Words) -> ColumnKind | None:
+    """What a column of dates in a common form is; None where its words are no dates."""
+    fitting = [(form, odd) for form in _FORMS if (odd := _odd_words(words, form)) is not None]
+    if not fitting:
+        return None
+    form, odd = fitting[0]
+    days = _days(words, form, odd)
+    for other, also_odd in fitting[1:]:
+        if not np.array_equal(_days(words, other, also_odd), days, equal_nan=True):
+            return LeftOutColumn(
+                f"dates, and whether {form!r} or {other!r} is not clear: see data.dates"
+            )
+    finite = days[np.isfinite(days)]
+    first = math.floor(finite.min())
+    last = max(min(math.ceil(finite.max()), day_number(_LAST)), first + 1)
+    empty = int(np.isnan(days).sum())
+    missing = iso_date(float(np.median(finite))) if empty else None
+    why = f"dates from {iso_date(finite.min())} to {iso_date(finite.max())}, as days since 1970"
+    why += f"; {quoted_list(odd)} counts as empty" if odd else ""
+    why += f"; {empty} of {len(days)} empty: the median is taken" if empty else ""
+    return DateColumn(why, iso_date(first), iso_date(last), form, missing, tuple(odd))
+
+
+def _odd_words(words: Words, form: str) -> list[str] | None:
+    """The words that are no dates of this form, where they are few; None where they are not."""
+    values = [value for value in words.values if value not in MISSING]
+    odd = [value for value in values if parsed_days([value], form) is None]
+    dates = len(values) - len(odd)
+    return odd if dates and few_and_rare(words, odd, dates) else None
+
+
+def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
+    """The days `[N]` since the first of 1970, NaN where a cell holds no date."""
+    empty = {*MISSING, *odd}
+    days = [
+        np.nan if value in empty else (parsed_days([value], form) or [np.nan])[0]
+        for value in words.values
+    ]
+    return np.array([*days, np.nan])[words.codes]
+
+
+LARGEST = 1e300
+"""Numbers beyond it on either side are taken for it."""
+_FAR = 3.0
+"""A number beyond the others by so many times their range is an outlier."""
+
+
+def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
+    """The range of finite `numbers`, rounded outwards to two digits of its width.
+
+    Up to one in 200 at each end (of 20 or more: one at least) are left beyond, where they lie
+    farther from the rest than three times its range.
+    """
+    ordered = np.sort(numbers.clip(-LARGEST, LARGEST))
+    low, high = float(ordered[0]), float(ordered[-1])
+    few = max(1, len(ordered) // 200) if len(ordered) >= ENOUGH_ROWS else 0
+    inner_low, inner_high = float(ordered[few]), float(ordered[len(ordered) - 1 - few])
+    far = _FAR * (inner_high - inner_low)
+    if far:
+        low = inner_low if inner_low - low > far else low
+        high = inner_high if high - inner_high > far else high
+    return _outwards(low, high)
+
+
+def _outwards(low: float, high: float) -> tuple[float, float]:
+    if low == high:
+        margin = max(1.0, abs(low) * 1e-6)
+        return low - margin, high + margin
+    unit = 10.0 ** max(math.floor(math.log10(high - low)) - 1, -300)
+    start = without_binary_digits(math.floor(low / unit) * unit)
+    end = without_binary_digits(math.ceil(high / unit) * unit)
+    return min(start, low), max(end, high)
+
+
+def without_binary_digits(value: float) -> float:
+    """`value` to 12 digits, without those that binary fractions bring."""
+    return float(f"{value:.12g}")
+
+
+DECIMAL_COMMA = re.compile(r"[-+]?\d[\d.]*,\d+")
+"""A number with a decimal comma."""
+_DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
+
+
+def numeric_kind(column: np.ndarray, odd_words: Sequence[str] = ()) -> ColumnKind:
+    """What a column of numbers `[N, *]` is, NaN where a cell is empty or one of `odd_words`."""
+    cells = column.astype(np.float64).reshape(-1)
+    finite = cells[np.isfinite(cells)]
+    if not len(finite):
+        return LeftOutColumn("empty in every row")
+    low, high = rounded_range(finite)
+    if column.ndim == 1 and len(finite) >= ENOUGH_ROWS:
+        if finite.min() == finite.max() and len(finite) == len(cells):
+            return LeftOutColumn("the same in every row", (low, high))
+        if len(np.unique(finite)) == len(finite) and (finite == np.floor(finite)).all():
+            why = "a whole number of its own in every row: a record number?"
+            return LeftOutColumn(why, (low, high))
+    empty = int(np.isnan(cells).sum())
+    missing = _median(finite) if empty else None
+    why = f"numbers from {finite.min():g} to {finite.max():g}"
+    if beyond := int(((cells < low) | (cells > high)).sum()):
+        why += f"; {beyond} of {len(cells)} far beyond the others, and clipped"
+    if odd_words:
+        why += f"; {quoted_list(odd_words)} counts as empty"
+    if empty:
+        why += f"; {empty} of {len(cells)} empty: the median is taken"
+    return NumericColumn(why, (low, high), missing, tuple(odd_words))
+
+
+def _median(finite: np.ndarray) -> float:
+    return without_binary_digits(float(np.median(finite.clip(-LARGEST, LARGEST))))
+
+
+def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
+    """Numbers among which few words stand, as "unknown"; None where `words` are of another kind."""
+    cells = {value: _number(value, dialect) for value in words.values}
+    odd = [value for value, cell in cells.items() if cell is None]
+    numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
+    if len(numbers) < 2 or not few_and_rare(words, odd, len(numbers)):
+        return None
+    column = np.array([np.nan if c is None else c for c in cells.values()] + [np.nan])
+    return numeric_kind(column[words.codes], odd)
+
+
+def _number(value: str, dialect: Dialect) -> float | None:
+    try:
+        return parsed_number(value, dialect, "")
+    except Refused:
+        return None
+
+
+def decimal_of(columns: Collection[np.ndarray | Words | str]) -> str:
+    """The decimal mark, a point or a comma, of columns that were read with a point."""
+    words = [column.values for column in columns if isinstance(column, Words)]
+    commas = any(
+        any(map(DECIMAL_COMMA.fullmatch, values))
+        and all(map(_DECIMAL_COMMA_OR_WHOLE.fullmatch, values))
+        for values in words
+    )
+    points = any(
+        isinstance(column, np.ndarray) and (column[np.isfinite(column)] % 1 != 0).any()
+        for column in columns
+    )
+    return "," if commas and not points else "."
+
 
 MOST_CATEGORIES = 20
 

@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from privfed.data.declaring.columns import column_kind
+from privfed.data.declaring.columns import column_kind, decimal_of
 from privfed.data.declaring.declaration import (
     Declaration,
     SampleSites,
+    label_kind,
     left_out_comments,
     run_file,
 )
-from privfed.data.declaring.labels import label_kind
-from privfed.data.declaring.numeric import decimal_of
-from privfed.data.sources.given_table import GivenTable
-from privfed.data.sources.table import Table
+from privfed.data.sources.table import GivenTable, Table
+from privfed.data.tables.cells import Words
 from privfed.data.tables.columns import (
     NO_TEXT,
     column_names,
@@ -32,7 +31,6 @@ from privfed.data.tables.columns import (
 )
 from privfed.data.tables.delimited import Dialect, delimiter_of, encoding_of, known_encoding
 from privfed.data.tables.readable import TableObject
-from privfed.data.tables.words import Words
 from privfed.errors import Refused, public_text
 from privfed.streams import Streams
 

@@ -6,16 +6,36 @@ They stay as they were read, bytes as bytes, and are scaled when they are gather
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from privfed.data.forms.raw import PlaceOf
 from privfed.data.mapped import Mapped
 from privfed.data.pieces import WIDER, Pieces
 from privfed.data.tables.cells import native_order
 from privfed.deferred import torch
 from privfed.errors import Refused
+from privfed.vector import Indices
+
+PlaceOf = Callable[[int], str]
+"""The place of example i in its files, as messages may call it."""
+
+
+@dataclass(frozen=True)
+class RawExamples:
+    """What stands in files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
+
+    An array may be in pieces. y is None where texts have no labels. `owners` `[N]` says whose an
+    example is, a place among the `clients`, who may hold none; None where nobody owns them.
+    """
+
+    x: np.ndarray | Pieces | Sequence[str]
+    y: np.ndarray | Sequence[object] | None
+    place: PlaceOf
+    owners: Indices | None = None
+    clients: tuple[str, ...] = ()
+
 
 _ONTO = (-1.0, 1.0)
 _AT_ONCE = 2**22

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privfed.data.forms.arrays import refuse_no_numbers
+from privfed.data.forms.arrays import PlaceOf, refuse_no_numbers
 from privfed.data.forms.pictures import picture
-from privfed.data.forms.raw import PlaceOf
 from privfed.data.pieces import Pieces
 from privfed.errors import Refused
 

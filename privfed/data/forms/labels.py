@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privfed.data.federation import Examples, Meaning
-from privfed.data.forms.raw import PlaceOf, RawExamples
+from privfed.data.forms.arrays import PlaceOf, RawExamples
 from privfed.data.mapped import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.deferred import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -12,6 +12,21 @@ from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.streams import Streams
 from privfed.vector import Indices
+
+
+class Partition(Protocol):
+    """A rule that gives each example to a client."""
+
+    natural: ClassVar[bool]
+    """Whether owners are the source's own clients."""
+    by_chance: ClassVar[bool]
+    """Whether examples are dealt by chance: any handful of them is like a client's."""
+    deals: ClassVar[bool]
+    """Whether it gives examples to other clients than those whose they are."""
+
+    def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
+        """The owner `[N]` of each example, a number from 0; below `clients` if simulated."""
+        ...
 
 
 class Simulated(Part):

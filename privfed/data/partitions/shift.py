@@ -2,11 +2,149 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+import itertools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from privfed.data.federation import Federation
+import numpy as np
+from pydantic import Field
+
+from privfed.data.federation import Examples, Federation
+from privfed.deferred import torch
+from privfed.errors import Refused
 from privfed.parts import Part
-from privfed.streams import Streams
+from privfed.streams import Keys, Streams, uniforms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_AT_ONCE = 4096
+"""How many images are turned at once."""
+
+
+class Covariate(Part):
+    """Covariate shift: each client's images are turned, and their contrast and brightness changed.
+
+    A client draws an angle up to `rotation` degrees either way, a factor for its intensities in
+    1 +- `contrast` and an offset up to `brightness` either way, from its own identity; labels stay.
+    A test image draws its own, as of a client of its own. x is `[N, channels, height, width]`, or
+    flat `[N, side * side]`; it is held in memory.
+    """
+
+    changes_labels: ClassVar[bool] = False
+    moves_features: ClassVar[bool] = True
+    rotation: float = Field(30.0, ge=0, le=180)
+    """The largest angle, in degrees, either way."""
+    contrast: float = Field(0.3, ge=0, le=1)
+    """Intensities are multiplied by 1, give or take so much."""
+    brightness: float = Field(0.2, ge=0, le=1)
+    """Intensities are moved by so much at most, either way."""
+
+    def apply(self, federation: Federation, streams: Streams) -> Federation:
+        ids = np.arange(federation.clients)
+        cameras = federation.identify(federation.first_entries())
+        clients = self._draw(streams.at("shift", 0, cameras))
+        owners = np.repeat(ids, federation.sizes(ids))
+        public = self._draw(streams.at("shift/public", 0, np.arange(len(federation.test))))
+        return replace(
+            federation,
+            examples=self._photographed(federation.examples, clients[torch.from_numpy(owners)]),
+            test=self._photographed(federation.test, public),
+        )
+
+    def _draw(self, keys: Keys) -> Tensor:
+        """The angle (radians), contrast and brightness of each camera `[n, 3]`."""
+        coins = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
+        scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
+        return coins * scale + torch.tensor([0.0, 1.0, 0.0])
+
+    def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
+        """`examples`, each as seen through its camera `[N, 3]`.
+
+        Raises `Refused` where an example is no image.
+        """
+        shape = examples.x.shape[1:]
+        if examples.x.dtype != torch.float32 or not (image := _image_shape(tuple(shape))):
+            raise Refused(
+                f'data.shift is "covariate", but an example has the shape {tuple(shape)}; expected '
+                'an image, [channels, height, width] or flat and square; use "none"'
+            )
+        pieces = [
+            _through(examples.x[rows].reshape(len(rows), *image), cameras[rows]).reshape(-1, *shape)
+            for rows in torch.split(torch.arange(len(examples)), _AT_ONCE)
+        ]
+        return replace(examples, x=torch.cat(pieces) if pieces else examples.x)
+
+
+def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Channels, height and width of an example of `shape`; None where it is no image."""
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    side = math.isqrt(shape[0]) if len(shape) == 1 else 0
+    return (1, side, side) if side > 1 and side * side == shape[0] else None
+
+
+def _through(images: Tensor, cameras: Tensor) -> Tensor:
+    """The `images` `[n, c, h, w]`, each through the camera of its row of `cameras` `[n, 3]`."""
+    cos, sin, zero = cameras[:, 0].cos(), cameras[:, 0].sin(), torch.zeros(len(cameras))
+    turn = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).reshape(-1, 2, 3)
+    grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
+    turned = torch.nn.functional.grid_sample(
+        images, grid, padding_mode="border", align_corners=False
+    )
+    contrast, brightness = cameras[:, 1, None, None, None], cameras[:, 2, None, None, None]
+    return turned * contrast + brightness
+
+
+class Concept(Part):
+    """Concept shift: at random rounds two classes swap their labels, for everybody, for ever.
+
+    `swaps` rounds are drawn from 2 to `within`, and for each two classes; from that round on, train
+    and test examples of the one carry the label that the other had (the "concept shift" of Tian,
+    Smith & Kira 2022, FedFOR), and no labelling ever comes back. What is swapped when follows from
+    the run's seed.
+    """
+
+    changes_labels: ClassVar[bool] = True
+    moves_features: ClassVar[bool] = False
+    swaps: int = Field(3, ge=1)
+    """How many swaps there are."""
+    within: int = Field(100, ge=2, le=999_999)
+    """The round until which they have happened."""
+
+    def apply(self, federation: Federation, streams: Streams) -> Federation:
+        y, classes = federation.examples.y, federation.examples.classes
+        if y.dtype != torch.int64 or y.dim() != 1 or classes < 2:
+            raise Refused(
+                'data.shift is "concept", which swaps two classes, but these examples have no '
+                'class each; use "none"'
+            )
+        if self.swaps > self.within - 1:
+            raise Refused(
+                f"data.swaps is {self.swaps}, but rounds 2 to data.within = {self.within} are only "
+                f"{self.within - 1}; lower it or raise data.within"
+            )
+        rng = streams.at("shift").generator()
+        rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
+        labels, changes = np.arange(classes), []
+        pairs = list(itertools.combinations(range(classes), 2))
+        earlier = {tuple(labels)}
+        for round in rounds.tolist():
+            ahead = [labels.copy() for _ in pairs]
+            for swapped, pair in zip(ahead, pairs, strict=True):
+                swapped[list(pair)] = swapped[list(pair[::-1])]
+            new = [swapped for swapped in ahead if tuple(swapped) not in earlier]
+            if not new:
+                raise Refused(
+                    f"data.swaps is {self.swaps}, but with {classes} classes every further swap "
+                    "brings an earlier labelling back; lower it"
+                )
+            labels = new[int(rng.integers(len(new)))]
+            earlier.add(tuple(labels))
+            changes.append((round, torch.from_numpy(labels)))
+        return replace(federation, relabelled=tuple(changes))
 
 
 class Shift(Protocol):

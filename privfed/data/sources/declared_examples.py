@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from datetime import date
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from privfed.data.federation import Examples
-from privfed.data.forms.arrays import ArrayForm
+from privfed.data.forms.arrays import ArrayForm, RawExamples
 from privfed.data.forms.labels import ClassForm, refuse_no_classes
-from privfed.data.forms.listed_words import tokens_of
-from privfed.data.forms.raw import RawExamples
-from privfed.data.forms.texts import TextForm
+from privfed.data.forms.texts import TextForm, tokens_of
 from privfed.data.pieces import Pieces
 from privfed.data.preprocessing import Preprocessing
-from privfed.data.sources.characters import PRINTABLE
+from privfed.data.sources.declared_table import DeclaredTable
+from privfed.data.sources.text import PRINTABLE
+from privfed.data.tables.cells import as_text
+from privfed.data.tables.dates import ISO
+from privfed.data.tables.readable import TableObject
+from privfed.errors import Refused
 from privfed.parts import Part
+
+
+def declared_example(source: DeclaredTable) -> Examples:
+    """One example that is nobody's: each column at its least, or first, declared value.
+
+    Raises `Refused` for patterns of columns: how many there are stands in nobody's declaration.
+    """
+    if source.squared_norm is None:
+        raise Refused(
+            "data.features names columns by a pattern, and without any table nobody knows how many "
+            "there are; name each column, or a public test set (data.test_path)",
+            key="data.features",
+        )
+    return declared_columns(source)
+
+
+def declared_columns(source: DeclaredTable) -> Examples:
+    """The same, with a single column in the place of those that a pattern names."""
+    import pyarrow  # plans without a table start without it
+
+    row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}
+    for name, dates in source.dates.items():
+        first = date.fromisoformat(dates.first[:10])
+        row[name] = first.isoformat() if dates.format == ISO else first.strftime(dates.format)
+    row |= {name: as_text(values[0]) for name, values in source.categories.items()}
+    labels = [source.label] if isinstance(source.label, str) else source.label
+    least = source.labels[0] if source.labels else min(source.label_bounds, default=0.0)
+    row |= dict.fromkeys(labels, least)
+    table = pyarrow.table({name: [value] for name, value in row.items()})
+    return source.load_from(TableObject(table, "the declared columns"), anybody=True)
 
 
 class DeclaredExamples(Part):

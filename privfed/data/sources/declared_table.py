@@ -19,7 +19,6 @@ from pydantic import Field, model_validator
 from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables import missing
-from privfed.data.tables.absent import absent_column, refuse_absent
 from privfed.data.tables.cells import CellRules, as_text
 from privfed.data.tables.columns import Columns
 from privfed.data.tables.dates import Dates, day_numbers
@@ -33,10 +32,9 @@ from privfed.data.tables.features import (
     prepared_rows,
     public_name,
 )
-from privfed.data.tables.label import LabelDeclaration
-from privfed.data.tables.missing import Missing
+from privfed.data.tables.label import LabelDeclaration, has_labels, present_labels
+from privfed.data.tables.missing import Missing, absent_column, refuse_absent
 from privfed.data.tables.readable import Readable
-from privfed.data.tables.unlabelled import has_labels, present_labels
 from privfed.errors import Refused
 from privfed.parts import Part
 from privfed.vector import Indices

@@ -1,15 +1,205 @@
-"""TensorFlow Federated's published data sets, as their HDF5 files hold them."""
+"""TensorFlow Federated's published data sets, as their HDF5 files hold them.
+
+TensorFlow Federated's HDF5 files: groups examples/CLIENT with an array for each field.
+
+Clients are private: messages call them by their place in the order of their names, from 1. Nothing
+is followed out of the file.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pydantic import Field
 
-from privfed.data.federation import Examples
+from privfed.data.federation import Examples, client_number
+from privfed.data.forms.arrays import RawExamples, refuse_no_numbers
 from privfed.data.sources.declared_examples import DeclaredExamples
-from privfed.data.sources.hdf5_clients import read_clients
+from privfed.errors import Refused, public_text
 from privfed.streams import Streams
+
+_EXAMPLES = "examples"
+_FORM = "TensorFlow Federated's form, examples/CLIENT/FIELD"
+_TIGHTEST = 1032
+"""How many bytes deflate makes of one at most: a file that claims more holds no such array."""
+
+
+def read_clients(
+    path: Path, x: str, y: str, stored: Sequence[tuple[int, ...]], share: float
+) -> RawExamples:
+    """The fields `x` and `y` of a share of the clients in the file, in order of their names.
+
+    x holds arrays, each of one of the shapes `stored`, or text where that is empty; without a
+    name, there is no y. A client is among the `share` by its own name alone. Raises `Refused` for a
+    file of another form.
+    """
+    with _groups(path) as groups:
+        chosen = [
+            (number, name)
+            for number, name in enumerate(sorted(groups), start=1)
+            if client_number(f"share/{name}") < share * 2.0**63
+        ]
+        xs: list[Any] = []
+        ys: list[list[object]] = []
+        numbers: list[int] = []
+        shape: tuple[int, ...] | None = None
+        for number, name in chosen:
+            called = f"{path}, client {number}"
+            _refuse_blanks(name, called)
+            group = _held(groups, name, called)
+            held, shape = _features(group, x, stored if shape is None else (shape,), called)
+            if y:
+                ys.append(_labels(group, y, len(held), called))
+            xs.append(held)
+            numbers.append(number)
+    return _joined(path, [name for _, name in chosen], numbers, xs, ys if y else None)
+
+
+def _joined(
+    path: Path,
+    names: Sequence[str],
+    numbers: Sequence[int],
+    xs: Sequence[Any],
+    ys: Sequence[Sequence[object]] | None,
+) -> RawExamples:
+    """The examples of all clients, one after another. Raises `Refused` where there is none."""
+    sizes = [len(x) for x in xs]
+    owners = np.repeat(np.arange(len(names)), sizes)
+    if not len(owners):
+        raise Refused(f"data: the {len(names)} clients read of {path} hold no example")
+
+    def place(index: int) -> str:
+        owner = int(owners[index])
+        return f"{path}, client {numbers[owner]}, example {index - sum(sizes[:owner]) + 1}"
+
+    texts = isinstance(xs[0], list)
+    x = [text for held in xs for text in held] if texts else np.concatenate(xs)
+    y = None if ys is None else [label for labels in ys for label in labels]
+    return RawExamples(x, y, place, owners, tuple(names))
+
+
+@contextlib.contextmanager
+def _groups(path: Path) -> Iterator[Any]:
+    """The groups of clients in an HDF5 file. Raises `Refused` for whatever is wrong with it."""
+    try:
+        import h5py
+    except ImportError:
+        raise Refused(
+            "data.source is 'tff', which reads HDF5 files with h5py, which is not installed: "
+            "pip install 'privfed[hdf5]'"
+        ) from None
+    if not path.is_file():
+        raise Refused(f"data: {path} does not exist (from {Path.cwd()}); expected an HDF5 file")
+    try:
+        with h5py.File(path, "r") as file:
+            groups = _held(file, _EXAMPLES, str(path))
+            if not isinstance(groups, h5py.Group):
+                raise Refused(f"data: {path} has no group '{_EXAMPLES}'; expected {_FORM}")
+            yield groups
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # as h5py does
+        raise Refused(
+            f"data: {path} cannot be read: {public_text(error)}", private=str(error)
+        ) from None
+
+
+def _held(group: Any, name: str, called: str) -> Any:
+    """What lies in `group` itself under `name`, if anything. Raises `Refused` for other links."""
+    import h5py
+
+    link = group.get(name, getlink=True)
+    if link is not None and not isinstance(link, h5py.HardLink):
+        raise Refused(f"data: {called} holds a link to another place, which is never followed")
+    return None if link is None else group[name]
+
+
+def _dataset(group: Any, name: str, called: str) -> Any:
+    """The array `name` of a client.
+
+    Raises `Refused` where there is none, it lies elsewhere, or more is claimed than stored.
+    """
+    import h5py
+
+    dataset = _held(group, name, called) if isinstance(group, h5py.Group) else None
+    if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 1:
+        raise Refused(f"data: {called} has no array {name!r}; expected {_FORM}")
+    if dataset.is_virtual or dataset.external:
+        raise Refused(f"data: {called}: {name!r} lies in another file, which is never followed")
+    if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
+        raise Refused(
+            f"data: {called}: {name!r} is larger than what the file holds of it; expected every "
+            "number or text to be written",
+            private=f"it is of shape {dataset.shape}",
+        )
+    return dataset
+
+
+def _features(
+    group: Any, name: str, stored: Sequence[tuple[int, ...]], called: str
+) -> tuple[Any, tuple[int, ...] | None]:
+    """A client's texts or array, and the shape of one example in it. Raises `Refused`."""
+    dataset = _dataset(group, name, called)
+    if not stored:
+        return _texts(dataset, name, called), None
+    refuse_no_numbers(dataset.dtype, f"{name!r} of {called}")
+    shape = dataset.shape[1:]
+    if shape not in stored:
+        raise Refused(
+            f"data.shape: in {called}, an example of {name!r} has another shape; expected "
+            f"{' or '.join(map(str, stored))}",
+            private=f"it is {shape}",
+        )
+    return dataset[()], shape
+
+
+def _texts(dataset: Any, name: str, called: str) -> list[str]:
+    """The texts of a field. Raises `Refused` for one that is none, or no UTF-8."""
+    import h5py
+
+    if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
+        raise Refused(f"data.text is true, but {name!r} of {called} is no list of texts")
+    texts = []
+    for number, text in enumerate(dataset[()], start=1):
+        try:
+            texts.append(bytes(text).decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise Refused(
+                f"data: {called}, example {number}: {name!r} is not UTF-8 text", private=str(error)
+            ) from None
+    return texts
+
+
+def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
+    """A client's labels, one for each of `count` examples: `[count]`, or `[count, 1]` in the file.
+
+    Raises `Refused`.
+    """
+    dataset = _dataset(group, name, called)
+    if dataset.shape not in ((count,), (count, 1)):
+        raise Refused(
+            f"data.label: {called} has not as many labels {name!r} as examples, one for each",
+            private=f"there are {count} examples, and labels of shape {dataset.shape}",
+        )
+    labels: list[object] = dataset[()].reshape(count).tolist()
+    return labels
+
+
+def _refuse_blanks(name: str, called: str) -> None:
+    """Raise `Refused` for a name that may be another client's but for its blanks."""
+    if name != name.strip():
+        raise Refused(
+            f"data: {called} has blanks around its name; give every client one name",
+            private=f"it is {name!r}",
+        )
 
 
 class Tff(DeclaredExamples):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
-from privfed.data.tables.words import Words
 from privfed.errors import Refused
 
 if TYPE_CHECKING:

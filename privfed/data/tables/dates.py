@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 from pydantic import field_validator, model_validator
 
-from privfed.data.tables.words import Words
+from privfed.data.tables.cells import Words
 from privfed.errors import Refused
 from privfed.parts import Part
 

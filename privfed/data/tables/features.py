@@ -15,8 +15,7 @@ import torch
 
 from privfed.data.mapped import Mapped
 from privfed.data.preprocessing import Category, Numbers, Preprocessing, merged
-from privfed.data.tables.cells import CellRules, native_order
-from privfed.data.tables.words import Words
+from privfed.data.tables.cells import CellRules, Words, native_order
 
 _ONTO = (-1.0, 1.0)
 

@@ -16,7 +16,7 @@ from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
-from privfed.deploy.messages.hello import Greeter
+from privfed.deploy.messages.envelope import Greeter
 from privfed.errors import Refused
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_nobody

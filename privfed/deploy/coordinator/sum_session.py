@@ -2,18 +2,148 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from privfed.deploy.coordinator.masked_session import MaskedSession
-from privfed.deploy.coordinator.plain_session import PlainSession
+import torch
+from torch import Tensor
+
+from privfed.deploy.files.keys import PublicKey
+from privfed.deploy.messages.plain_sum import SealedSums
 from privfed.deploy.messages.questions import Question
+from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum
+from privfed.privacy.noise.shares import Layers
 from privfed.round.algorithm import Algorithm
-from privfed.secure.culprit import Culprit
 from privfed.secure.encoded_sum import EncodedSummation
+from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
-from privfed.secure.primitives import KeyPair
+from privfed.secure.masked.expected import Expected, Masking
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.server import MaskingServer
+from privfed.secure.primitives import KeyPair, random_key
+from privfed.secure.summation import Aborted, Culprit
+
+_STEPS = 4
+"""Steps of the protocol after the invitation."""
+
+
+@dataclass
+class MaskedSession:
+    """How rows become whole numbers in a sum, and its server."""
+
+    codec: Codec
+    server: MaskingServer
+    awaits_rows: bool = field(default=False, init=False)
+    """Whether sites were sent their inboxes, which they answer by their rows."""
+    _steps: int = field(default=0, init=False)
+
+    @classmethod
+    def begun(
+        cls,
+        algorithm: Algorithm,
+        summation: EncodedSummation,
+        directory: Directory,
+        question: Question,
+    ) -> MaskedSession:
+        """A new session, over the sites of `directory`, of the sum that answers `question`."""
+        protocol, limits = summation.protocol, summation.limits
+        if not isinstance(protocol, Masking):
+            raise TypeError("sites on machines of their own send masked sums")
+        encoding = algorithm.mechanism.encoding(question.state)
+        codec = summation.codec(encoding, question.width(algorithm))
+        layers = encoding.noise if isinstance(encoding.noise, Layers) else None
+        policy = protocol.within(limits)
+        expected = Expected(question.round, question.number, question.model_hash, codec)
+        invitation = expected.invitation(bytes(random_key()), policy, limits, layers)
+        sites, seed = tuple(sorted(directory)), bytes(random_key())
+        server = MaskingServer(invitation, sites, directory, policy, seed, limits, layers)
+        return cls(codec, server)
+
+    @property
+    def invitation(self) -> bytes:
+        """What every site is invited by."""
+        return encode(self.server.invitation)
+
+    def handle(self, site: int, answer: bytes) -> None:
+        """Take a site's next message. Raises `Aborted` for one that counts as dropped."""
+        self.server.handle(site, decode(answer))
+
+    def proceed(self) -> Mapping[int, bytes]:
+        """The next messages to sites, none after the last. Raises `Aborted`."""
+        if self._steps == _STEPS:
+            return {}
+        self._steps += 1
+        messages = self.server.proceed()
+        self.awaits_rows = any(isinstance(message, Inbox) for message in messages.values())
+        return {site: encode(message) for site, message in messages.items()}
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Which sites were proved to lie so far."""
+        return self.server.culprits
+
+    def total(self) -> BoundedSum:
+        """The sum, opened. Raises `Aborted`."""
+        words, survivors = self.server.total()
+        total = self.codec.decode(self.codec.unwrap(words.astype("uint64")))
+        return BoundedSum(torch.from_numpy(total), self.codec.bound * self.codec.step, survivors)
+
+
+@dataclass
+class PlainSession:
+    """The total of what sites of a `directory` send, sealed to the `sealing` key.
+
+    A site that is not there has no client in it.
+
+    Where sites add no noise of their own, a client moves the total by the mechanism's bound at
+    most: each of them has a row at one site, or parts of it at several.
+    """
+
+    algorithm: Algorithm
+    directory: Directory
+    question: Question
+    run: bytes
+    sealing: KeyPair
+    _sums: dict[int, Tensor] = field(default_factory=dict, init=False)
+
+    @property
+    def invitation(self) -> bytes:
+        """Nothing: the question is all."""
+        return b""
+
+    @property
+    def awaits_rows(self) -> bool:
+        """Whether sums are to come: at first."""
+        return not self._sums
+
+    def handle(self, site: int, answer: bytes) -> None:
+        """Take the sum of a site. Raises `BadMessage` for what is none."""
+        if site in self._sums:
+            raise BadMessage("repeated", f"a second sum of site {site}")
+        sums, width = SealedSums(self.run, self.question), self.question.width(self.algorithm)
+        self._sums[site] = sums.open(answer, width, PublicKey(self.directory[site]), self.sealing)
+
+    def proceed(self) -> Mapping[int, bytes]:
+        """No message: a sum is sent at once."""
+        return {}
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Nobody: there is nothing to prove."""
+        return ()
+
+    def total(self) -> BoundedSum:
+        """The sum over all sites that sent one. Raises `Aborted` where none did."""
+        if not self._sums:
+            raise Aborted("no site sent a sum")
+        encoding = self.algorithm.mechanism.encoding(self.question.state)
+        total = torch.stack([self._sums[site] for site in sorted(self._sums)]).sum(0)
+        bound = math.inf if encoding.site_deviation else encoding.bound
+        return BoundedSum(total, bound, len(self._sums))
 
 
 class SumSession(Protocol):

@@ -19,7 +19,7 @@ from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
 from privfed.errors import Refused, public_text
 from privfed.parts import Part
 from privfed.secure.limits import FEWEST
-from privfed.secure.masked.site_policy import least_threshold
+from privfed.secure.masked.policy import least_threshold
 
 Threat = Literal["curious", "lying"]
 

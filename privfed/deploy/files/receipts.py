@@ -26,10 +26,15 @@ from accounting import chain, durable, regular
 from accounting.errors import LedgerBroken, Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded
-from privfed.deploy.files.answered_run import AnsweredRun, RunReceipts, charged_here
-from privfed.deploy.files.receipt import Commits, Receipt, read_line
-from privfed.deploy.policies.codes import Code, Declined, Refusal
-from privfed.deploy.policies.policy import SpendingLimit
+from privfed.deploy.files.receipt import (
+    AnsweredRun,
+    Commits,
+    Receipt,
+    RunReceipts,
+    charged_here,
+    read_line,
+)
+from privfed.deploy.policies.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.errors import public_text
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable

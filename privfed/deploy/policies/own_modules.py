@@ -14,8 +14,7 @@ from pathlib import Path
 
 from accounting.documents import from_toml
 from privfed.config.reading import keys_of_outside_parts
-from privfed.deploy.policies.codes import Code, Refusal
-from privfed.deploy.policies.policy import DIGEST, LocalPolicy
+from privfed.deploy.policies.policy import DIGEST, Code, LocalPolicy, Refusal
 from privfed.errors import Refused
 
 _MODEL = "model.name"

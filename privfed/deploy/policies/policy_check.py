@@ -9,9 +9,8 @@ from typing import Protocol, runtime_checkable
 
 from privfed.config.config import Config
 from privfed.deploy.files.federation_file import FederationFile, Threat
-from privfed.deploy.policies.codes import Code, Refusal
 from privfed.deploy.policies.own_modules import unlisted_model
-from privfed.deploy.policies.policy import LocalPolicy
+from privfed.deploy.policies.policy import Code, LocalPolicy, Refusal
 from privfed.errors import Refused
 from privfed.parts import catalogued
 from privfed.plan.refusals import refusals

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from privfed.deploy.files.ledger_copy import LedgerCopy
 from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.files.run_state import LedgerCopy
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.policies.codes import Code, Declined, Refusal
-from privfed.deploy.policies.policy import SpendingLimit
+from privfed.deploy.policies.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.run.setup import Setup
 
 

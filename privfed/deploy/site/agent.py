@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from privfed.deploy.carriers.local_socket import LocalServer
+from privfed.deploy.files.data_file import SiteTable
+from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import PublicKey, SiteKey
+from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration
-from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered
-from privfed.deploy.messages.hello import greeting
-from privfed.deploy.policies.codes import Declined
+from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
+from privfed.deploy.policies.policy import Declined, LocalPolicy
+from privfed.deploy.site.joining import AT_ONCE, Membership
 from privfed.deploy.site.run_party import RunParty
+from privfed.errors import Broken, Busy, Refused
 from privfed.secure.frames import BadMessage
 from privfed.secure.summation import Aborted
+from privfed.store.folders import held_alone
 
 _log = logging.getLogger(__name__)
 """A site's own log, which nobody else reads."""
@@ -90,3 +101,82 @@ class Agent:
 
 class _Unsigned(Exception):
     """A message that the coordinator did not sign, or that is of another federation."""
+
+
+LARGEST = 1 << 30
+"""Bytes of the largest message that a site reads."""
+
+
+def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
+    """The site in `folder`, all of whose files are as they should be.
+
+    Where this process is not `alone` with it, nothing is mended. Raises `Refused` and `Broken`, and
+    `LedgerBroken` for receipts that were edited.
+    """
+    _refuse_open_folder(folder.path)
+    key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)
+    LocalPolicy.read(folder.policy)
+    population = SiteTable.read(folder.data).population
+    receipts = (Receipts.recover if alone else Receipts.load)(folder.receipts)
+    if others := receipts.populations - {population}:
+        raise Refused(
+            f"{folder.data}: population is {population!r}, and {folder.receipts} charges other "
+            f"people ({', '.join(sorted(others))}); another table has a folder of its own"
+        )
+    member = Membership(folder, key, federation, receipts)
+    _ = member.number
+    return member
+
+
+def _refuse_open_folder(path: Path) -> None:
+    """Raises `Broken` where others may look into the folder at `path`."""
+    if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        raise Broken(f"{path} is open to others (mode {mode:o}); expected 700")
+
+
+def agent_of(member: Membership) -> Agent:
+    """The agent that answers for a site, with its part in runs that it was in."""
+    federation = member.federation
+    return Agent(
+        member.key,
+        federation.coordinator_key,
+        bytes.fromhex(federation.digest()),
+        member.join,
+        member.rejoined(),
+        AT_ONCE,
+    )
+
+
+@contextlib.contextmanager
+def serving(folder: SiteFolder) -> Iterator[Membership]:
+    """Answer at the socket of `folder` until the block ends, one process at a time.
+
+    Raises as `open_member` does, and `Busy` where another process has the folder.
+    """
+    with held_alone(folder.path, Busy(f"another agent serves {folder.path}; stop it first")):
+        member = open_member(folder)
+        with LocalServer(folder.socket, agent_of(member).answer, LARGEST).serving():
+            yield member
+
+
+_FORM = "%(asctime)s %(levelname)s %(message)s"
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Write what a site's modules log to the file at `path`, mode 600, and to the terminal."""
+    logger = logging.getLogger("privfed.deploy")
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(_FORM))
+        logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()

@@ -17,20 +17,14 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.run_state import RunState
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
-from privfed.deploy.policies.codes import Code, Declined, Refusal
 from privfed.deploy.policies.own_modules import outside_part
-from privfed.deploy.policies.policy import LocalPolicy
+from privfed.deploy.policies.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.policies.policy_check import refusal
 from privfed.deploy.site.admission import Admission
-from privfed.deploy.site.fixed_time import FixedTime
-from privfed.deploy.site.masked_parties import MaskedParties
-from privfed.deploy.site.party import MakesParties
-from privfed.deploy.site.people import nobody, site_people
-from privfed.deploy.site.plain_parties import PlainParties
-from privfed.deploy.site.readable_people import readable_examples
-from privfed.deploy.site.rehearsal import rehearsed_seconds
-from privfed.deploy.site.run_party import RunParty
-from privfed.deploy.site.site_setup import bare_setup, site_config
+from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
+from privfed.deploy.site.people import nobody, readable_examples, site_people
+from privfed.deploy.site.run_party import FixedTime, RunParty
+from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Refused, public_text
 from privfed.run.setup import Setup

@@ -1,11 +1,37 @@
-"""A site's party of one sum, whatever the sum's protocol: it commits before it answers."""
+"""A site's party of one sum, whatever the sum's protocol: it commits before it answers.
+
+A site's parties of sums that the coordinator sees: with the site's own noise, or none.
+
+The sum leaves once for a question: that it is worked out is committed before it begins, and the sum
+before it leaves, so that a site that is killed in between has dropped out, and one that is killed
+later sends the same bytes again.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from privfed.deploy.files.keys import SiteKey
+from privfed.deploy.messages.plain_sum import SealedSums
 from privfed.deploy.messages.questions import Question
+from privfed.deploy.site.site_work import SiteWork
+from privfed.errors import Refused
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.frames import BadMessage
+from privfed.secure.identities import Directory
+from privfed.secure.masked.client import MaskingClient
+from privfed.secure.masked.client_state import BadState
+from privfed.secure.masked.committed_party import CommittedParty
+from privfed.secure.masked.expected import Expected, Masking
+from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.masked.messages.rows import Inbox
+from privfed.secure.masked.messages.wire import decode
+from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]
 """Makes a state durable, and then how often that was done before: before an answer leaves."""
@@ -38,3 +64,133 @@ class MakesParties(Protocol):
         Raises `BadState` for a state that is damaged, or from before the last of `least` commits.
         """
         ...
+
+
+_BEGUN, _OVER = b"begun", b"over"
+"""States of a party that has begun to work its sum out, and of one that answers nothing more."""
+
+
+@dataclass
+class PlainParty:
+    """The party of one such sum; `state` is what it committed last, after so many `commits`."""
+
+    parties: PlainParties
+    question: Question
+    state: bytes | None
+    commit: Commit
+    commits: int
+
+    def handle(self, message: bytes) -> bytes:
+        """The site's sum, committed. Raises `BadMessage` where it was lost."""
+        if message:
+            raise BadMessage("wrong type", "a step of a sum that has none")
+        if self.state in (_BEGUN, _OVER):
+            raise BadMessage("row lost", "a site that was cut off, or late, as its sum was made")
+        if self.state is not None:
+            return self.state
+        self._committed(_BEGUN)
+        answer = self.parties.sealed(self.question)
+        self._committed(answer)
+        return answer
+
+    def sends_row(self, message: bytes) -> bool:
+        """Whether it does: every answer is a sum."""
+        return True
+
+    def end(self) -> None:
+        """Answer nothing more."""
+        self._committed(_OVER)
+
+    def _committed(self, state: bytes) -> None:
+        self.commits += 1
+        self.commit(state, self.commits)
+        self.state = state
+
+
+@dataclass(frozen=True)
+class PlainParties:
+    """Makes the parties of the site whose `work` and `key` these are, in a `run`.
+
+    What they send is sealed to the `coordinator`'s key `[32]`.
+    """
+
+    work: SiteWork
+    key: SiteKey
+    run: bytes
+    coordinator: bytes
+
+    def __call__(
+        self, question: Question, state: bytes | None, commit: Commit, least: int
+    ) -> PlainParty:
+        """The party of the sum that answers `question`. Raises `BadState` for a stale `state`."""
+        if state == b"":
+            raise BadState("damaged", "an empty state")
+        counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)
+        if counted < least:
+            raise BadState("stale", f"a state from before the last of {least} commits")
+        return PlainParty(self, question, state, commit, least)
+
+    def sealed(self, question: Question) -> bytes:
+        """The site's sum for `question`, for the coordinator alone."""
+        total = self.work.plain_sum(question)
+        return SealedSums(self.run, question).seal(total, self.key, self.coordinator)
+
+
+class MaskedParty:
+    """A committed party of a masked sum, which sends its row in answer to its inbox."""
+
+    def __init__(self, client: MaskingClient, commit: Commit, least: int) -> None:
+        self._party = CommittedParty(
+            client, lambda state: commit(state, client.progress.commits), least
+        )
+
+    def handle(self, message: bytes) -> bytes:
+        """The answer to the next message, committed. Raises `Aborted`."""
+        return self._party.handle(message)
+
+    def end(self) -> None:
+        """Answer nothing more."""
+        self._party.end()
+
+    def sends_row(self, message: bytes) -> bool:
+        """Whether the row is asked for. Raises `Aborted` for bytes that are no message."""
+        return isinstance(decode(message), Inbox)
+
+
+@dataclass(frozen=True)
+class MaskedParties:
+    """Makes the parties of the site whose `work` and `identity` these are, in a `directory`."""
+
+    work: SiteWork
+    identity: Ed25519PrivateKey
+    directory: Directory
+
+    def __call__(
+        self, question: Question, state: bytes | None, commit: Commit, least: int
+    ) -> MaskedParty:
+        """The party of the sum that answers `question`. Raises `BadState`."""
+        return MaskedParty(self._client(question, state), commit, least)
+
+    def _client(self, question: Question, state: bytes | None) -> MaskingClient:
+        work = self.work
+        summation, encoding = work.encoded_summation, work.encoding(question)
+        if not isinstance(summation.protocol, Masking):
+            raise Refused("secure.protocol: sites on machines of their own send masked sums")
+        codec = summation.codec(encoding, work.width(question))
+        about = (question.round, question.number, question.model_hash)
+        noise = None
+        if isinstance(encoding.noise, Layers):
+            keys = Session(*about, streams=work.setup.streams).layer_keys(work.site)
+            noise = ClientNoise(encoding.noise, keys)
+        terms = (
+            self.identity,
+            self.directory,
+            summation.protocol.within(summation.limits),
+            Expected(*about, codec),
+            functools.partial(work.row, question),
+            summation.limits,
+            noise,
+        )
+        if state is None:
+            return MaskingClient(work.site, *terms)
+        return MaskingClient.from_bytes(state, *terms)

@@ -2,22 +2,31 @@
 
 The same parts as in a simulation do it: the run's sampler, executor, mechanism and codec, over the
 site's own clients alone. What leaves is a sum of whole numbers with the site's share of noise.
+
+Numbers too small to be normal ones, which take a processor a hundred times as long.
+
+Whoever chooses the model would else choose how long training takes for whom (PRIVACY, section 9.1,
+S1): at a site they count as zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
-from privfed.deploy.site.denormals import flushed_denormals
-from privfed.deploy.site.isolated_training import IsolatedTraining
 from privfed.errors import Refused
+from privfed.local.exchange import Chunk, Exchange
+from privfed.local.executor import LocalExecutor
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
@@ -30,11 +39,69 @@ from privfed.run.world import HeldElsewhere, shared_world
 from privfed.sampling.cohort import Cohort
 from privfed.secure.dropout import Leaves
 from privfed.secure.encoded_accumulator import EncodedAccumulator
-from privfed.secure.encoded_sum import EncodedSummation
+from privfed.secure.encoded_sum import EncodedSummation, SiteSums
 from privfed.secure.frames import BadMessage
-from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Accumulator, Session
 from privfed.vector import Indices
+
+_log = logging.getLogger(__name__)
+"""A site's own log, which nobody else reads."""
+
+
+@dataclass(frozen=True)
+class IsolatedTraining:
+    """An executor's work, each failure of which is one client's (PRIVACY, section 9.1, S1).
+
+    Clients are trained by chunks. Where one of these fails, its clients are trained each by itself,
+    and of who fails then there is a row of zeros. Whether somebody did, only the site's log says.
+    """
+
+    executor: LocalExecutor
+
+    def answering(self, cohort: Cohort) -> Cohort:
+        """Those of `cohort` who are at hand."""
+        return self.executor.answering(cohort)
+
+    def root(self, exchange: Exchange, round: int) -> Tensor:
+        """The server's own answer, which no site gives."""
+        return self.executor.root(exchange, round)
+
+    def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        """The answers of `cohort`, most work first."""
+        ids, size = self.executor.by_work(cohort.clients), self.executor.chunk
+        for start in range(0, len(ids), size):
+            yield from self._answers(exchange, cohort, ids[start : start + size])
+
+    def _answers(self, exchange: Exchange, cohort: Cohort, ids: Indices) -> list[Chunk]:
+        try:
+            return list(self.executor.chunks(exchange, replace(cohort, clients=np.sort(ids))))
+        except Exception:  # whatever it is: it is a matter of these clients alone
+            _log.warning("training failed", exc_info=True)
+        if len(ids) > 1:
+            each = (self._answers(exchange, cohort, ids[k : k + 1]) for k in range(len(ids)))
+            return [chunk for answers in each for chunk in answers]
+        params = exchange.broadcast["params"]
+        nothing = torch.zeros((1, exchange.layout.length), dtype=params.dtype, device=params.device)
+        return [Chunk(ids, nothing, nothing.new_zeros(1))]
+
+
+@contextlib.contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Denormals are zero in this thread, and in those that it starts, until the block ends.
+
+    It is then as it was before, so that blocks may lie in each other.
+    """
+    before = flushes_denormals()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def flushes_denormals() -> bool:
+    """Whether denormals are zero in this thread: half of the least normal number is tried."""
+    return sys.float_info.min / 2 == 0.0
 
 
 def questions_of_each_kind(setup: Setup) -> list[Question]:

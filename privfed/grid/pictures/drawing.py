@@ -13,6 +13,7 @@ from privfed.errors import Refused
 from privfed.grid.pictures.figures import (
     PROGRESS,
     ROUND,
+    STYLE,
     Figure,
     holds,
     refuse_averaging,
@@ -27,7 +28,6 @@ from privfed.grid.pictures.panels import (
     draw_heat_panel,
     shows_success,
 )
-from privfed.grid.pictures.style import STYLE
 from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
 from privfed.grid.tables import read_table
 from privfed.parts import expected

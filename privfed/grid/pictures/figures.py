@@ -1,4 +1,10 @@
-"""What a grid's pictures are to show, checked before anything runs; `drawing` draws them."""
+"""What a grid's pictures are to show, checked before anything runs; `drawing` draws them.
+
+How privfed's pictures look: readable in print and for the colour-blind.
+
+Lines and bars take the Okabe-Ito palette with a marker and a dash each (Okabe & Ito 2008), with a
+grey in the place of its black, on which hatching and whiskers show.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,24 @@ from pydantic import Field
 from privfed.errors import Refused
 from privfed.grid.results import Row, cell_of
 from privfed.parts import Part, expected
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "privfed",
+    "figure.constrained_layout.use": True,
+}
+
 
 ROUND = "round"
 PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
@@ -45,7 +69,7 @@ class Figure(Part):
     where: dict[str, Any] = {}
     """Keys that are fixed, and at what."""
     lower_is_better: bool | None = None
-    """Whether less is better; None: as the measure has it (`privfed.grid.default_measure`)."""
+    """Whether less is better; None: as the measure has it (`privfed.grid.summary`)."""
     log: bool = False
     """Whether a run's progress is shown on a logarithmic axis."""
     title: str = ""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privfed.grid.pictures.figures import PROGRESS, Figure, text, values
-from privfed.grid.pictures.style import COLOURS, DASHES, MARKERS
+from privfed.grid.pictures.figures import COLOURS, DASHES, MARKERS, PROGRESS, Figure, text, values
 from privfed.grid.results import Row
 from privfed.grid.summary import Spread, spread
 

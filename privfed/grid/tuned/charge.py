@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,51 @@ from accounting.guarantee import Gate
 from accounting.ledger import Ledger, terms_at
 from privfed.config.population_identity import population_identity
 from privfed.errors import Broken, Refused
-from privfed.grid.tuned.places import Places
 from privfed.grid.tuned.proposal import Proposal
 from privfed.plan.prior_spending import Priors
 from privfed.run.ledger_terms import mark_counted
+from privfed.store.run_files import PrivateKey
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a tuning lies in the folder `grid`. Everything but `best` and `ledger` is private."""
+
+    grid: Path
+
+    @property
+    def best(self) -> Path:
+        """The directory of the run that is released."""
+        return self.grid / "best"
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger with the one charge; not called as a run's is, since this folder is none."""
+        return self.grid / "tuning.jsonl"
+
+    @property
+    def private(self) -> Path:
+        """The folder that nobody else may read.
+
+        The candidates lie one level further down: who may not read a folder can still see how many
+        folders are in it.
+        """
+        return self.grid / "private"
+
+    @property
+    def candidates(self) -> Path:
+        """A folder for each candidate."""
+        return self.private / "candidates"
+
+    @property
+    def key(self) -> PrivateKey:
+        """The secret that all draws follow from."""
+        return PrivateKey(self.private / "key")
+
+    @property
+    def log(self) -> Path:
+        """What candidates print, and why they were cut off: it would tell how many there are."""
+        return self.private / "log.txt"
 
 
 def charge_tuning(proposal: Proposal, places: Places) -> Ledger:

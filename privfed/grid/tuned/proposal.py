@@ -5,8 +5,12 @@ ledger. *Mechanism*: K runs, K drawn from a public law and secret; each draws on
 `tune.over` uniformly, with replacement, and trains it afresh. *Sensitivity, relation, unit and
 sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of what each
 run spends, which has to be the same for every combination: a bound on each is then one on their
-mixture. The score is post-processing (`privfed.grid.tuned.score`).
+mixture. The score is post-processing (`privfed.grid.tuned.proposal`).
 (Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang 2024.)
+
+By what candidates are compared: what clients measured and was charged, or the public test set.
+
+Both are post-processing of what a run releases.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,14 +30,64 @@ from privfed.config.chosen import Chosen
 from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.grid.cells import Cell, cells
-from privfed.grid.grid import Grid
-from privfed.grid.results import Files
-from privfed.grid.tuned.score import score
+from privfed.grid.grid import Grid, Tuning
+from privfed.grid.results import Files, number_or_none
+from privfed.grid.summary import tuning_measure
+from privfed.parts import expected
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
+from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import forecast
 from privfed.run.population import load_representatives
 from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
+
+
+def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
+    """The measure to choose by, and whether less is better. Raises `Refused` for no measure.
+
+    Without `tune.by`, the first that clients measure, or the loss's own.
+    """
+    charged = _charged(setup)
+    by = tuning.by or next(iter(charged), "")
+    if by in charged:
+        lower = tuning.lower_is_better
+        return by, charged[by] if lower is None else lower
+    if setup.plan.config.nothing_public and by not in charged:
+        instead = f"tune.by = {next(iter(charged))!r}" if charged else 'evaluation.by = "clients"'
+        raise Refused(
+            f'data.holdout = "none" leaves no example to score candidates by'
+            f"{f' ({by!r})' if by else ''}: let clients do it, and charge it ({instead})"
+        )
+    network = setup.network
+    measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)
+    known = {network.loss.measure, "loss"}
+    if measure not in known and len(setup.federation.test):
+        known |= {*network.evaluate(network.initial_params, setup.federation.test)}
+    if measure not in known:
+        names = [*charged, *sorted(known)]
+        raise Refused(f"tune.by is {measure!r}, which is no measure; {expected(measure, names)}")
+    return measure, lower
+
+
+def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
+    """The `measure` of a run that ended so; None where it has no such number."""
+    if not measure.startswith(PREFIX):
+        return number_or_none(outcome.get(measure))
+    estimate = outcome.get("clients", {}).get(measure.removeprefix(PREFIX), {})
+    return number_or_none(estimate.get("value"))
+
+
+def _charged(setup: Setup) -> dict[str, bool]:
+    """The measures that clients make, and whether less of each is better."""
+    measures = setup.executor.measures
+    if measures is None:
+        return {}
+    return {
+        f"{PREFIX}{each.title(measures.row.scoring)}": each.lower_is_better
+        for each in measures.row.measures
+    }
+
 
 _EACH = 3.0
 """How many candidates there are on average for each combination, unless it is configured."""

@@ -10,18 +10,33 @@ release    GRID/best: the run with the best score, and nothing of the others    
 A candidate that fails has the worst score, and is never tried again: trying until it works would
 change what is chosen from. What the machine is in trouble with ends nothing: the same command goes
 on with the same candidates.
+
+Who is tried: a secret number of candidates, each a combination drawn uniformly.
+
+Both are drawn once, from the operating system's CSPRNG by way of a key under private/, so that a
+tuning that was interrupted goes on with the same candidates. Of a seeded simulation they follow
+from the seed, and a combination that is drawn twice would repeat the same run: it is tried once.
+
+The release of a tuning: the best run's directory, and nothing that tells of the others.
+
+It is written anew: its files are dated when all candidates ended, its place names none of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import multiprocessing
 import os
-from collections.abc import Sequence
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accounting import regular
+from accounting import durable, regular
+from accounting.choosing.repetitions import BITS
 from accounting.documents import from_json
 from accounting.durable import make_folder
 from accounting.guarantee import Guarantee, spent
@@ -29,19 +44,98 @@ from accounting.ledger import Ledger
 from privfed.config.chosen import Chosen
 from privfed.config.overrides import value_at
 from privfed.errors import Refused
-from privfed.grid.cell_job import Job
-from privfed.grid.cell_results import STOPPED, WAITING, Result
+from privfed.grid.cell_job import Job, run_cell
+from privfed.grid.cells import STOPPED, WAITING, Cell, Result
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
-from privfed.grid.tuned.candidates import Candidate, candidates
-from privfed.grid.tuned.charge import charge_tuning, refuse_unpaid, secret
-from privfed.grid.tuned.places import Places
-from privfed.grid.tuned.proposal import Proposal
-from privfed.grid.tuned.release import release
-from privfed.grid.tuned.score import score_of
-from privfed.grid.tuned.unheard import Unheard, note
+from privfed.grid.tuned.charge import Places, charge_tuning, refuse_unpaid, secret
+from privfed.grid.tuned.proposal import Proposal, score_of
 from privfed.store.folders import held_alone
 from privfed.store.run_directory import RunDirectory
+from privfed.streams import Keys, Streams
+
+_WORD = 64
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run to choose from: its combination, and the name of its folder under private/."""
+
+    cell: Cell
+    folder: str
+
+
+def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
+    """All candidates, in the order in which they were drawn; `key` is None for a simulation."""
+    streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
+    count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
+    drawn = []
+    for place in range(1, count + 1):
+        # 128 bits: the remainder favours no combination by more than 2^-64.
+        word = _whole_number(streams.at("candidates", place), 2 * _WORD)
+        cell = proposal.cells[word % len(proposal.cells)]
+        drawn.append(Candidate(cell, cell.name if proposal.seeded else f"{place:06d}"))
+    return list({candidate.folder: candidate for candidate in drawn}.values())
+
+
+def _whole_number(keys: Keys, bits: int) -> int:
+    """A uniform whole number of so many bits."""
+    words = keys.bits(bits // _WORD)
+    return sum(int(word) << (_WORD * place) for place, word in enumerate(words))
+
+
+def release(run: Path, to: Path, by_way_of: Path) -> None:
+    """Copy the directory `run` to `to`, which appears as a whole; `by_way_of` is its first place.
+
+    Hidden files (locks, what a crash left half written) stay behind.
+    """
+    shutil.rmtree(by_way_of, ignore_errors=True)
+    _copy(run, by_way_of)
+    copied = RunDirectory(by_way_of)
+    summary = from_json(regular.read_text(copied.summary))
+    copied.write_summary({**summary, "run": str(to)})
+    by_way_of.rename(to)
+    durable.sync_folder(to.resolve().parent)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    durable.make_folder(to, stat.S_IMODE(folder.stat().st_mode))
+    for item in sorted(folder.iterdir()):
+        if item.name.startswith("."):
+            continue
+        if item.is_dir():
+            _copy(item, to / item.name)
+        else:
+            durable.write_atomically(to / item.name, regular.read_bytes(item))
+            (to / item.name).chmod(stat.S_IMODE(item.stat().st_mode))
+
+
+@dataclass(frozen=True)
+class Unheard:
+    """`run_cell`, whose standard output and error go to the end of the file `log`."""
+
+    log: Path
+
+    def __call__(self, job: Job) -> Result:
+        with _into(self.log):
+            return run_cell(job)
+
+
+def note(log: Path, line: str) -> None:
+    """Add `line` to the file `log`, for who may read it."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+@contextlib.contextmanager
+def _into(log: Path) -> Iterator[None]:
+    """Send both streams to `log`; those of a worker for good, and past Python as well."""
+    with log.open("a", encoding="utf-8") as file:
+        if multiprocessing.parent_process() is not None:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            yield
 
 
 @dataclass(frozen=True)

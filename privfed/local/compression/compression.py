@@ -23,6 +23,7 @@ was added, so that this is a client state like others, and costs nothing more
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -161,3 +162,53 @@ class ErrorFeedback(CompressionPart):
 def compressed_row(length: int) -> Layout:
     """The layout of a row that stands for an update."""
     return Layout((("delta", length),))
+
+
+class NoCompression(CompressionPart):
+    """Messages are sent as they are."""
+
+    compresses: ClassVar[bool] = False
+    fresh: ClassVar[bool] = False
+
+    def length(self, shapes: Shapes) -> int:
+        return shapes.length
+
+    def encode(
+        self, updates: Tensor, error: Tensor | None, sending: Sending
+    ) -> tuple[Tensor, Tensor | None]:
+        return updates, error
+
+    def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
+        return released, memory
+
+
+class RowByRow(CompressionPart):
+    """All numbers of a row stand for themselves: the server takes a release as it is."""
+
+    linear: ClassVar[bool] = False
+    fresh: ClassVar[bool] = False
+
+    def length(self, shapes: Shapes) -> int:
+        return shapes.length
+
+    @abstractmethod
+    def bits(self, shapes: Shapes) -> float:
+        """Bits that a row takes."""
+
+    def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
+        return released, memory
+
+
+class Biased(RowByRow, ErrorFeedback):
+    """What is sent of a row is not that row on average: clients may remember the rest."""
+
+    @abstractmethod
+    def shortened(self, rows: Tensor) -> Tensor:
+        """What is sent of `rows` `[c, d]`: `[c, d]`."""
+
+    def encode(
+        self, updates: Tensor, error: Tensor | None, sending: Sending
+    ) -> tuple[Tensor, Tensor | None]:
+        corrected = updates if error is None else updates + error
+        sent = self.shortened(corrected)
+        return sent, None if error is None else corrected - sent

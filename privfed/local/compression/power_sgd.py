@@ -28,8 +28,7 @@ from pydantic import Field
 
 from privfed.deferred import torch
 from privfed.local.compression.compression import ErrorFeedback, Sending, Space, compressed_row
-from privfed.local.compression.low_rank import orthonormal
-from privfed.local.compression.matrices import Matrices
+from privfed.local.compression.low_rank import Matrices, orthonormal
 from privfed.local.exchange import Broadcast, Exchange
 from privfed.local.objective import Memory
 from privfed.vector import Shapes

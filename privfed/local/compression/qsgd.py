@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.compression.compression import Sending
-from privfed.local.compression.row_by_row import RowByRow
+from privfed.local.compression.compression import RowByRow, Sending
 from privfed.streams import Keys, uniforms
 from privfed.vector import Shapes
 

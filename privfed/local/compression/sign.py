@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privfed.local.compression.row_by_row import Biased
+from privfed.local.compression.compression import Biased
 from privfed.vector import Shapes
 
 if TYPE_CHECKING:

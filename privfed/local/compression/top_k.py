@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from privfed.deferred import torch
-from privfed.local.compression.row_by_row import Biased
+from privfed.local.compression.compression import Biased
 from privfed.vector import Shapes
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pydantic import Field
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast, Exchange
 from privfed.local.objective import Cohorts, Grouping, Measures, Memory, Work
-from privfed.local.objectives.grouped import Grouped, memberships
+from privfed.local.objectives.group_clip import Grouped, memberships
 from privfed.vector import Layout
 
 if TYPE_CHECKING:

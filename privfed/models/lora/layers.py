@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privfed.models.lora.names import factors
+from privfed.models.start import factors
 
 _NO_WEIGHTS: tuple[str, ...] = ()
 

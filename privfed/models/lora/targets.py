@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from privfed.errors import Refused
-from privfed.models.lora.keys import Lora
 from privfed.models.lora.layers import adapt, adaptable, adapted_weights, merge
-from privfed.models.lora.names import factors, is_factor
 from privfed.models.matching import is_named
+from privfed.models.start import Lora, factors, is_factor
 from privfed.streams import Keys
 
 Place = tuple[str, nn.Module, str, int]

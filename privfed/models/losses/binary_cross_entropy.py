@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privfed.data.federation import Examples, Meaning
 from privfed.deferred import F, torch
 from privfed.errors import Refused
-from privfed.models.losses.scored import (
+from privfed.models.loss import (
     ScoredLoss,
     class_probabilities,
     log_odds,

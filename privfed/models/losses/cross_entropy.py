@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from privfed.data.federation import NO_LABEL, Examples, Meaning
 from privfed.deferred import F, torch
-from privfed.models.losses.scored import (
+from privfed.models.loss import (
     TINY_SHARE,
     ScoredLoss,
     class_probabilities,

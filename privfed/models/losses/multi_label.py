@@ -9,7 +9,7 @@ from pydantic import Field
 from privfed.data.federation import Examples, Meaning
 from privfed.deferred import F, torch
 from privfed.errors import Refused
-from privfed.models.losses.scored import (
+from privfed.models.loss import (
     ScoredLoss,
     class_probabilities,
     log_odds,

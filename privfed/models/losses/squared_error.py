@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from privfed.data.federation import Examples, Meaning
 from privfed.deferred import torch
-from privfed.models.losses.scored import ScoredLoss, refuse_labels_unless
-from privfed.models.task import Task
+from privfed.models.form import Task
+from privfed.models.loss import ScoredLoss, refuse_labels_unless
 
 if TYPE_CHECKING:
     from torch import Tensor

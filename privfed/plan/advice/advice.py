@@ -3,19 +3,135 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from accounting.events import REPLACE_ONE
 from privfed.config.assembly import assembled, named
-from privfed.config.config import Raw
+from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
 from privfed.errors import Refused
-from privfed.plan.advice.alternative import Alternative, Unavailable, alternative_of
-from privfed.plan.advice.assumptions import PROMISES, assumptions
-from privfed.plan.advice.candidates import Keys
-from privfed.plan.plan import plan
+from privfed.plan.advice.assumptions import PROMISES, assumptions, membership
+from privfed.plan.plan import Plan, plan
 from privfed.plan.prior_spending import NOTHING, Priors
+from privfed.privacy.noise_on_model import noise_on_model, remembered_rows
+from privfed.privacy.solved_for_run import InBands
+from privfed.sampling.cohort import InGroups
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The plan of a run with these `keys`, in numbers.
+
+    `noise_on_model` is the rms deviation over rounds on the sums of releases, in clips. `remembers`
+    counts rows of past noise, as long as a message. `assumes` maps promises to what they mean here.
+    """
+
+    sampler: str
+    mechanism: str
+    keys: Mapping[str, Any]
+    noise_multiplier: float
+    noise_on_model: float
+    epsilon: float
+    relation: str
+    remembers: int
+    assumes: Mapping[str, str]
+    membership: str
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its epsilon stands beside those of clients who come or go, or contribute zero."""
+        return self.relation != REPLACE_ONE
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the objects under "alternatives" that `--json` prints."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A draw with a mechanism that has no number here: `lacks` promises, or for a `reason`."""
+
+    sampler: str
+    mechanism: str
+    reason: str
+    lacks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the objects under "unavailable" that `--json` prints."""
+        return asdict(self)
+
+
+def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
+    """What the `plan` of a run with these `keys` comes to; None where its noise is not known."""
+    config, mechanism = plan.config, plan.mechanism
+    noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
+    if noise is None or plan.noise_multiplier is None:
+        return None
+    return Alternative(
+        sampler=config.names["sampler"],
+        mechanism=config.names["mechanism"],
+        keys=_solved_keys(config, keys),
+        noise_multiplier=plan.noise_multiplier,
+        noise_on_model=noise,
+        epsilon=plan.guarantee.epsilon,
+        relation=plan.event.relation,
+        remembers=remembered_rows(mechanism),
+        assumes=assumptions(plan.cost.witness),
+        membership=membership(plan.event.relation, config.data.clients),
+    )
+
+
+def _solved_keys(config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """`keys` with the numbers of groups and bands that were solved for where they are left open."""
+    solved = dict(keys)
+    if isinstance(config.sampler, InGroups) and "cohort.groups" in keys:
+        solved["cohort.groups"] = config.sampler.possible_groups()[0]
+    if isinstance(config.mechanism, InBands) and "privacy.bands" in keys:
+        solved["privacy.bands"] = config.mechanism.bands
+    return solved
+
+
+Keys = dict[str, Any]
+
+_MOST_BANDS = 10_000
+_WORK = 20_000_000
+"""Bands times rounds that are solved for: some tenths of a second."""
+
+
+def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
+    """Draws by turns, which have no number where a cohort of `size` does not divide `clients`."""
+    if clients % size == 0:
+        return ()
+    period = max(1, round(clients / size))
+    why = (
+        f"a client takes part once in a whole number of rounds, and {clients} clients are no whole "
+        f"number of cohorts of {size}; once in {period} would be cohorts of {clients / period:.4g}"
+    )
+    return (Unavailable("cyclic and allocation", "any noise", why),)
+
+
+def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
+    """The keys of each, for a cohort of `size` expected of `clients`.
+
+    Draws by slots are among them where the cohort divides the clients: a client then takes part
+    once in clients / size rounds. A cyclic draw has as many bands as it allows, or fewer where
+    solving for so many over `rounds` takes long.
+    """
+    for sampler in ("poisson", "fixed_size"):
+        yield {"cohort.sampler": sampler, "cohort.size": size, "privacy.mechanism": "gaussian"}
+    period, left = divmod(clients, size)
+    if left:
+        return
+    bands = max(1, min(period, rounds, _MOST_BANDS, _WORK // rounds))
+    cyclic = {"cohort.sampler": "cyclic", "cohort.separation": period}
+    yield {**cyclic, "privacy.mechanism": "gaussian"}
+    yield {**cyclic, "privacy.mechanism": "banded", "privacy.bands": bands}
+    yield {**cyclic, "privacy.mechanism": "blt"}
+    slots = {"cohort.sampler": "allocation", "cohort.slots": period}
+    yield {**slots, "cohort.groups": 1, "privacy.mechanism": "gaussian"}
+    yield {**slots, "cohort.groups": 0, "privacy.mechanism": "banded", "privacy.bands": 0}
 
 
 @dataclass(frozen=True)

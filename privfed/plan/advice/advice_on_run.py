@@ -7,10 +7,8 @@ from collections.abc import Collection
 
 from privfed.config.config import Raw
 from privfed.errors import Refused
-from privfed.plan.advice.advice import Advice, compared
-from privfed.plan.advice.alternative import alternative_of
+from privfed.plan.advice.advice import Advice, alternative_of, compared, keys_to_compare, uneven
 from privfed.plan.advice.assumptions import PROMISES
-from privfed.plan.advice.candidates import keys_to_compare, uneven
 from privfed.plan.plan import Plan
 from privfed.privacy.solved_for_run import SolvedForRun
 

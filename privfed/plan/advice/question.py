@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from privfed.config.config import Raw
 from privfed.errors import Refused
 from privfed.parts import find
-from privfed.plan.advice.advice import Advice, compared
+from privfed.plan.advice.advice import Advice, Keys, compared, keys_to_compare, uneven
 from privfed.plan.advice.assumptions import PROMISES
-from privfed.plan.advice.candidates import Keys, keys_to_compare, uneven
 from privfed.sampling.cohort import Sampler
+from privfed.text import nearest
 
 _MOST_CLIENTS = 100_000_000
 _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
@@ -89,3 +91,61 @@ def _counts_clients(keys: Keys) -> bool:
     """Whether a draw depends on how many clients there are, and not on the rate alone."""
     sampler: type[Sampler] = find("sampler", keys["cohort.sampler"], "cohort.sampler")
     return "clients" in sampler.constants
+
+
+_ASKED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "rate")
+_COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
+"""Flags of what is compared, by their defaults."""
+_SPACINGS = ("separation", "slots")
+
+
+def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQuestion:
+    """What `flags` ask for, with `promises` that commas are between.
+
+    Raises `Refused` for flags that advice does not go by, and for numbers that are missing.
+    """
+    used = {*_ASKED, *_SPACINGS}
+    left = [name for name, value in flags.items() if value is not None and name not in used]
+    ignored = [name for name in left if flags[name] != _COMPARED.get(name)]
+    if ignored:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise Refused(
+            f"{named}: --advise compares draws and mechanisms at one epsilon, and solves for the "
+            "noise of each; leave it out"
+        )
+    missing = [f"--{name}" for name in ("epsilon", "rounds") if flags[name] is None]
+    if missing:
+        raise Refused(
+            f"--advise compares what one epsilon takes over all rounds: give {missing[0]}"
+        )
+    spacings = [flags[name] for name in _SPACINGS if flags[name] is not None]
+    if len(spacings) > 1:
+        raise Refused("--separation and --slots are both how often a client takes part: give one")
+    given = {name: flags[name] for name in _ASKED}
+    return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
+
+
+def refuse_promises_alone(words: str | None) -> None:
+    """Raises `Refused` for promises where no advice is asked for."""
+    if words is not None:
+        raise Refused("--promises is for --advise; add that, or leave it out")
+
+
+def promised(words: str | None) -> tuple[str, ...]:
+    """The promises in `words`, with commas between them, or "nothing"; all where none are given.
+
+    Raises `Refused`.
+    """
+    if words is None:
+        return tuple(PROMISES)
+    parts = [each.strip() for each in words.split(",")]
+    promises = tuple(each for each in parts if each not in ("", "nothing"))
+    for promise in promises:
+        if promise not in PROMISES:
+            close = nearest(promise, list(PROMISES))
+            hint = f" (did you mean {close!r}?)" if close else ""
+            raise Refused(
+                f"--promises has {promise!r}; expected some of {', '.join(PROMISES)}{hint}, with "
+                "commas between them, or nothing"
+            )
+    return promises

@@ -5,8 +5,8 @@ from __future__ import annotations
 from accounting.noises import LARGEST_NOISE
 from privfed.errors import Refused
 from privfed.parts import find
+from privfed.plan.calibration.as_run import given_flags, refuse_contradictory_sites
 from privfed.plan.calibration.question import CalibrationQuestion
-from privfed.plan.calibration.site_flags import given_flags, refuse_contradictory_sites
 
 _FLAGS_OF = {
     "rate": ("--sampling-rate", "--population", "--cohort"),

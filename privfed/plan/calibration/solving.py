@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from accounting.calibration import largest
@@ -12,10 +14,44 @@ from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.plan.calibration.as_run import config_of, cost_of, guarantee_of, mechanism_of, plan_of
 from privfed.plan.calibration.contradictions import refuse_contradictory_question
 from privfed.plan.calibration.question import CalibrationQuestion
-from privfed.plan.calibration.search import large_scanned, largest_rate
 from privfed.plan.plan import Plan, refuse
 from privfed.privacy.solved_for_run import InBands
 from privfed.sampling.cohort import InGroups
+
+_SMALLEST_RATE = 1e-9
+
+
+def large_scanned(fits: Callable[[int], bool], most: int) -> int:
+    """A large count up to `most` that fits: small ones need not where larger do; 0: none was found.
+
+    (Small expected cohorts are cut more often.) Not proved to be the largest: counts a fifth apart
+    are tried, from above, then those between.
+    """
+    above = most + 1
+    tried = most
+    while tried >= 1:
+        if fits(tried):
+            while above - tried > 1:
+                middle = (tried + above) // 2
+                tried, above = (middle, above) if fits(middle) else (tried, middle)
+            return tried
+        above, tried = tried, min(tried - 1, int(tried / 1.2))
+    return 0
+
+
+def largest_rate(fits: Callable[[float], bool]) -> float | None:
+    """The largest sampling rate that fits, to four digits; None where none above 1e-9 does."""
+    low = 1.0
+    while not fits(low):
+        low /= 4
+        if low < _SMALLEST_RATE:
+            return None
+    high = min(4 * low, 1.0)
+    while high - low > 1e-4 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
 
 _MOST_ROUNDS = 1_000_000
 
@@ -157,3 +193,51 @@ def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
             "or delta"
         )
     return count
+
+
+def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAnswer]]:
+    """What the solved number would be with other constants, in words; those without an answer not.
+
+    Each changes one number that was given.
+    """
+    for words, question in _variants(_unsolved(answer), answer.solved):
+        try:
+            yield words, solve(question)
+        except Refused:
+            continue
+
+
+def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
+    """The question as it was asked."""
+    match answer.solved:
+        case "cohort":
+            return replace(answer.question, cohort=None, rate=None, separation=None, slots=None)
+        case "rounds":
+            return replace(answer.question, rounds=None)
+        case "epsilon":
+            return replace(answer.question, epsilon=None)
+    return replace(answer.question, noise_multiplier=None)
+
+
+def _variants(
+    question: CalibrationQuestion, unknown: str
+) -> Iterator[tuple[str, CalibrationQuestion]]:
+    """The same question with another number; `unknown` has none and keeps none."""
+    if unknown != "cohort":
+        yield from _doubled_cohort(question)
+    if question.rounds is not None and question.rounds > 1:
+        yield "half the rounds", replace(question, rounds=question.rounds // 2)
+    yield "a tenth of delta", replace(question, delta=question.delta / 10)
+    if question.epsilon is not None and math.isfinite(question.epsilon):
+        yield "2x epsilon", replace(question, epsilon=2 * question.epsilon)
+    if question.noise_multiplier:
+        yield "2x the noise", replace(question, noise_multiplier=2 * question.noise_multiplier)
+
+
+def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
+    """Twice the rate, or twice the clients of a round, with a cap that grows along."""
+    if question.rate is not None:
+        yield "2x the cohort", replace(question, rate=2 * question.rate)
+    elif question.cohort is not None:
+        cap = question.cap and 2 * question.cap
+        yield "2x the cohort", replace(question, cohort=2 * question.cohort, cap=cap)

@@ -8,31 +8,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from privfed.config.config import Config
-from privfed.plan.refusals.attacks import attack_refusals
-from privfed.plan.refusals.canaries import canary_refusals
-from privfed.plan.refusals.choice import choice_refusals
-from privfed.plan.refusals.client_states import client_state_refusals
-from privfed.plan.refusals.compression import compression_refusals
-from privfed.plan.refusals.draws import draw_by_sizes, secret_slots, unproven_draw
-from privfed.plan.refusals.evaluation import evaluation_refusals
-from privfed.plan.refusals.joint_noise import joint_noise_refusals
-from privfed.plan.refusals.objectives import objective_refusals
-from privfed.plan.refusals.partial_models import partial_model_refusals
+from privfed.plan.refusals.clients import (
+    attack_refusals,
+    client_state_refusals,
+    nobody_to_drop,
+    nothing_to_shorten,
+    objective_refusals,
+    partial_model_refusals,
+    rates_of_zero,
+)
 from privfed.plan.refusals.rules import rule_refusals
-from privfed.plan.refusals.run_files import (
+from privfed.plan.refusals.run_file import (
+    choice_refusals,
+    evaluation_refusals,
     ledger_heads_that_can_be_remade,
     measured_precision_of_a_seeded_run,
     measures_lost_on_resume,
 )
-from privfed.plan.refusals.schedules import rates_of_zero
-from privfed.plan.refusals.secure_sums import secure_sum_refusals
-from privfed.plan.refusals.silos import silo_refusals
-from privfed.plan.refusals.sites import site_refusals
-from privfed.plan.refusals.stragglers import nobody_to_drop, nothing_to_shorten
-from privfed.plan.refusals.user_privacy import (
+from privfed.plan.refusals.sampling import (
     adaptive_clip_of_absent_clients,
+    canary_refusals,
+    draw_by_sizes,
+    secret_slots,
+    unproven_draw,
     unproven_objective,
     weights_by_private_sizes,
+)
+from privfed.plan.refusals.sites import silo_refusals, site_refusals
+from privfed.plan.refusals.sums import (
+    compression_refusals,
+    joint_noise_refusals,
+    secure_sum_refusals,
 )
 
 _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (

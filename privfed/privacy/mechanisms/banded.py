@@ -21,10 +21,13 @@ from privfed.privacy.mechanism import (
     Encoding,
     PublicState,
 )
-from privfed.privacy.mechanisms.correlated_noise import CorrelatedMechanism, refuse_exchanges
-from privfed.privacy.noise.correlated import Correlated
-from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid, refuse_overflow
-from privfed.privacy.noise.correlated_reals import CorrelatedReals
+from privfed.privacy.mechanisms.central_gaussian import CorrelatedMechanism, refuse_exchanges
+from privfed.privacy.noise.correlated import (
+    Correlated,
+    CorrelatedOnGrid,
+    CorrelatedReals,
+    refuse_overflow,
+)
 from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, refuse_inexact
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
@@ -65,7 +68,7 @@ class Banded(CorrelatedMechanism):
 
     *Arithmetic*: clipped rows lie on a public grid, sums are exact, and the noise is made on that
     grid so that all that is released is post-processing of the continuous mechanism
-    (`privfed.privacy.noise.correlated_on_grid`). Runs of older versions go on with those of the
+    (`privfed.privacy.noise.correlated`). Runs of older versions go on with those of the
     square root of prefix sums, in float64.
 
     Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", arXiv 2306.08153,

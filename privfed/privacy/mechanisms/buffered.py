@@ -23,8 +23,8 @@ from privfed.privacy.mechanism import (
     Encoding,
     PublicState,
 )
-from privfed.privacy.mechanisms.correlated_noise import CorrelatedMechanism, refuse_exchanges
-from privfed.privacy.noise.buffered import BufferedNoise
+from privfed.privacy.mechanisms.central_gaussian import CorrelatedMechanism, refuse_exchanges
+from privfed.privacy.noise.correlated import BufferedNoise
 from privfed.sampling.cohort import Witness
 from privfed.streams import Keys, Streams
 from privfed.vector import Layout
@@ -60,7 +60,7 @@ class Buffered(CorrelatedMechanism):
     *Trust*: the server sees the clipped updates and adds the noise. The key that it follows from
     lies under private/, and whoever reads that can take the noise away.
 
-    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated_on_grid` needs
+    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated` needs
     sums over all former rows exactly, and a buffer that is rounded remembers another sum.
 
     Source: Dvijotham et al. 2024, arXiv 2404.16706; several participations: McMahan, Xu & Zhang

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
 
@@ -12,8 +13,14 @@ from accounting.events import CHANGE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
 from privfed.deferred import torch
 from privfed.errors import Refused
-from privfed.privacy.adaptive_clipping import Split, next_clip, share_within
-from privfed.privacy.clipping import clip_rows, clip_rows_and_tell, on_grid
+from privfed.privacy.clipping import (
+    Split,
+    clip_rows,
+    clip_rows_and_tell,
+    next_clip,
+    on_grid,
+    share_within,
+)
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
@@ -25,6 +32,7 @@ from privfed.privacy.mechanism import (
     require_bounded,
 )
 from privfed.privacy.mechanisms.noised import NoisedMechanism
+from privfed.privacy.noise.correlated import CorrelatedKeys
 from privfed.privacy.noise.gaussian_on_grid import (
     FINENESS,
     gaussian_on_grid,
@@ -37,6 +45,7 @@ from privfed.vector import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 _AT_ONCE = 1 << 17
 """Numbers whose noise is drawn and added at once, for each thread that draws."""
@@ -59,7 +68,7 @@ class CentralGaussian(NoisedMechanism):
     (`BoundedSum.bound`).
     With `adaptive_clip` a row also tells whether its unclipped norm was within C, C follows the
     `clip_quantile` of these norms, and one Gaussian of multiplier z covers both
-    (`privfed.privacy.adaptive_clipping`).
+    (`privfed.privacy.clipping`).
 
     *Sampler*: any whose witness says how it changes a Gaussian release (`Witness.sampled`); under
     Poisson sampling the event is PoissonSampled(q, Gaussian(z)). Inside is Gaussian(z / sqrt(k))
@@ -194,3 +203,43 @@ class CentralGaussian(NoisedMechanism):
         if self.count_noise is None:
             raise ValueError("adaptive clipping has no count noise yet; plan the run first")
         return Split.of(self._noise(), self.count_noise)
+
+
+class CorrelatedMechanism(NoisedMechanism):
+    """Releases x_t + Y_t in round t, over a constant divisor, where C Y = Z.
+
+    x_t is the sum of clipped rows, Z independent over rounds, and C known to all. Only the server's
+    own, kept keys make Y: independent ones would be another mechanism.
+    """
+
+    trust: ClassVar[Literal["server"]] = "server"
+    remembers: ClassVar[bool] = True
+
+    @abstractmethod
+    def deviation(self) -> float:
+        """The deviation of Z, which is that of the first round's noise, in clips."""
+
+    def noise_on_update(self, size: int = 1) -> float:
+        return self.deviation()
+
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", CentralGaussian(clip=clip))
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
+        require_bounded(total, self.clip)
+        if not isinstance(keys, CorrelatedKeys):
+            raise TypeError("this noise is correlated over rounds; independent keys are no proof")
+        noise = torch.from_numpy(keys.noise(self.deviation() * total.bound))
+        return ((total.total + noise.to(total.total)) / divisor).float(), state
+
+
+def refuse_exchanges(exchanges: int) -> None:
+    """Raises `Refused` for rounds of several exchanges: correlated noise has no proof for them."""
+    if exchanges > 1:
+        raise Refused(
+            f"noise that is correlated over rounds has no proof for rounds of {exchanges} "
+            "exchanges; use an objective and a rule with one (aggregation.passes), or "
+            'privacy.mechanism = "gaussian"'
+        )

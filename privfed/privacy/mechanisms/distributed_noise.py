@@ -17,7 +17,7 @@ from accounting.releases import PoissonSampled, TruncatedPoisson, Unprotected
 from privfed.deferred import torch
 from privfed.errors import Refused
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.codec import Codec
+from privfed.privacy.codec import MOST_IN_SINGLE, Codec, padded, rotate, signs, unrotate
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import (
     BoundedRows,
@@ -28,8 +28,6 @@ from privfed.privacy.mechanism import (
     require_bounded,
 )
 from privfed.privacy.mechanisms.noised import NoisedMechanism
-from privfed.privacy.rotation import padded, rotate, signs, unrotate
-from privfed.privacy.rounding import MOST_IN_SINGLE
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites

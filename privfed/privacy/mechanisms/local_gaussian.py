@@ -11,8 +11,7 @@ from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
 from accounting.over_rounds import Separated
 from privfed.deferred import torch
-from privfed.privacy.blocks import averaged
-from privfed.privacy.clipping import clip_rows
+from privfed.privacy.clipping import averaged, clip_rows
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from accounting.events import Event
 from accounting.releases import Unprotected
-from privfed.privacy.blocks import averaged
+from privfed.privacy.clipping import averaged
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,

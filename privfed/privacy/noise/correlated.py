@@ -8,11 +8,16 @@ in order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.errors import Refused
+from privfed.privacy.factorization.buffers import Buffers
+from privfed.privacy.factorization.optimal_bands import UNIT
+from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, rounded_normal
 from privfed.streams import Keys, Streams
 
 Row = NDArray[np.float64]
@@ -72,3 +77,132 @@ class CorrelatedKeys(Keys):
         if self.source is None:
             raise ValueError("these keys have no correlated noise")
         return self.source.noise(self.round, deviation)
+
+
+class CorrelatedReals(Correlated):
+    """Y_t with sum_j c_j Y_{t - j} = Z_t, in double precision.
+
+    The real numbers that these stand for are what is proved; runs of older versions go on with it.
+    """
+
+    def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
+        super().__init__(length, streams)
+        self.remembers = len(coefficients) - 1
+        self._c = coefficients
+        self._past: deque[Row] = deque(maxlen=max(self.remembers, 1))
+
+    def _next(self, keys: Keys, deviation: float) -> Row:
+        row = keys.normal(self._length)
+        for c, past in zip(self._c[1:], reversed(self._past), strict=False):
+            row -= c * past
+        self._past.append(row / self._c[0])
+        return np.asarray(deviation * self._past[-1])
+
+
+class BufferedNoise(Correlated):
+    """Y_t = Z_t - sum_j omega_j B_j, and then B_j <- theta_j B_j + Y_t, which begin at 0.
+
+    B_j is sum_i theta_j^(i-1) Y_{t - i}, so that sum_i c_i Y_{t - i} = Z_t with c_0 = 1 and
+    c_i = sum_j omega_j theta_j^(i-1): the rows are C^-1 Z. In double precision; the real numbers
+    that these stand for are what is proved.
+
+    Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta 2024, Algorithm 1, in the form that
+    streams what it has put out.
+    """
+
+    def __init__(self, buffers: Buffers, length: int, streams: Streams) -> None:
+        super().__init__(length, streams)
+        self.remembers = len(buffers.decays)
+        self._decays = np.array(buffers.decays)[:, None]
+        self._outputs = np.array(buffers.outputs)
+        self._past = np.zeros((self.remembers, length))
+
+    def _next(self, keys: Keys, deviation: float) -> Row:
+        row = keys.normal(self._length) - self._outputs @ self._past
+        self._past = self._decays * self._past + row
+        return np.asarray(deviation * row)
+
+
+_BITS = 20
+"""Coefficients are multiples of `UNIT`, which is 2^-20."""
+_MOST = 2.0**62.5
+"""Sums of products below this are whole numbers of 64 bits."""
+_DEVIATIONS = 12.0
+"""No noise of a run is so many deviations large, but with a probability of 1e-32."""
+
+
+_OVERFLOW = (
+    "the noise of these coefficients (privacy.toeplitz) has no exact sums in 64 bits: what is "
+    "added of earlier rounds grows too large; leave them out, or take some that fall off"
+)
+
+
+class CorrelatedOnGrid(Correlated):
+    """Whole multiples N_t of a public grid g, exactly: round(Z_t / g - sum_j c_j N_{t - j}), j > 0.
+
+    c_0 = 1, and the other coefficients are whole multiples of 2^-20, so that the sums are exact in
+    64 bits, and Z_t is the continuous Gaussian of which a shift is rounded
+    (`privfed.privacy.noise.gaussian_on_grid`).
+
+    *Guarantee*: let x_t be a multiple of g, as sums of rows on the grid are, r = x + g N what is
+    released, and w = C x + Z. As rounding commutes with whole numbers,
+
+        r_t = g round((x_t + Z_t) / g - sum_j c_j N_{t - j})
+            = g round((w_t - sum_j c_j r_{t - j}) / g),
+
+    since w_t = x_t + sum_j c_j x_{t - j} + Z_t: a function of w_t and of what was released before.
+    So all that is released is post-processing of C x + Z, adaptively, whatever the rounding. (The
+    sum over real coefficients has to be this one exactly: what a rounded buffer remembers is no
+    function of w, so that buffers have no such proof.)
+
+    *What differs from C^-1 Z*: N_t is C^-1 (Z + e), where |e_t| <= 1/2 is the rounding, 2^-30 of a
+    deviation of Z at most.
+    """
+
+    def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
+        super().__init__(length, streams)
+        self.remembers = len(coefficients) - 1
+        multiples = coefficients / UNIT
+        if coefficients[0] != 1.0 or np.any(multiples != np.rint(multiples)):
+            raise ValueError("noise on a grid needs c_0 = 1, and multiples of 2^-20")
+        self._multiples = multiples.astype(np.int64)
+        self._past: deque[NDArray[np.int64]] = deque(maxlen=max(self.remembers, 1))
+
+    def _next(self, keys: Keys, deviation: float) -> Row:
+        grid = grid_of(deviation)
+        if grid is None:
+            return np.zeros(self._length)
+        shift = self._shift()
+        below, rest = shift >> _BITS, shift & ((1 << _BITS) - 1)
+        words, parts = keys.bits(self._length), np.asarray(rest * UNIT, dtype=np.float64)
+        scale = np.nextafter(deviation / grid, np.inf)
+        rounded = rounded_normal(words, float(scale), keys.further, parts)
+        steps = rounded.astype(np.int64) - below
+        self._past.append(steps)
+        return np.asarray(grid * steps)
+
+    def _shift(self) -> NDArray[np.int64]:
+        """sum_j c_j N_{t - j} over j > 0 `[length]`, in multiples of 2^-20."""
+        total = np.zeros(self._length, dtype=np.int64)
+        reach = 0.0
+        for multiple, past in zip(self._multiples[1:], reversed(self._past), strict=False):
+            reach += float(abs(multiple)) * float(np.abs(past).max(initial=0))
+            total += multiple * past
+        if reach > _MOST:
+            raise Refused(_OVERFLOW)
+        return total
+
+
+def refuse_overflow(coefficients: Row, rounds: int) -> None:
+    """Raises `Refused` where noise of so many `rounds` may not be exact, for any deviation."""
+    from scipy.signal import lfilter  # here, as lists of parts are not to wait for it
+
+    first = np.zeros(rounds)
+    first[0] = 1.0
+    # Where C is not stable, its inverse grows without bound.
+    with np.errstate(over="ignore", invalid="ignore"):
+        inverse = float(np.linalg.norm(lfilter([1.0], coefficients, first)))
+    steps = _DEVIATIONS * inverse * 2 * FINENESS
+    reach = steps * float(np.abs(coefficients[1:]).sum()) * 2.0**_BITS
+    if not reach <= _MOST:
+        raise Refused(f"{_OVERFLOW} (over {rounds} rounds)")

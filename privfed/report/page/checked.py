@@ -8,17 +8,34 @@ from dataclasses import dataclass
 
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_in_words
+from privfed.auditing.canaries.power import Power
 from privfed.plan.proof import proof_in_words
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
-from privfed.report.page.drawing import as_svg, without_warnings
-from privfed.report.page.noticed import power_picture
+from privfed.report.page.drawing import Axes, Line, as_svg, inline, lines_picture, without_warnings
 from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
-from privfed.report.page.svg import inline
 from privfed.report.plan_rows.canaries import fewest_in_words, power_in_words
 from privfed.report.tables import accountant_epsilons
-from privfed.words import ceiling
+from privfed.text import ceiling
+
+
+def power_picture(power: Power) -> Picture | None:
+    """The probabilities over what a run with less noise would truly have cost."""
+    lines = [
+        Line(
+            f"doubted at {power.confidence:.0%}",
+            [(fault.epsilon, fault.doubted) for fault in power.noticed],
+        ),
+        Line("refuted at p < 1e-6", [(fault.epsilon, fault.refuted) for fault in power.noticed]),
+    ]
+    title = f"How likely {power.canaries} canaries, at best, notice that ε is not what is claimed"
+    axes = Axes("true ε", "probability", _percent, log=True, from_zero=True, top=1.0)
+    return lines_picture("power", title, axes, lines)
+
+
+def _percent(value: float | None) -> str:
+    return "—" if value is None else f"{value:.0%}"
 
 
 def audit_chapter(facts: PageFacts) -> Chapter:

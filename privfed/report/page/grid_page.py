@@ -18,11 +18,17 @@ from privfed.report.page.blocks import (
     Picture,
     ShellLine,
 )
-from privfed.report.page.drawing import without_warnings
-from privfed.report.page.grid_facts import GridFacts, counted_ends, simulated
-from privfed.report.page.grid_tables import cell_figures, failures_table, joint_table, worst_table
-from privfed.report.page.provenance import environment
-from privfed.report.page.svg import inline
+from privfed.report.page.configuration import environment
+from privfed.report.page.drawing import inline, without_warnings
+from privfed.report.page.grid_tables import (
+    GridFacts,
+    cell_figures,
+    counted_ends,
+    failures_table,
+    joint_table,
+    simulated,
+    worst_table,
+)
 
 _SIMULATED = Banner(
     "Not covered by any ε",

@@ -9,7 +9,7 @@ from privfed.plan.plan import Plan
 from privfed.report.page.blocks import BulletList, Chapter, Figures, Paragraph
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.tables import counted
-from privfed.secure.culprit import Culprit, Reason
+from privfed.secure.summation import Culprit, Reason
 
 _HOW: dict[Reason, str] = {
     "wrong share": "told another share than it had acknowledged",

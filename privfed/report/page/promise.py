@@ -20,7 +20,7 @@ from privfed.report.tables import (
     party_rows,
     planned_row,
 )
-from privfed.words import ceiling, number
+from privfed.text import ceiling, number
 
 _TRUSTED = {
     "server": "the server, which adds the noise, is trusted with what it sums",

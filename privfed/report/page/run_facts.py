@@ -18,7 +18,6 @@ from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.errors import Broken, PrivfedError, Refused
-from privfed.json_text import with_numbers
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.liars import lost_claims
 from privfed.plan.plan import Plan, solve_plan
@@ -26,10 +25,10 @@ from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import RoundForecast, round_exchange
-from privfed.secure.culprit import Culprit
+from privfed.secure.summation import Culprit
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
-from privfed.words import about_groups
+from privfed.text import about_groups, with_numbers
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
-from privfed.report.page.blocks import Banner, Page
+from accounting.accountants import ACCOUNTANTS
+from accounting.curves import Curve, over_delta, over_rounds, spent_by
+from accounting.guarantee import guarantee
+from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.checked import audit_chapter
-from privfed.report.page.configuration import configuration_chapter
+from privfed.report.page.configuration import configuration_chapter, environment, provenance_chapter
+from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.learning import learning_chapter
 from privfed.report.page.left_out import left_out_chapters
-from privfed.report.page.messages import messages_chapter
 from privfed.report.page.promise import headline, promise_chapter
-from privfed.report.page.provenance import environment, provenance_chapter
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.simulated import simulation_chapter
-from privfed.report.page.spending import spending_chapter
+from privfed.run.forecast import RoundForecast
+from privfed.text import ceiling, number, size_of
+
+
+def messages_chapter(facts: PageFacts) -> Chapter:
+    """Signal against noise, the clip, and bytes."""
+    exchange = facts.exchange
+    if exchange is None:
+        why = "Parts that the configuration names are not at hand, so this cannot be worked out."
+        return Chapter("messages", "Noise and messages", [Paragraph(why)])
+    blocks: list[Block] = [Facts({**_noise(exchange), **_clip(facts), **_traffic(facts, exchange)})]
+    points = [(line["round"], line["clip"]) for line in facts.rounds if line.get("clip")]
+    axes = Axes("round", "clip", from_zero=True)
+    if picture := lines_picture("clip", "The released clip by round", axes, [Line("clip", points)]):
+        blocks.append(picture)
+    return Chapter("messages", "Noise and messages", blocks)
+
+
+def _noise(exchange: RoundForecast) -> dict[str, str]:
+    """How loud the average update may be, beside the noise on it."""
+    if exchange.signal is None or exchange.noise is None:
+        return {"noise": "none is added"}
+    ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
+    return {
+        "signal to noise": f"{number(float(f'{ratio:.2g}'))} : 1",
+        "signal": f"an average of norm {exchange.signal:g} at most",
+        "noise": f"of norm {exchange.noise:.2g} on it",
+    }
+
+
+def _clip(facts: PageFacts) -> dict[str, str]:
+    plan = facts.plan
+    if plan is None or not plan.mechanism.private:
+        return {}
+    first = " at first; it follows clients' norms" if plan.mechanism.adaptive else ""
+    return {"clip": f"{plan.config.mechanism.clip:g}{first}"}
+
+
+def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
+    parties, down, up = exchange.parties, exchange.down, exchange.up
+    party = "site" if facts.config and facts.config.by_sites else "client"
+    return {
+        "expected cohort": f"{exchange.cohort:g} clients",
+        f"a {party} is sent": f"{size_of(down / parties)} a round",
+        f"a {party} sends": f"{size_of(up / parties)} a round",
+        "all together": f"{size_of(down)} down, {size_of(up)} up a round",
+        **_staying(facts),
+    }
+
+
+def _staying(facts: PageFacts) -> dict[str, str]:
+    """What clients keep, where they do."""
+    if not (facts.config and facts.config.keeping):
+        return {}
+    what = "what each client keeps from round to round is never sent, and no ε covers it once shown"
+    return {"stays with clients": f"{facts.config.keeping}: {what}"}
+
+
+def spending_chapter(facts: PageFacts) -> Chapter:
+    """Two pictures, or why there is nothing to draw."""
+    ledger = facts.ledger
+    delta = float(ledger.terms["delta"])
+    rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
+    budget = ledger.budget
+    level = ("budget", budget) if budget and math.isfinite(budget) else None
+    pictures = (
+        lines_picture(
+            "epsilon-by-round",
+            f"ε by charged round, at δ = {delta:g} ({facts.meaning})",
+            Axes("charged rounds", "ε", ceiling, level=level, from_zero=True),
+            _lines(rounds),
+        ),
+        lines_picture(
+            "privacy-profile",
+            f"ε over δ after all rounds: the privacy profile ({facts.meaning})",
+            Axes("δ", "ε", ceiling, log=True, from_zero=True),
+            _lines(over_delta(ledger.spending, delta)),
+        ),
+    )
+    drawn: list[Block] = [picture for picture in pictures if picture]
+    return Chapter("epsilon", "What was spent", [_words(facts), *_parts(facts), *drawn])
+
+
+def _parts(facts: PageFacts) -> list[Block]:
+    """What each kind of release would have spent by itself, where there are several."""
+    charged = facts.ledger.run_spending
+    if len(charged) < 2:
+        return []
+    delta, evaluating = float(facts.ledger.terms["delta"]), facts.plan and facts.plan.evaluation
+    lines = [
+        [
+            "evaluation by clients" if evaluating and event == evaluating.event else "training",
+            str(count),
+            ceiling(guarantee({event: count}, delta).epsilon),
+        ]
+        for event, count in charged.items()
+    ]
+    columns = ["part", "charges", f"ε by itself, at δ = {delta:g}"]
+    caption = "Parts of the run; what was spent is their composition, less than their sum"
+    return [Figures(caption, columns, lines, frozenset({1, 2}))]
+
+
+def _words(facts: PageFacts) -> Paragraph:
+    bound = facts.audit.guarantee
+    assert bound is not None
+    text = (
+        f"{facts.audit.charges} charged rounds spent ε = {ceiling(bound.epsilon)} at δ = "
+        f"{bound.delta:g} ({facts.meaning}, accountant {bound.accountant})."
+    )
+    if math.isinf(bound.epsilon):
+        text += " No accountant bounds it, so there is no curve."
+    return Paragraph(text)
+
+
+def _lines(curve: Curve) -> Sequence[Line]:
+    """A line for each accountant, where it has a bound."""
+    bounds = {name: [(at, by[name]) for at, by in curve] for name in ACCOUNTANTS}
+    lines = (
+        Line(name, [(at, epsilon) for at, epsilon in points if epsilon is not None])
+        for name, points in bounds.items()
+    )
+    return [line for line in lines if line.drawable]
 
 
 def run_page(facts: PageFacts, simulation: bool) -> Page:

@@ -8,10 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from privfed.plan.advice.advice import Advice, relative
-from privfed.plan.advice.alternative import Alternative
+from privfed.plan.advice.advice import Advice, Alternative, relative
 from privfed.plan.advice.assumptions import PROMISES
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 
 def advice_report(advice: Advice) -> RenderableType:

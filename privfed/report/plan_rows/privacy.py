@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from accounting.events import CHANGE
 from accounting.guarantee import guarantee
+from accounting.noises import same_cohort
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
     PoissonSampled,
@@ -18,11 +20,32 @@ from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import total
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.noise_on_model import stays_on_model
+from privfed.privacy.shared_noise import noised_jointly
 from privfed.privacy.solved_for_run import SolvedForRun
-from privfed.report.plan_rows.pairs import pairs_row
 from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
 from privfed.run.forecast import Forecast
-from privfed.words import ceiling, number
+from privfed.text import ceiling, number
+
+
+def pairs_row(plan: Plan) -> dict[str, str]:
+    """What each client adds, and what holds with how many colluders; none where none is shared."""
+    if not noised_jointly(plan.mechanism):
+        return {}
+    noise, honest = plan.mechanism.noise(), plan.mechanism.honest
+    colluding = noise.clients - honest
+    alone = same_cohort(plan.mechanism.alone / CHANGE[plan.event.relation], plan.cost.exchanges)
+    privacy, rounds = plan.config.privacy, plan.config.run.rounds
+    left = guarantee({replace(plan.event, release=alone): rounds}, privacy.delta)
+    return {
+        "pairs": (
+            f"each client adds a deviation of {noise.alone:.3g} of its own, and {noise.shared:.3g} "
+            f"with each of {noise.clients - 1} others, which cancels and is taken to be as good as "
+            "random (a computational assumption, which ε leaves out); ε holds against the server "
+            f"with up to {colluding} of them, and were all others to work with it, this run alone "
+            f"would have ε = {ceiling(left.epsilon)}"
+        )
+    }
+
 
 _FAINT = 0.1
 """The ratio of signal to noise per round below which a run has little to learn from."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from privfed.overview.run_row import RunRow
-from privfed.overview.state import BROKEN
+from privfed.overview.run_row import BROKEN, RunRow
 from privfed.privacy.shared_noise import PARTY_WORDS
-from privfed.words import ceiling, duration, measure, number
+from privfed.text import ceiling, duration, measure, number
 
 NOTHING = "—"
 _DIGEST = 64

@@ -23,7 +23,7 @@ from privfed.report.runs.cells import (
     time_cells,
 )
 from privfed.report.tables import rows
-from privfed.words import ceiling, measure, number
+from privfed.text import ceiling, measure, number
 
 _MOST_ROUNDS = 8
 """Evaluated rounds that are shown; all of them are in --json."""

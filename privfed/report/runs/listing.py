@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privfed.overview.listing import DEPTH, Listing, SamePeople
-from privfed.overview.run_row import RunRow
-from privfed.overview.state import BROKEN
+from privfed.overview.run_row import BROKEN, RunRow
 from privfed.report.runs.cells import (
     constant_cell,
     epsilon_cell,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from privfed.measures.estimate import Estimate
-from privfed.measures.half_widths import half_widths
+from privfed.measures.measure import Estimate
+from privfed.measures.measure_row import half_widths
 from privfed.round.algorithm import Algorithm
 from privfed.run.setup import Setup
 

@@ -10,7 +10,7 @@ where the composition is above it, is raised to that, which the ledger states.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ import torch
 from accounting.events import Event
 from accounting.guarantee import guarantee, spent
 from accounting.ledger import Ledger
+from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.assembly import assembled
-from privfed.config.overrides import assign
+from privfed.config.config import Config
+from privfed.config.overrides import assign, override
 from privfed.errors import Refused
-from privfed.measures.estimate import Estimate
+from privfed.measures.measure import Estimate
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
 from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
@@ -33,12 +35,13 @@ from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.run.assemble import evaluation_of
 from privfed.run.evaluation.charged_measures import charged_measures
-from privfed.run.last_state import last_checkpoint
+from privfed.run.last_state import last_checkpoint, refuse_lost
 from privfed.run.loop import Ending, outcome_of
-from privfed.run.lost_private import refuse_lost
+from privfed.run.prepare import prepare
 from privfed.run.recorder import Recorder
 from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
+from privfed.run.train import begin
 from privfed.run.world import build_world
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
@@ -222,3 +225,52 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
         raised = total * (1 + _ROUNDED)
         ledger.change_budget(held, raised, event)
         directory.config.change(setup.plan.config.run.rounds, raised)
+
+
+def evaluate_by_further_clients(
+    run: Path, data: Iterable[str], out: Path, epsilon: float, keys: Mapping[str, Any]
+) -> ClientEvaluation:
+    """Begin a run in `out` over the clients of other `data`, who score the model of `run` once.
+
+    Its ledger is about these people alone. That nobody of them was in `run` is declared by asking
+    so, and stands there as `privacy.disjoint`: what the model tells of its own people is not in
+    their epsilon. They score the run's model, since none of them keeps another. Raises `Refused`,
+    having written nothing, unless the charged sum itself aborts.
+    """
+    if keys.get("personal"):
+        raise Refused(
+            "evaluation.personal is true, but further clients have trained nothing, and keep no "
+            "models; leave it out: they score the run's model",
+            key="evaluation.personal",
+        )
+    wanted = {**keys, "personal": False}
+    config = _over_others(RunDirectory.open(run), run, data)
+    before = priors(config)
+    setup = prepare(config, before)
+    refuse_once_public(before, setup.federation)
+    for_one_evaluation(setup, epsilon, wanted)  # refuses what would leave a run without a round
+    directory = RunDirectory.create(out)
+    with directory.locked():
+        begin(setup, before, directory)
+    return evaluate_by_clients(out, epsilon, wanted)
+
+
+def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Config:
+    """The configuration of `run` over other people, all of whom are protected.
+
+    Runs that `privacy.disjoint` names in `data` are declared disjoint beside `run`: those that it
+    began from.
+    """
+    raw = directory.config.read().raw()
+    before = dict(raw["data"])
+    raw["privacy"]["disjoint"] = []
+    for assignment in data:
+        override(raw, assignment)
+    disjoint = list(dict.fromkeys([str(run), *raw["privacy"]["disjoint"]]))
+    if raw["data"] == before:
+        raise Refused("--out begins a run of further clients; say whose data: --data, or --set")
+    others: dict[str, Any] = {"data.holdout": "none", "model.init": str(run)}
+    others |= {"privacy.prior": [], "privacy.disjoint": disjoint}
+    for key, value in others.items():
+        assign(raw, key, value)
+    return assembled(raw)

@@ -2,7 +2,7 @@
 
 In a round of n rows, r_i is the part of them that stand out at least as much as client i's does,
 its own among them; of rows that tie, half are counted in R_i. A client's score is the mean of -ln
-R_i over its rounds. There is one for each measure (`privfed.round.standing`), each with a level of
+R_i over its rounds. There is one for each measure (`privfed.round.tally`), each with a level of
 its own. Two questions are asked, and neither is whether a client is hostile.
 
 *Does it differ from its cohorts?* Null: in each round, given all before, i's row is exchangeable
@@ -30,17 +30,42 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtrc
 
 from attacks.privacy.roc import roc
-from privfed.round.standing import MEASURES
-from privfed.run.misbehaviour.discoveries import (
-    Mask,
-    Reals,
-    benjamini_hochberg,
-    benjamini_yekutieli,
-)
+from privfed.round.tally import MEASURES
 from privfed.vector import Indices
+
+Reals = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+def benjamini_hochberg(p: Reals, level: float) -> Mask:
+    """The discoveries `[n]` among p-values `[n]`: all up to the largest p_(k) <= level k / n.
+
+    Of these, at most `level` are false in expectation where p-values are independent, or positively
+    dependent on each true null (Benjamini & Hochberg 1995; Benjamini & Yekutieli 2001, theorem
+    1.2).
+
+    >>> benjamini_hochberg(np.array([0.01, 0.04, 0.9, 0.06]), 0.1).tolist()
+    [True, True, False, True]
+    """
+    ordered = np.sort(p)
+    below = np.flatnonzero(ordered <= level * np.arange(1, len(p) + 1) / max(len(p), 1))
+    return p <= ordered[below[-1]] if len(below) else np.zeros(len(p), dtype=bool)
+
+
+def benjamini_yekutieli(p: Reals, level: float) -> Mask:
+    """The same however p-values hang together: at level / (1 + 1/2 + ... + 1/n).
+
+    Source: Benjamini & Yekutieli 2001, theorem 1.3.
+
+    >>> benjamini_yekutieli(np.array([0.01, 0.04, 0.9, 0.06]), 0.1).tolist()
+    [True, False, False, False]
+    """
+    return benjamini_hochberg(p, level / float((1 / np.arange(1, len(p) + 1)).sum() or 1.0))
+
 
 LEVEL = 0.1
 """The declared rate of false discoveries, of each measure."""

@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from accounting import durable, regular
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, RoundRecord
-from privfed.run.watch.columns import ColumnsFile
 from privfed.run.watch.watcher import Watcher, is_nominal
+from privfed.text import visible
+
+_ROUND = "round"
+
+
+class ColumnsFile:
+    """The CSV file at `path`, which is made by its first row.
+
+    Its first column is the round; a number that is missing is an empty cell. Rows are durable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._columns: list[str] = []
+
+    def go_on(self, done: int) -> None:
+        """Keep the rows of rounds up to `done`, and remove a torn one."""
+        if not self.path.exists():
+            return
+        rows = [row for row in self._rows() if _is_until(row, done)]
+        if rows:
+            self._columns = list(rows[0])
+            self._rewrite(rows)
+        else:
+            self.path.unlink()
+
+    def append(self, round: int, values: Mapping[str, Any]) -> None:
+        """Add the row of `round`. A name that is new is a new column, empty in earlier rows."""
+        row = {_ROUND: round, **{visible(name): _cell(value) for name, value in values.items()}}
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._columns += new
+            self._rewrite([*self._rows(), row])
+        else:
+            durable.append(self.path, self._text([row]))
+
+    def _rows(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        text = regular.read_text(self.path, errors="replace")
+        return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+
+    def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        header = dict(zip(self._columns, self._columns, strict=True))
+        durable.make_folder(self.path.parent)
+        durable.write_atomically(self.path, self._text([header, *rows]))
+
+    def _text(self, rows: Iterable[Mapping[str, Any]]) -> bytes:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n", extrasaction="ignore")
+        writer.writerows(rows)
+        return text.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else visible(str(value))
+
+
+def _is_until(row: Mapping[str, str], last: int) -> bool:
+    text = row.get(_ROUND) or ""
+    return text.isdecimal() and int(text) <= last
+
 
 PUBLIC, SIMULATION = "report/metrics.csv", "report/simulation.csv"
 

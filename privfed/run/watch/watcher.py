@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from privfed.config.config import Config
 from privfed.errors import Refused
 from privfed.own_code import in_own_code
-from privfed.parts import Part, part_around
+from privfed.parts import Part, find, part_around
 from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
@@ -70,3 +72,29 @@ def refuse_no_observer(observer: object, named: str) -> None:
             f"{named}: {type(observer).__name__} has no method {', '.join(lacks)}; "
             "extend privfed.Observer"
         )
+
+
+def watchers(config: Config) -> list[Watcher]:
+    """The parts that `run.watch` names. Raises `Refused` where one of them cannot work here.
+
+    They are no part of what a run computes: who reads a run does not import them.
+    """
+    parts: list[Watcher] = [find("watcher", name, "run.watch")() for name in config.run.watch]
+    for part in parts:
+        part.refuse_unusable()
+    return parts
+
+
+def observers_of(config: Config) -> list[Observer]:
+    """An observer of each of `watchers`. Raises `Refused` where one cannot be made."""
+    return [part.observer() for part in watchers(config)]
+
+
+@contextlib.contextmanager
+def entered(observers: Sequence[Observer]) -> Iterator[Sequence[Observer]]:
+    """A context with `observers`, of whom those that are context managers are entered."""
+    with contextlib.ExitStack() as stack:
+        for observer in observers:
+            if isinstance(observer, contextlib.AbstractContextManager):
+                stack.enter_context(observer)
+        yield observers

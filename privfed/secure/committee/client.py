@@ -11,15 +11,21 @@ from collections.abc import Callable
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.privacy.integers import Integers
-from privfed.secure.committee.commitments import DIGEST, Tree, proof
-from privfed.secure.committee.dealing import column_tree, deal_secrets, member_numbers
-from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.keys import (
+from privfed.secure.committee.dealing import (
+    DIGEST,
+    Tree,
+    column_tree,
+    deal_secrets,
+    member_numbers,
+    proof,
+)
+from privfed.secure.committee.key_book import (
     mask_key,
     pair_seed,
     sealing_key,
     shares_context,
 )
+from privfed.secure.committee.keyring import Keyring
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,

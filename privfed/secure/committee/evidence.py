@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from privfed.secure.committee.commitments import DIGEST
-from privfed.secure.committee.dealing import commitment_at
+from privfed.secure.committee.dealing import DIGEST, commitment_at
 from privfed.secure.committee.messages import (
     Ballot,
     Call,
@@ -30,12 +29,11 @@ from privfed.secure.committee.messages import (
 )
 from privfed.secure.committee.opening import Openings
 from privfed.secure.committee.terms import RoundTerms, require_survivors
-from privfed.secure.culprit import Culprit, Reason
 from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
 from privfed.secure.identities import Directory
 from privfed.secure.masked.messages.message import read_framed
 from privfed.secure.primitives import KEY
-from privfed.secure.summation import Aborted
+from privfed.secure.summation import Aborted, Culprit, Reason
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from privfed.secure.committee.key_book import KeyBook, KeyCard
-from privfed.secure.committee.keys import agree, run_secret
+from privfed.secure.committee.key_book import KeyBook, KeyCard, agree, run_secret
 from privfed.secure.frames import NUMBER, BadMessage, Reader, records
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.primitives import KEY, KeyPair

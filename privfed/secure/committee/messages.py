@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from privfed.secure.committee.commitments import DIGEST
-from privfed.secure.committee.dealing import Dealt
+from privfed.secure.committee.dealing import DIGEST, Dealt
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
 from privfed.secure.masked.messages.message import (
     ClientMessage,
@@ -24,8 +23,7 @@ from privfed.secure.masked.messages.message import (
     WireMessage,
     read_sender,
 )
-from privfed.secure.primitives import KEY, SEAL, SIGNATURE, verified
-from privfed.secure.signed_message import SignedMessage
+from privfed.secure.primitives import KEY, SEAL, SIGNATURE, SignedMessage, verified
 
 SEALED = KEY + SEAL
 """Bytes of a member's sealed key."""

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from privfed.secure.committee.commitments import proved_root
 from privfed.secure.committee.dealing import (
     Dealt,
     commitment_at,
     member_share,
     number_commitment,
+    proved_root,
     secret_commitment,
 )
-from privfed.secure.committee.keys import mask_key
+from privfed.secure.committee.key_book import mask_key
 from privfed.secure.committee.policy import Committee
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.packing import Words

@@ -12,7 +12,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
 from privfed.secure.committee.channel import CommitteeChannel
-from privfed.secure.committee.commitments import DIGEST
+from privfed.secure.committee.dealing import DIGEST
 from privfed.secure.committee.messages import SEALED, MemberVote
 from privfed.secure.committee.policy import CommitteePolicy, drawn
 from privfed.secure.dropout import SENDS, Leaves, sending

@@ -30,11 +30,10 @@ from privfed.secure.committee.messages import (
 )
 from privfed.secure.committee.opening import Openings
 from privfed.secure.committee.terms import RoundTerms
-from privfed.secure.culprit import Culprit
 from privfed.secure.frames import BadMessage
 from privfed.secure.packing import Words
 from privfed.secure.primitives import Expander
-from privfed.secure.summation import Aborted
+from privfed.secure.summation import Aborted, Culprit
 
 _ORDER = (Contribution, Ballot, Disclosure)
 

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Self
 
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, sized
 from privfed.secure.homomorphic.schemes import Scheme
-from privfed.secure.primitives import KEY, SIGNATURE
-from privfed.secure.signed_message import SignedMessage
+from privfed.secure.primitives import KEY, SIGNATURE, SignedMessage
 
 _FORMAT = b"PH2"
 _START = len(_FORMAT) + 1

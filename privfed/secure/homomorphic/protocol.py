@@ -43,7 +43,6 @@ from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.homomorphic.messages import HEADER, OPENING, SIZE
-from privfed.secure.homomorphic.parameters import CIPHERTEXT, PUBLIC_KEY
 from privfed.secure.homomorphic.parties import (
     EncryptingClient,
     KeyHolder,
@@ -51,8 +50,14 @@ from privfed.secure.homomorphic.parties import (
     SummingServer,
     Terms,
 )
-from privfed.secure.homomorphic.schemes import BfvScheme, CkksScheme, Scheme
-from privfed.secure.homomorphic.tenseal_library import tenseal
+from privfed.secure.homomorphic.schemes import (
+    CIPHERTEXT,
+    PUBLIC_KEY,
+    BfvScheme,
+    CkksScheme,
+    Scheme,
+    tenseal,
+)
 from privfed.secure.identities import (
     client_directory,
     client_identity,

@@ -19,8 +19,7 @@ from privfed.secure.masked.derived_keys import (
     self_key,
 )
 from privfed.secure.masked.graphs.graph import Graph
-from privfed.secure.masked.messages.attestation import Attestation
-from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
     LAYERS,

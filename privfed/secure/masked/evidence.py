@@ -15,11 +15,11 @@ session: what it signed in two sessions does not go together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from privfed.secure.culprit import Culprit, Reason
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, sized
 from privfed.secure.identities import Directory
 from privfed.secure.masked.derived_keys import commit
@@ -39,6 +39,7 @@ from privfed.secure.masked.messages.sealed_shares import (
 from privfed.secure.masked.messages.unmasking import Unmask, read_open_shares, shares_bytes
 from privfed.secure.masked.shamir import PRIME, reconstruct
 from privfed.secure.primitives import KEY, KeyPair
+from privfed.secure.summation import Culprit, Reason
 
 
 def gives_its_secret(
@@ -192,3 +193,34 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
         if keys.sender == client and keys.nonce == nonces.get(client):
             return keys.mask if keys.signed_by(directory.get(client, b"")) else None
     return None
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Collects `culprits` of the session of `invitation` and its `roster`: of each the first proof.
+
+    Clients had advertised `keys`. Of the holders of a client's shares no more than `liars` lie: one
+    complaint more proves that what it dealt was garbled.
+    """
+
+    invitation: Invitation
+    roster: Roster
+    keys: Mapping[int, Advertise]
+    liars: int
+    culprits: dict[int, Culprit]
+
+    def prove(self, evidence: Evidence) -> None:
+        """Take a proof."""
+        if evidence.client not in self.culprits:
+            keys = self.keys[evidence.client]
+            self.culprits[evidence.client] = accusation(
+                evidence, self.invitation, self.roster, keys
+            )
+
+    def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
+        """Name those whom more than `liars` holders complain about; of each holder one list."""
+        session = (self.invitation.round, self.invitation.exchange)
+        for client, count in Counter(who for each in complaints for who in each).items():
+            if count > self.liars:
+                culprit = Culprit(client, *session, "garbled shares", complaints=count)
+                self.culprits.setdefault(client, culprit)

@@ -12,8 +12,7 @@ from privfed.secure.agreement import agreement
 from privfed.secure.frames import BadMessage
 from privfed.secure.limits import Limits
 from privfed.secure.masked.messages.roster import Invitation
-from privfed.secure.masked.policy import Policy
-from privfed.secure.masked.site_policy import SitePolicy
+from privfed.secure.masked.policy import Policy, SitePolicy
 
 Insists = Policy | SitePolicy
 """What each party insists on, whatever the server says."""

@@ -16,17 +16,14 @@ from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.frames import NUMBER
 from privfed.secure.limits import FEWEST, Limits
-from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.counted_operations import masked_operations
+from privfed.secure.masked.channel import MaskedChannel, masked_operations
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graphs.graph import Graph, graph_seed, recoverable
-from privfed.secure.masked.messages.attestation import Attestation
-from privfed.secure.masked.messages.roster import Advertise
+from privfed.secure.masked.messages.roster import Advertise, Attestation
 from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
-from privfed.secure.masked.policy import COMPLETE, Policy
+from privfed.secure.masked.policy import COMPLETE, Policy, SitePolicy, least_threshold
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.masked.site_policy import SitePolicy, least_threshold
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import KEY, SIGNATURE, Expander
 from privfed.secure.summation import Aborted, Session

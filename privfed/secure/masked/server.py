@@ -12,16 +12,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.culprit import Culprit
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
-from privfed.secure.masked.blame import Blame
 from privfed.secure.masked.derived_keys import agreed_secret
+from privfed.secure.masked.evidence import Blame
 from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graphs.graph import recoverable
-from privfed.secure.masked.messages.attestation import Attestation
-from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged, sealed_size
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
@@ -30,7 +28,7 @@ from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Members, Unmasking, handed
 from privfed.secure.packing import Words
 from privfed.secure.primitives import Expander, KeyPair, random_key
-from privfed.secure.summation import Aborted
+from privfed.secure.summation import Aborted, Culprit
 
 _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.masked.blame import Blame
 from privfed.secure.masked.derived_keys import agreed_secret, pair_key, self_key
-from privfed.secure.masked.evidence import WrongDealing, WrongShare, gives_its_secret
+from privfed.secure.masked.evidence import Blame, WrongDealing, WrongShare, gives_its_secret
 from privfed.secure.masked.graphs.graph import Graph
 from privfed.secure.masked.layered_noise import next_layer, subtract_layer
 from privfed.secure.masked.messages.rows import Dealing
@@ -22,8 +21,7 @@ from privfed.secure.masked.messages.sealed_shares import (
     share_hash,
 )
 from privfed.secure.masked.messages.unmasking import Unmask
-from privfed.secure.masked.reed_solomon import corrected
-from privfed.secure.masked.shamir import reconstruct
+from privfed.secure.masked.shamir import corrected, reconstruct
 from privfed.secure.packing import Words
 from privfed.secure.primitives import Expander, KeyPair
 from privfed.secure.summation import Aborted

@@ -17,8 +17,7 @@ from accounting.over_rounds import RandomAllocation
 from privfed.auditing.canaries.clients import Canaries
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.power import power_of
-from privfed.auditing.canaries.scores import Scale, likelihood_ratios
-from privfed.auditing.canaries.weighing import weigh
+from privfed.auditing.canaries.scores import Scale, likelihood_ratios, weigh
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.errors import Refused

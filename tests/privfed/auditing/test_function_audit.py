@@ -10,8 +10,7 @@ from commands import run
 import privfed
 from experiments.audits_elsewhere import wrong_mechanisms
 from privfed.auditing import function_audit
-from privfed.auditing.function_audit import audit_function, observe
-from privfed.auditing.function_claim import FunctionClaim, claim_of
+from privfed.auditing.function_audit import FunctionClaim, audit_function, claim_of, observe
 from privfed.auditing.released_function import ReleasedFunction
 from privfed.errors import Refused
 

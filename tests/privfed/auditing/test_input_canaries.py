@@ -9,14 +9,11 @@ import torch
 from click.testing import CliRunner
 from small import same_run, small, trained
 
-from privfed.auditing.canaries.coins import number_of_nothing
+from privfed.auditing.canaries.coins import canary_identities, number_of_nothing
 from privfed.auditing.canaries.examples import CanaryExamples
-from privfed.auditing.canaries.identities import canary_identities
 from privfed.auditing.canaries.input_space import space_of
-from privfed.auditing.canaries.learned import Learning
+from privfed.auditing.canaries.learned import Learning, WithTraining, public_examples, with_trainees
 from privfed.auditing.canaries.log import CanaryLog
-from privfed.auditing.canaries.public_models import public_examples
-from privfed.auditing.canaries.training import WithTraining, with_trainees
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import load
@@ -30,8 +27,12 @@ from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
 from privfed.run.canaries import input_canaries
-from privfed.run.canaries.canary_updates import CanaryUpdates
-from privfed.run.canaries.crafting import crafted, self_influence, training_executor
+from privfed.run.canaries.input_canaries import (
+    CanaryUpdates,
+    crafted,
+    self_influence,
+    training_executor,
+)
 from privfed.run.check import check
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume

@@ -12,8 +12,7 @@ from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
-from privfed.auditing.mechanism_audit import audit_mechanism, examine
-from privfed.auditing.noise_deviation import measured_noise
+from privfed.auditing.mechanism_audit import audit_mechanism, examine, measured_noise
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
 from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.reading import load

@@ -15,11 +15,10 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from privfed.auditing.opacus_check import opacus_epsilon
-from privfed.auditing.run_audit import audit
+from privfed.auditing.run_audit import audit, opacus_epsilon
 from privfed.cli.main import main
-from privfed.store.checkpoint_file import CheckpointFile
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
+from privfed.store.run_files import CheckpointFile
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.round.algorithm import Algorithm
 from privfed.round.updates import ClientUpdates
 from privfed.secure.dropout import Leaves
-from privfed.secure.site_sums import SiteSums
+from privfed.secure.encoded_sum import SiteSums
 
 BASE = (
     *("data.clients=20", "cohort.size=4", "data.sites=5", "run.rounds=3"),

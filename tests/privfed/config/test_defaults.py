@@ -12,8 +12,8 @@ from experiments.first_run.study import first_run
 from privfed.cli.main import main
 from privfed.config.reading import load, read_resolved
 from privfed.errors import Refused
+from privfed.models.form import Task
 from privfed.models.losses.squared_error import SquaredError
-from privfed.models.task import Task
 from privfed.plan.plan import plan
 from privfed.run.train import train
 

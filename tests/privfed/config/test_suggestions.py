@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privfed import suggestions
+from privfed import text
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.deploy.files.data_file import SiteTable
@@ -14,7 +14,7 @@ from privfed.deploy.policies.policy import LocalPolicy
 from privfed.errors import Refused
 from privfed.grid.load import load_grid
 from privfed.own_code import own_frames
-from privfed.suggestions import distance, nearest
+from privfed.text import distance, nearest
 
 COLUMNS = ["mean_radius", "mean_texture", "mean perimeter", "worst_perimeter", "perimeter_error"]
 SHORT = st.text("ab_ C", max_size=6)
@@ -163,7 +163,7 @@ def test_of_thousands_of_mistakes_ten_are_reported_and_the_others_counted(
         searches.append(name)
         return distance(name, other)
 
-    monkeypatch.setattr(suggestions, "distance", counted)
+    monkeypatch.setattr(text, "distance", counted)
     path.write_text(f"{table}\n{UNKNOWN}\n")
     with pytest.raises(
         Refused, match=r"49\d\d more mistakes follow; correct these first"
@@ -174,5 +174,5 @@ def test_of_thousands_of_mistakes_ten_are_reported_and_the_others_counted(
 
 
 def test_a_name_that_is_far_too_long_is_not_compared(monkeypatch):
-    monkeypatch.delattr(suggestions, "_slips")
+    monkeypatch.delattr(text, "_slips")
     assert nearest("momentum" * 10_000, ["momentum", "lr"]) is None

@@ -4,7 +4,7 @@ import pyarrow
 import pytest
 import torch
 
-from privfed.data.sources.declared_example import declared_example
+from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.table import Table
 from privfed.data.tables.readable import TableObject
 from privfed.errors import Refused

@@ -13,12 +13,11 @@ from privfed.config.population_identity import population_identity
 from privfed.config.reading import load as load_run
 from privfed.data.federation import Examples, Federation, client_number
 from privfed.data.partitions.basic import Iid, Natural, Shuffled
-from privfed.data.partitions.covariate_shift import Covariate
 from privfed.data.partitions.label_skew import Shards
+from privfed.data.partitions.shift import Covariate
 from privfed.data.population import populate
 from privfed.data.sites import Sites
-from privfed.data.sources.given_table import GivenTable
-from privfed.data.sources.table import Table
+from privfed.data.sources.table import GivenTable, Table
 from privfed.data.sources.text import Text
 from privfed.data.tables.readable import TableObject
 from privfed.errors import Refused

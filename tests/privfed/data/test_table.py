@@ -19,7 +19,7 @@ from privfed.data.mapped import Mapped
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
 from privfed.data.sources.table import Table
-from privfed.data.tables.archive import read_array
+from privfed.data.tables.columns import read_array
 from privfed.data.tables.dates import Dates
 from privfed.errors import Refused
 from privfed.streams import Streams

@@ -13,9 +13,8 @@ from rich.console import Console
 from privfed.config.reading import load
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
-from privfed.data.sources.characters import PADDING, UNKNOWN, Characters
 from privfed.data.sources.leaf import Leaf
-from privfed.data.sources.text import Text, speeches
+from privfed.data.sources.text import PADDING, UNKNOWN, Characters, Text, speeches
 from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
 from privfed.report import outcome as report

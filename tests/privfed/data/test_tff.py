@@ -10,7 +10,7 @@ import torch
 from privfed.config.reading import load
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
-from privfed.data.sources.characters import PADDING
+from privfed.data.sources.text import PADDING
 from privfed.data.sources.tff import Tff
 from privfed.errors import Refused
 from privfed.run.check import check

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration
-from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, read_answer
-from privfed.deploy.messages.hello import Greeter, greeting
+from privfed.deploy.messages.envelope import (
+    Envelope,
+    Greeter,
+    Kind,
+    Reply,
+    answered,
+    greeting,
+    read_answer,
+)
 from privfed.deploy.site import joining
 from privfed.secure.frames import BadMessage
 

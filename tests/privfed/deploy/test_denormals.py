@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from privfed.deploy.site.denormals import flushed_denormals, flushes_denormals
+from privfed.deploy.site.site_work import flushed_denormals, flushes_denormals
 
 LEAST = torch.finfo(torch.float32).tiny
 

@@ -5,7 +5,7 @@ import pytest
 from privfed.deploy.files.federation_file import FederationFile, add_site, agreed
 from privfed.deploy.files.keys import PublicKey, SiteKey
 from privfed.errors import Refused
-from privfed.secure.masked.site_policy import least_threshold
+from privfed.secure.masked.policy import least_threshold
 
 KEYS = {name: SiteKey.draw(name).public for name in ("coordinator", "berlin", "paris", "rome")}
 SITES = {name: str(key) for name, key in KEYS.items() if name != "coordinator"}

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from waiting import BRIEF, LONG
 
-from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.run_party import FixedTime
 from privfed.secure.summation import Aborted
 
 

@@ -10,8 +10,7 @@ from hospitals import hospitals
 from waiting import BRIEF, LONG
 
 from privfed.deploy.carriers.carrier import NOBODY, Loopback
-from privfed.deploy.carriers.local_socket import LocalServer
-from privfed.deploy.carriers.sockets import Sockets
+from privfed.deploy.carriers.local_socket import LocalServer, Sockets
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.envelope import Envelope, Kind

@@ -11,8 +11,7 @@ from hospitals import hospitals
 
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.site import site_work
-from privfed.deploy.site.isolated_training import IsolatedTraining
-from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
+from privfed.deploy.site.site_work import IsolatedTraining, SiteWork, questions_of_each_kind
 
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 

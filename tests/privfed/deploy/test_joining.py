@@ -11,7 +11,7 @@ from accounting.ledger import Ledger
 from privfed.config.config import digest
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Kind, Reply, read_answer
-from privfed.deploy.policies.codes import Code, Declined
+from privfed.deploy.policies.policy import Code, Declined
 from privfed.errors import Refused
 
 SEEDED = "run.randomness=seeded"

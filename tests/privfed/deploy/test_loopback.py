@@ -22,9 +22,8 @@ from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.site.fixed_time import FixedTime
-from privfed.deploy.site.open_site import agent_of, open_member
-from privfed.deploy.site.run_party import RunParty
+from privfed.deploy.site.agent import agent_of, open_member
+from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_work import SiteWork
 from privfed.errors import Busy, Refused
 from privfed.ranks import ALONE

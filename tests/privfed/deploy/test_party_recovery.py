@@ -11,7 +11,7 @@ from accounting.errors import LedgerBroken
 from privfed.deploy.files.receipt import Commits
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.messages.envelope import Kind, Reply, read_answer
-from privfed.deploy.site.open_site import agent_of
+from privfed.deploy.site.agent import agent_of
 from privfed.secure.summation import Aborted
 
 STEPS = range(5)

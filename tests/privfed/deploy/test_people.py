@@ -17,9 +17,8 @@ from waiting import BRIEF, LONG
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.site import joining
-from privfed.deploy.site.fixed_time import FixedTime
-from privfed.deploy.site.people import nobody, site_people
-from privfed.deploy.site.readable_people import readable_examples
+from privfed.deploy.site.people import nobody, readable_examples, site_people
+from privfed.deploy.site.run_party import FixedTime
 from privfed.deploy.site.site_check import check_site
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.errors import Refused

@@ -7,9 +7,8 @@ import pytest
 from privfed.config.reading import load
 from privfed.deploy.files.federation_file import agreed
 from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.policies.codes import Code
 from privfed.deploy.policies.own_modules import file_digest, outside_part, unlisted_model
-from privfed.deploy.policies.policy import TEXT, LocalPolicy
+from privfed.deploy.policies.policy import TEXT, Code, LocalPolicy
 from privfed.deploy.policies.policy_check import refusal
 from privfed.errors import Refused
 

@@ -22,8 +22,7 @@ from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
 from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
-from privfed.deploy.policies.codes import Code, Declined
-from privfed.deploy.policies.policy import SpendingLimit
+from privfed.deploy.policies.policy import Code, Declined, SpendingLimit
 from privfed.errors import Refused
 from privfed.plan.assumed import Assumed
 from privfed.privacy.counted_noise import NoiseOfSites

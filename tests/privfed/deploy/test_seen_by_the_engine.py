@@ -16,7 +16,7 @@ from scipy import stats
 
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply
 from privfed.deploy.site import joining
-from privfed.deploy.site.fixed_time import FixedTime
+from privfed.deploy.site.run_party import FixedTime
 from privfed.local.trainer import LocalTrainer
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode

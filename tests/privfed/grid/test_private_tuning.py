@@ -25,11 +25,11 @@ from privfed.config.chosen import Chosen
 from privfed.errors import Refused
 from privfed.grid import cell_job
 from privfed.grid.cell_job import Job, run_cell
-from privfed.grid.cell_results import STOPPED
+from privfed.grid.cells import STOPPED
 from privfed.grid.process_pool import Died, Ended, Started
 from privfed.grid.results import FAILED
 from privfed.grid.tuned import tune as tuning
-from privfed.grid.tuned.candidates import candidates
+from privfed.grid.tuned.tune import candidates
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
 

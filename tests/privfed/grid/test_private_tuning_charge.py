@@ -10,7 +10,7 @@ from private_tunings import BUDGET, TUNED, number, proposed, scored, tuned
 
 from accounting.ledger import Ledger
 from privfed.errors import Broken, Refused
-from privfed.grid.cell_results import STOPPED
+from privfed.grid.cells import STOPPED
 from privfed.grid.tuned import tune as tuning
 from privfed.run.train import train
 

@@ -13,7 +13,7 @@ from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
 from privfed.errors import Refused
 from privfed.grid.load import load_grid
-from privfed.plan.refusals.choice import choice_refusals
+from privfed.plan.refusals.run_file import choice_refusals
 
 REFUSED = {
     "no noise": ('mechanism = "none"', "", "have no noise"),

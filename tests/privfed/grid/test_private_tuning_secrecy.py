@@ -5,7 +5,7 @@ from grids import in_process, write
 from private_tunings import BUDGET, TUNED, number, scored, tuned
 
 from privfed.errors import Refused
-from privfed.grid.cell_results import STOPPED
+from privfed.grid.cells import STOPPED
 from privfed.grid.tuned import tune as tuning
 from privfed.store.run_directory import RunDirectory
 

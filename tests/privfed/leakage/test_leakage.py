@@ -13,10 +13,9 @@ from small import SMALL, trained
 
 from privfed.cli.main import main
 from privfed.errors import Refused
-from privfed.leakage.client_message import update_function
 from privfed.leakage.inversion import InversionOptions, invert
-from privfed.leakage.layers import first_layer
 from privfed.leakage.properties import infer
+from privfed.leakage.reconstruct import first_layer, update_function
 from privfed.leakage.subject import examples_of, subject
 from privfed.leakage.views import View, default_epsilons, noise_for, views
 from privfed.models.cnn import Cnn

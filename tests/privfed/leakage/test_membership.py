@@ -18,7 +18,7 @@ from privfed.errors import Refused
 from privfed.leakage.membership import Exposure, attack_configuration, attack_run
 from privfed.report.attacks.membership import claim, exposure_json
 from privfed.run.train import train
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 OVERFIT = (
     "data.source=synthetic",

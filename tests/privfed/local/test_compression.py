@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from privfed.local.compression.compression import Sending, Space
+from privfed.local.compression.compression import NoCompression, Sending, Space
 from privfed.local.compression.count_sketch import CountSketch
 from privfed.local.compression.low_rank import LowRank
-from privfed.local.compression.none import NoCompression
 from privfed.local.compression.power_sgd import PowerSgd
 from privfed.local.compression.qsgd import Qsgd
 from privfed.local.compression.random_mask import RandomMask

@@ -17,7 +17,7 @@ from privfed.local.objectives.afl import Afl, on_simplex
 from privfed.local.objectives.group_clip import GroupClip
 from privfed.local.objectives.qfedavg import QFedAvg
 from privfed.local.objectives.sgd import Sgd
-from privfed.measures.client_groups import ClientGroups
+from privfed.measures.groups import ClientGroups
 from privfed.models.form import Form
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.play import replay

@@ -14,8 +14,8 @@ from accounting.ledger import Ledger
 from attacks.types import Knowledge, UpdateAttack
 from attacks.updates.simple import FreeRider, Scaling, SignFlip
 from privfed.errors import Refused
+from privfed.local.byzantine import Lies
 from privfed.local.exchange import Exchange
-from privfed.local.lies import Lies
 from privfed.local.objectives.adaalter import AdaAlter
 from privfed.local.objectives.afl import Afl
 from privfed.local.objectives.fedcurv import FedCurv

@@ -21,13 +21,12 @@ from privfed.auditing.run_audit import audit
 from privfed.errors import Broken, Refused
 from privfed.local import dp_sgd
 from privfed.local.dp_sgd import DpSgd
-from privfed.local.per_example import PerExample
-from privfed.local.silos import PrivateSilos, SiloLedgers
+from privfed.local.silos import PerExample, PrivateSilos, SiloLedgers
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.run.check import check
 from privfed.run.resume import resume
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 from privfed.streams import Keys, Streams
 from privfed.vector import Shapes
 
@@ -375,7 +374,7 @@ def test_both_guarantees_are_stated_where_users_are_protected_too(tmp_path):
 
 
 def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypatch):
-    from privfed.store.releases import Releases
+    from privfed.store.round_logs import Releases
 
     words = (*SILOS, "run.randomness=seeded", "client.objective=fedprox", "client.mu=0.1")
     trained(tmp_path / "whole", *words)

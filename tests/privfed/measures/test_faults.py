@@ -7,9 +7,8 @@ from scorings import DIGITS, MEASURES, People, people
 
 from privfed.measures import measure_row
 from privfed.measures.accuracy import Accuracy
-from privfed.measures.group_means import group_means
 from privfed.measures.mean_loss import MeanLoss
-from privfed.measures.measure_row import MeasureRow
+from privfed.measures.measure_row import MeasureRow, group_means
 
 
 def without(crowd, client):

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scorings import DIGITS, MEASURES, SCORINGS, SUITED, people
 
-from privfed.measures.half_widths import half_widths
-from privfed.measures.measure_row import MeasureRow
+from privfed.measures.measure_row import MeasureRow, half_widths
 from privfed.parts import find
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scorings import DIGITS, MEASURES, SCORINGS, people
 
+from privfed.measures.mean_measure import EVERY, Variances, ratio_interval, widest
 from privfed.measures.measure_row import MeasureRow
-from privfed.measures.ratio import EVERY, Variances, ratio_interval, widest
 
 SETTINGS = [(500, 1.0, 5.4), (500, 0.1, 1.0), (5000, 0.05, 2.0)]
 SCORED = {

@@ -8,11 +8,11 @@ import torch
 from scorings import BINARY, DIGITS, MEASURES, NUMBER, TAGS, TEXT, People, people
 from sklearn.metrics import roc_auc_score
 
+from privfed.measures.auc import haar, inverse_haar
 from privfed.measures.calibration import Calibration
 from privfed.measures.mean_loss import MeanLoss
 from privfed.measures.measure_row import MeasureRow
 from privfed.measures.recall_at_k import RecallAtK
-from privfed.measures.wavelets import haar, inverse_haar
 
 
 def exactly(measures, scoring, crowd, groups=(), places=None):

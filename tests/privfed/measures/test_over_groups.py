@@ -13,7 +13,7 @@ from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.models.recipes import Logistic
 from privfed.run.evaluation.over_groups import opportunity_gap, over_groups
-from privfed.words import measure
+from privfed.text import measure
 
 
 def test_the_opportunity_gap_is_the_largest_difference_of_a_classs_recall():

@@ -9,12 +9,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from privfed.errors import Refused
-from privfed.local.per_example import PerExample
-from privfed.models.lora.keys import Lora
+from privfed.local.silos import PerExample
 from privfed.models.lora.layers import adaptable
-from privfed.models.lora.names import factors, is_factor, with_changes
 from privfed.models.lora.targets import adapt_model, merge_model
 from privfed.models.recipes import Foreign
+from privfed.models.start import Lora, factors, is_factor, with_changes
 from privfed.streams import Streams
 
 SIZE, RANK, SCALE = 6, 2, 1.5

@@ -10,7 +10,7 @@ from small import model, small, trained
 from torch import nn
 
 from privfed.errors import Refused
-from privfed.local.per_example import PerExample
+from privfed.local.silos import PerExample
 from privfed.models.recipes import Foreign
 from privfed.report.plan import plan_table
 from privfed.run.check import check

@@ -6,8 +6,8 @@ from helpers import built
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from privfed.models.network import stackable_layers, stacked_forward
 from privfed.models.recipes import Logistic, Mlp
-from privfed.models.stacking import stackable_layers, stacked_forward
 
 CLIENTS, BATCH, WIDTH = 4, 5, 6
 

@@ -20,8 +20,7 @@ from privfed.config.reading import load
 from privfed.errors import Busy, Refused
 from privfed.overview.listing import list_runs, run_directories
 from privfed.overview.run_facts import read_facts
-from privfed.overview.run_row import row_at, row_of
-from privfed.overview.spending import guarantees_of
+from privfed.overview.run_row import guarantees_of, row_at, row_of
 from privfed.run.train import train
 from privfed.store.folders import is_held
 from privfed.store.run_directory import RunDirectory

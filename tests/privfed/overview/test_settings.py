@@ -7,7 +7,7 @@ import pytest
 from small import small
 
 from accounting.documents import from_toml
-from privfed.overview.settings import differences
+from privfed.overview.comparison import differences
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from privfed.config.reading import load
 from privfed.errors import Refused
 from privfed.plan.advice.advice import relative
 from privfed.plan.advice.advice_on_run import advice_on_run
-from privfed.plan.advice.flags import promised
-from privfed.plan.advice.question import AdviceQuestion, advise
+from privfed.plan.advice.question import AdviceQuestion, advise, promised
 from privfed.plan.plan import plan
 from privfed.privacy.noise_on_model import noise_on_model
 

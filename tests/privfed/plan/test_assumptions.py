@@ -275,7 +275,7 @@ def test_parties_that_were_proved_to_be_byzantine_are_not_counted_on(tmp_path, m
     trained(first, *MASKED, NO_COLLUDERS)
     plain = priors(small(*MASKED, NO_COLLUDERS, after(first)))
     monkeypatch.setattr(
-        "privfed.store.exclusions.ExclusionLog.culprits", lambda log: ("one", "two", "three")
+        "privfed.store.round_logs.ExclusionLog.culprits", lambda log: ("one", "two", "three")
     )
     (prior,) = priors(small(*MASKED, NO_COLLUDERS, after(first))).runs
     assert prior.assumed.byzantine == 3

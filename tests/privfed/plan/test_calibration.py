@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from privfed.config.reading import load
 from privfed.errors import Refused
-from privfed.plan.calibration.alternatives import alternatives
 from privfed.plan.calibration.as_run import guarantee_of
 from privfed.plan.calibration.question import CalibrationQuestion
-from privfed.plan.calibration.solving import solve
+from privfed.plan.calibration.solving import alternatives, solve
 from privfed.plan.plan import plan
 
 POISSON = CalibrationQuestion(

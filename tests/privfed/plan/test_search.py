@@ -2,7 +2,7 @@
 
 import pytest
 
-from privfed.plan.calibration.search import large_scanned, largest_rate
+from privfed.plan.calibration.solving import large_scanned, largest_rate
 
 
 @pytest.mark.parametrize("most", [1, 7, 100, 4321])

@@ -14,8 +14,7 @@ from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.privacy.adaptive_clipping import Split, next_clip
-from privfed.privacy.clipping import clip_rows_and_tell
+from privfed.privacy.clipping import Split, clip_rows_and_tell, next_clip
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.run.resume import resume
 from privfed.sampling.cohort import People

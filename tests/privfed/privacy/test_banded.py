@@ -25,8 +25,7 @@ from privfed.privacy.factorization.optimal_bands import optimal_bands
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import banded as module
 from privfed.privacy.mechanisms.banded import Banded
-from privfed.privacy.noise.correlated_on_grid import CorrelatedOnGrid
-from privfed.privacy.noise.correlated_reals import CorrelatedReals
+from privfed.privacy.noise.correlated import CorrelatedOnGrid, CorrelatedReals
 from privfed.privacy.noise.gaussian_on_grid import grid_of
 from privfed.run.resume import resume
 from privfed.sampling.samplers import Cyclic, Poisson

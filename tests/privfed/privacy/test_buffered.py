@@ -23,7 +23,7 @@ from privfed.privacy.factorization.buffers import optimal_buffers
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import buffered as module
 from privfed.privacy.mechanisms.buffered import Buffered
-from privfed.privacy.noise.buffered import BufferedNoise
+from privfed.privacy.noise.correlated import BufferedNoise
 from privfed.run.resume import resume
 from privfed.sampling.allocation import Allocation
 from privfed.sampling.samplers import Cyclic, Full, Poisson

@@ -14,7 +14,7 @@ from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.sampling.samplers import Full
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits

@@ -24,7 +24,7 @@ from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.report.tables import two_sided
 from privfed.run.resume import resume
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 
 def test_masks_ciphertexts_and_arithmetic_release_the_same(tmp_path):

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfed.local.objectives.sgd import Sgd
-from privfed.privacy.codec import Codec
+from privfed.privacy.codec import Codec, hadamard, padded, rotate, signs, unrotate
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.distributed import SkellamNoise
-from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
 from privfed.streams import Keys
 
 

@@ -26,7 +26,7 @@ import privfed
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.local.objectives.fedprox import FedProx
-from privfed.own_sources import sources_digest
+from privfed.own_code import sources_digest
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
 FRAME, PUBLIC = patients(60), patients(20, seed=1)

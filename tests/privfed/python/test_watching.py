@@ -6,7 +6,7 @@ import types
 import pytest
 
 import privfed
-from privfed.python import watching
+from privfed.python import going_on
 from privfed.report import notebook
 
 SMALL = {"rounds": 6, "epsilon": 8, "run": {"evaluate_every": 3}}
@@ -30,7 +30,7 @@ def displayed(monkeypatch):
     display.HTML = str
     display.display = lambda piece, display_id: shown.append(piece) or handle
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr(watching, "in_notebook", lambda: True)
+    monkeypatch.setattr(going_on, "in_notebook", lambda: True)
     return shown
 
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from privfed.config.reading import load
 from privfed.local.trainer import LocalTrainer
-from privfed.privacy.blocks import averaged
+from privfed.privacy.clipping import averaged
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.by_sums import BySums

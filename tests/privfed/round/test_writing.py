@@ -17,11 +17,10 @@ from privfed.local.objectives.feddane import FedDane
 from privfed.local.objectives.sgd import Sgd
 from privfed.models.network import Network
 from privfed.round.round import run_round
-from privfed.round.writing import AtOnce, InBackground
+from privfed.round.world import AtOnce, InBackground
 from privfed.run.train import train
 from privfed.server.fedavg import FedAvg
-from privfed.store.releases import Releases
-from privfed.store.round_logs import MetricsLog
+from privfed.store.round_logs import MetricsLog, Releases
 
 
 def test_writes_come_one_after_the_other_and_are_through_when_settled():

@@ -11,8 +11,7 @@ from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.losses.multi_label import MultiLabel
 from privfed.models.losses.squared_error import SquaredError
-from privfed.run.constant_baseline import Baseline, best_constant
-from privfed.run.divergence import Divergence
+from privfed.run.divergence import Baseline, Divergence, best_constant
 
 
 def labelled(y, classes, **meaning):

@@ -34,13 +34,13 @@ from privfed.secure.committee import evidence as committee_evidence
 from privfed.secure.committee import protocol as committee_protocol
 from privfed.secure.committee.channel import CommitteeChannel
 from privfed.secure.committee.messages import Disclosure
-from privfed.secure.culprit import Culprit
 from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory
 from privfed.secure.masked import protocol
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.evidence import proves
 from privfed.secure.masked.messages import wire
+from privfed.secure.summation import Culprit
 from privfed.store.run_directory import RunDirectory
 
 KEYS = (

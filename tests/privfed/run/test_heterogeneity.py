@@ -15,9 +15,8 @@ from small import model, same_run, small, trained
 from privfed.cli.main import main
 from privfed.data.federation import Examples, Federation
 from privfed.data.partitions.basic import Iid, Natural, Shuffled
-from privfed.data.partitions.concept_shift import Concept
-from privfed.data.partitions.covariate_shift import Covariate, _through
 from privfed.data.partitions.label_skew import Dirichlet, LongTail, Pachinko
+from privfed.data.partitions.shift import Concept, Covariate, _through
 from privfed.errors import Refused
 from privfed.grid.pictures.figures import Figure, check_figures
 from privfed.local.objectives.fedcurv import FedCurv
@@ -34,8 +33,8 @@ from privfed.run.check import check
 from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
 from privfed.run.population import load_population
 from privfed.run.resume import resume
+from privfed.sampling.availability import Devices
 from privfed.sampling.cohort import People
-from privfed.sampling.devices import Devices
 from privfed.sampling.samplers import BySize
 from privfed.store.run_directory import RunDirectory
 from privfed.streams import Streams

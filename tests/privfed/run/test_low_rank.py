@@ -13,12 +13,11 @@ from privfed.errors import Refused
 from privfed.grid.cells import cells
 from privfed.grid.grid import Grid
 from privfed.models import build
-from privfed.models.lora.names import is_factor, with_changes
+from privfed.models.start import is_factor, with_changes
 from privfed.run.resume import resume
 from privfed.store.tensorfile import pack
 from privfed.streams import Streams
-from privfed.trained.export import export
-from privfed.trained.export_adapters import Adapters
+from privfed.trained.export import Adapters, export
 from privfed.trained.kept_models import score_kept_models
 
 RANK, OUT, FEATURES = 2, 3, 6

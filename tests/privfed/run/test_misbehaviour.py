@@ -10,9 +10,14 @@ from small import same_run, small, stop_after, trained
 
 from privfed.plan.plan import plan
 from privfed.report.page.write import write_run_page
-from privfed.round.standing import standings
-from privfed.run.misbehaviour.discoveries import benjamini_hochberg, benjamini_yekutieli
-from privfed.run.misbehaviour.evidence import LEVEL, conformal, misbehaviour_in
+from privfed.round.tally import standings
+from privfed.run.misbehaviour.evidence import (
+    LEVEL,
+    benjamini_hochberg,
+    benjamini_yekutieli,
+    conformal,
+    misbehaviour_in,
+)
 from privfed.run.resume import resume
 
 WATCHED = (

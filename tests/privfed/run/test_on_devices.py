@@ -7,8 +7,7 @@ from devices import require_device
 from small import model, same_run, small, stop_after, trained
 
 from privfed.local.device_memory import memory_of, need_of
-from privfed.privacy.blocks import blocks
-from privfed.privacy.clipping import clip_rows
+from privfed.privacy.clipping import blocks, clip_rows
 from privfed.run.prepare import prepare
 from privfed.run.processes.joining import joined
 from privfed.run.resume import resume

@@ -26,7 +26,7 @@ from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.config_file import ConfigFile
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 from privfed.store.run_directory import RunDirectory
 
 

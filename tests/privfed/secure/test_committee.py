@@ -21,8 +21,17 @@ from masked_sums import codec, rows, sent
 
 from privfed.errors import Refused
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.committee.commitments import DIGEST, proof, proved_root, tree
-from privfed.secure.committee.dealing import deal_secrets, member_numbers, member_share
+from privfed.secure.channel import Wire
+from privfed.secure.committee.channel import run_of
+from privfed.secure.committee.dealing import (
+    DIGEST,
+    deal_secrets,
+    member_numbers,
+    member_share,
+    proof,
+    proved_root,
+    tree,
+)
 from privfed.secure.committee.messages import (
     Ballot,
     Ballots,
@@ -35,8 +44,6 @@ from privfed.secure.committee.messages import (
 )
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.protocol import CommitteeSums
-from privfed.secure.committee.simulated_run import run_of
-from privfed.secure.delivery import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity

@@ -11,9 +11,10 @@ from committee_sums import client, ring_of, terms
 from masked_sums import codec
 
 from privfed.secure.committee import client as committee_client
+from privfed.secure.committee.channel import simulated_keys
 from privfed.secure.committee.dealing import deal_secrets, member_numbers
-from privfed.secure.committee.key_book import KeyCard
-from privfed.secure.committee.keys import (
+from privfed.secure.committee.key_book import (
+    KeyCard,
     mask_key,
     pair_seed,
     run_secret,
@@ -21,7 +22,6 @@ from privfed.secure.committee.keys import (
     shares_context,
 )
 from privfed.secure.committee.messages import SEALED, Ballots, MemberInbox, MemberVote, vote_text
-from privfed.secure.committee.simulated_run import simulated_keys
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits

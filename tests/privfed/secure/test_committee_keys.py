@@ -8,9 +8,9 @@ import pytest
 from committee_sums import POLICY, client, terms
 from masked_sums import codec
 
+from privfed.secure.committee.channel import SimulatedRun, simulated_keys
 from privfed.secure.committee.key_book import KeyBook, KeyCard
 from privfed.secure.committee.keyring import Keyring
-from privfed.secure.committee.simulated_run import SimulatedRun, simulated_keys
 from privfed.secure.committee.terms import RoundTerms
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_directory, client_identity

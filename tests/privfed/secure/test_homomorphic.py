@@ -10,7 +10,7 @@ from encrypted_sums import BOTH, SESSION, Parties, holding, rows, total_of
 from privfed.errors import Refused
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.secure.frames import BadMessage
-from privfed.secure.homomorphic import tenseal_library
+from privfed.secure.homomorphic import schemes
 from privfed.secure.homomorphic.messages import HEADER, OPENING, SIZE, Row, Total
 from privfed.secure.homomorphic.protocol import Bfv, Ckks
 from privfed.secure.identities import client_identity, office_identity
@@ -257,7 +257,7 @@ def test_without_tenseal_the_protocols_are_refused_with_what_would_work(monkeypa
     def absent(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(tenseal_library.importlib, "import_module", absent)
+    monkeypatch.setattr(schemes.importlib, "import_module", absent)
     with pytest.raises(Refused, match="pip install tenseal"):
         Bfv().refuse_limits(Limits(3))
     Bfv().refuse_limits(Limits(3, arithmetic=True))

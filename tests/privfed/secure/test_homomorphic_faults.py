@@ -17,10 +17,10 @@ from encrypted_sums import (
 )
 
 from privfed.secure.frames import BadMessage
-from privfed.secure.homomorphic.keys import read_public
 from privfed.secure.homomorphic.messages import Row
-from privfed.secure.homomorphic.parameters import DEGREE
+from privfed.secure.homomorphic.parties import read_public
 from privfed.secure.homomorphic.protocol import Bfv, Ckks
+from privfed.secure.homomorphic.schemes import DEGREE
 from privfed.secure.identities import office_identity
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Aborted

@@ -7,13 +7,11 @@ import pytest
 from encrypted_sums import BOTH, SESSION, Parties, context, holding, total_of
 
 from privfed.secure.frames import BadMessage
-from privfed.secure.homomorphic import tenseal_library
-from privfed.secure.homomorphic.keys import check_parameters, public_half, read_public
+from privfed.secure.homomorphic import schemes
 from privfed.secure.homomorphic.messages import Opening, Row
-from privfed.secure.homomorphic.parameters import DEGREE
-from privfed.secure.homomorphic.parties import KeyHolder
+from privfed.secure.homomorphic.parties import KeyHolder, check_parameters, public_half, read_public
 from privfed.secure.homomorphic.protocol import Bfv, Ckks
-from privfed.secure.homomorphic.schemes import BfvScheme, CkksScheme
+from privfed.secure.homomorphic.schemes import DEGREE, BfvScheme, CkksScheme
 from privfed.secure.identities import client_identity, office_identity
 from privfed.secure.summation import Aborted
 
@@ -74,7 +72,7 @@ def test_the_public_half_has_no_key_but_the_public_one():
 
 
 def test_a_symmetric_context_is_no_public_key():
-    library = tenseal_library.tenseal()
+    library = schemes.tenseal()
     symmetric = library.context(
         library.SCHEME_TYPE.BFV,
         DEGREE,

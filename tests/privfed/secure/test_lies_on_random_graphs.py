@@ -11,7 +11,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.graphs import circle
 from privfed.secure.masked.graphs.graph import Graph, RandomGraph
-from privfed.secure.masked.messages.attestation import Attestation
+from privfed.secure.masked.messages.roster import Attestation
 
 
 class Circle(RandomGraph):

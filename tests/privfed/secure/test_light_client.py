@@ -18,7 +18,7 @@ from pathlib import Path
 import privfed.privacy.codec, privfed.privacy.noise.shares, privfed.secure.identities
 import privfed.secure.masked.client, privfed.secure.masked.committed_party
 import privfed.secure.masked.expected, privfed.secure.masked.messages.wire
-import privfed.secure.masked.policy, privfed.secure.masked.site_policy
+import privfed.secure.masked.policy, privfed.secure.masked.policy
 
 def loaded():
     return sorted({name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names))

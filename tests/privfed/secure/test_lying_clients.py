@@ -10,7 +10,7 @@ from masked_sums import Fixed, session
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.identities import client_directory
 from privfed.secure.limits import Limits
-from privfed.secure.masked import blame, unmasking
+from privfed.secure.masked import evidence, unmasking
 from privfed.secure.masked.evidence import WrongDealing, WrongShare, proves
 
 DIRECTORY = client_directory(session(12).clients.tolist())
@@ -174,9 +174,11 @@ def test_a_complaint_about_more_than_may_lie_keeps_no_layer():
 
 
 def a_complaint_too_few(monkeypatch):
-    whole = blame.Blame.count
+    whole = evidence.Blame.count
     monkeypatch.setattr(
-        blame.Blame, "count", lambda self, lists: whole(replace(self, liars=self.liars - 1), lists)
+        evidence.Blame,
+        "count",
+        lambda self, lists: whole(replace(self, liars=self.liars - 1), lists),
     )
 
 

@@ -16,9 +16,8 @@ from privfed.secure.masked import client as masking_client
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.graphs.graph import Graph
 from privfed.secure.masked.messages.roster import Roster
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Policy, SitePolicy, least_threshold
 from privfed.secure.masked.shamir import LENGTH
-from privfed.secure.masked.site_policy import SitePolicy, least_threshold
 from privfed.secure.primitives import SEAL
 from privfed.secure.summation import Aborted
 

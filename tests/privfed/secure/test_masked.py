@@ -12,7 +12,7 @@ from scipy import stats
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from masked_sums import Fixed, codec, rows, sent, session, signed, tampering
 
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.masked.channel import MaskedChannel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from masked_sums import Fixed, codec, played, rows, sent, session
 
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Wire
 from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity

@@ -9,8 +9,7 @@ import pytest
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers, SkellamShare
 from privfed.privacy.noise.table_sampler import DistributionTable
-from privfed.secure.channel import Channel
-from privfed.secure.delivery import Wire
+from privfed.secure.channel import Channel, Wire
 from privfed.secure.homomorphic.protocol import Bfv, Ckks
 from privfed.secure.homomorphic.schemes import BfvScheme, CkksScheme
 from privfed.secure.limits import Limits
@@ -18,8 +17,7 @@ from privfed.secure.masked import client, derived_keys, shamir, unmasking
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.operations import UNIT_SECONDS, Operations
-from privfed.secure.primitives import Expander, KeyPair, verified
-from privfed.secure.signed_message import SignedMessage
+from privfed.secure.primitives import Expander, KeyPair, SignedMessage, verified
 from privfed.secure.summation import Session
 from privfed.streams import Streams
 

@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-from privfed.secure.masked import reed_solomon
-from privfed.secure.masked.reed_solomon import corrected
-from privfed.secure.masked.shamir import PRIME, share
+from privfed.secure.masked import shamir
+from privfed.secure.masked.shamir import PRIME, corrected, share
 
 
 def words(count, seed=0):
@@ -63,7 +62,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("right, wrong", FAULTS.values(), ids=FAULTS.keys())
 def test_a_decoder_that_is_off_by_one_is_found(right, wrong):
-    source, names = inspect.getsource(reed_solomon), {}
+    source, names = inspect.getsource(shamir), {}
     assert source.count(right) == 1
     exec(source.replace(right, wrong), names)
     with pytest.raises(AssertionError):

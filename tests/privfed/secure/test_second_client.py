@@ -14,7 +14,7 @@ from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.graphs.graph import RandomGraph
 from privfed.secure.masked.messages import wire
-from privfed.secure.masked.messages.attestation import Attestation
+from privfed.secure.masked.messages.roster import Attestation
 from privfed.secure.masked.messages.wire import encode
 from privfed.secure.masked.policy import Policy
 from privfed.secure.summation import Aborted

@@ -18,13 +18,12 @@ from accounting.accountants import epsilon
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from defenses.on_rows.median import Median
-from privfed.auditing.opacus_check import opacus_epsilon
-from privfed.auditing.run_audit import audit
+from privfed.auditing.run_audit import audit, opacus_epsilon
 from privfed.cli.main import main
 from privfed.config.reading import load, overridden
 from privfed.errors import Refused
+from privfed.plan.budget_shares import unspent
 from privfed.plan.plan import plan
-from privfed.plan.unspent import unspent
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy

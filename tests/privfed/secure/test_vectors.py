@@ -20,9 +20,8 @@ from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
 from privfed.secure.masked.graphs import random_graph
 from privfed.secure.masked.graphs.circle import neighbours
-from privfed.secure.masked.layered_noise import next_layer
-from privfed.secure.masked.messages.attestation import Attestation
-from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
+from privfed.secure.masked.layered_noise import CipherUniforms, next_layer
+from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
     acknowledged,
@@ -32,7 +31,6 @@ from privfed.secure.masked.messages.sealed_shares import (
 )
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import decode, encode
-from privfed.secure.masked.seeded_uniforms import CipherUniforms
 from privfed.secure.masked.shamir import reconstruct, share
 from privfed.secure.primitives import Expander, KeyPair, seal, signing_key
 

@@ -5,8 +5,8 @@ import pytest
 from described import asked, vectors
 
 from privfed.privacy.clipping import clip_rows
-from privfed.statistics.asked import SIZES, chosen_rows
 from privfed.statistics.count_model import CountModel
+from privfed.statistics.questions import SIZES, chosen_rows
 
 CELLS = [
     ["", "NA", "12", "-3.5e9", "Bonn", "a very long word", "1e400", "0", "nan"],

@@ -447,7 +447,7 @@ def test_a_description_that_went_on_is_no_description(tmp_path):
 
 def test_a_charge_without_a_release_is_spent(tmp_path, monkeypatch):
     """A crash between the two: nothing is read, and nothing is charged again."""
-    from privfed.store.releases import Releases
+    from privfed.store.round_logs import Releases
 
     def crashes(*_):
         raise OSError("the disk is full")

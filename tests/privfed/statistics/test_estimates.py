@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from described import asked, folk, vectors
 
-from privfed.statistics.asked import Asked
 from privfed.statistics.estimates import Sums
-from privfed.statistics.questions import NumbersAsked, as_values
+from privfed.statistics.questions import Asked, NumbersAsked, as_values
 from privfed.statistics.spelling import Spelling
 
 CLIENTS = 900

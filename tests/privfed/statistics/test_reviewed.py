@@ -8,9 +8,8 @@ from commands import run
 from described import QUICK, SEEDED, folk, run_file, words
 
 from privfed.data.tables.delimited import Dialect
-from privfed.statistics.asked import Asked
 from privfed.statistics.estimates import Sums
-from privfed.statistics.questions import OTHER_NODE, NumbersAsked, as_values
+from privfed.statistics.questions import OTHER_NODE, Asked, NumbersAsked, as_values
 from privfed.statistics.statistics_file import read_statistics
 
 

@@ -39,11 +39,11 @@ READERS = {
 }
 FROM_USERS = {
     "accounting/regular.py",
-    *("privfed/config/reading.py", "privfed/config/meanings.py", "privfed/cli/flower.py"),
+    *("privfed/config/reading.py", "privfed/config/catalog.py", "privfed/cli/flower.py"),
     *("privfed/deploy/policies/own_modules.py", "privfed/deploy/site/site_check.py"),
-    *("privfed/deploy/files/federation_file.py", "privfed/report/page/render.py"),
+    *("privfed/deploy/files/federation_file.py", "privfed/report/page/write.py"),
     *("privfed/grid/templates/shipped.py", "privfed/data/sources/folders.py"),
-    *("privfed/data/sources/text.py", "privfed/data/sources/hugging_face_files.py"),
+    *("privfed/data/sources/text.py", "privfed/data/sources/hugging_face.py"),
 }
 """Modules that read what users name, which may be a pipe of their shell, or what privfed ships."""
 

@@ -12,7 +12,7 @@ from accounting.ledger import Ledger
 from privfed.cli.main import main
 from privfed.errors import Refused
 from privfed.plan.plan import plan
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 
 SETTINGS = [word for option in SMALL for word in ("--set", option)]
 LATE = ("run.checkpoint_every=100", "run.evaluate_every=100")

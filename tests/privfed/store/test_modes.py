@@ -8,7 +8,7 @@ from small import trained
 from test_secrets import SECRET
 
 from privfed.run.resume import resume
-from privfed.secure.culprit import Culprit
+from privfed.secure.summation import Culprit
 from privfed.store.files import FILES
 from privfed.store.run_directory import RunDirectory
 

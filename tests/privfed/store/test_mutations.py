@@ -14,7 +14,7 @@ from small import trained
 from privfed.canary.drawing import Drawing
 from privfed.errors import PrivfedError, ran_out_of_memory
 from privfed.failures import report_error
-from privfed.store.checkpoint_file import CheckpointFile
+from privfed.store.run_files import CheckpointFile
 
 OTHERS = (3, "x", [[1]], {"y": 1}, None, True, -1.5)
 HEADERS = (b"{'descr': '<f4', 'shape': (2,", b"{", b"'", b"(" * 500, b"{'descr': 3}\n", b"\xff\n")

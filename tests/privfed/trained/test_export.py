@@ -32,10 +32,10 @@ from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import pack, unpack
 from privfed.trained import export_formats
 from privfed.trained.export import export
+from privfed.trained.export_formats import Preprocess
 from privfed.trained.made_up_rows import made_up_rows
 from privfed.trained.predict import predict
 from privfed.trained.stored_model import stored_model
-from privfed.trained.with_preprocessing import Preprocess
 
 
 def settings(folder):

@@ -20,11 +20,11 @@ from privfed.run.check import check
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.resume import resume
 from privfed.store.run_directory import RunDirectory
-from privfed.trained import personal_scores, personalise
+from privfed.trained import personalise
 from privfed.trained.evaluate import evaluate
 from privfed.trained.export import export
 from privfed.trained.kept_models import score_kept_models
-from privfed.trained.personal_scores import comparison_of
+from privfed.trained.personalise import comparison_of
 
 SILO = ("data.setting=cross_silo", "model.name=mlp", "model.hidden=[5]")
 HEADS = (*SILO, 'model.local=["3*"]', "client.local_epochs=1")
@@ -215,7 +215,7 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
 
     def client_score(network, scoring, model, client):
         tuned.append(model[6 * 5 + 5 :])
-        return personal_scores.client_score(network, scoring, model, client)
+        return personalise.client_score(network, scoring, model, client)
 
     monkeypatch.setattr(personalise, "client_score", client_score)
     shown = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--personalise", "20", "--json"])

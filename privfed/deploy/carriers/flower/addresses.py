@@ -6,13 +6,71 @@ Node ids are the engine's, change when it likes, and enter no signed message.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from dataclasses import dataclass, field
 
-from privfed.deploy.carriers.flower.grid_mail import GridMail
-from privfed.deploy.messages.hello import Greeter
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.flower.payload import MESSAGE_TYPE, carried_bytes, carrying
+from privfed.deploy.messages.envelope import Greeter
 from privfed.errors import public_text
+
+_log = logging.getLogger(__name__)
+_SPARE = 5.0
+"""Seconds that a message lives longer than anybody waits for its reply: clocks differ."""
+_MAIL_PAUSES = 0.05, 0.2
+"""Seconds between two looks for a reply: at first, and at last."""
+
+
+@dataclass(frozen=True)
+class GridMail:
+    """Asks nodes of the `grid`; any number of threads may."""
+
+    grid: Grid
+
+    def nodes(self) -> set[int]:
+        """The nodes that the engine takes for alive; a killed one stays among them for a while."""
+        return set(self.grid.get_node_ids())
+
+    def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
+        """The bytes that `node` replies to `data`; None where it is none of use by `deadline`.
+
+        A reply counts only from the node that was asked, and to this very message. The engine may
+        hold its caller for longer than until `deadline` (`time.monotonic`), where an upload to it
+        stopped: call this in a thread that nobody waits for.
+        """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        try:
+            message = Message(carrying(data), node, MESSAGE_TYPE, ttl=left + _SPARE)
+            (number,) = self.grid.push_messages([message])
+            return None if number is None else self._reply(node, number, deadline)
+        except Exception as error:  # the engine raises what it likes, as any carrier may
+            _log.warning("node %d could not be asked: %s", node, public_text(error))
+            return None
+
+    def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
+        """What `node` replies to message `number`. Raises `ValueError` for other than bytes."""
+        pause, slowest = _MAIL_PAUSES
+        while (left := deadline - time.monotonic()) > 0:
+            for reply in self.grid.pull_messages([number]):
+                facts = reply.metadata
+                if facts.reply_to_message_id != number:
+                    continue
+                if reply.has_error():
+                    _log.warning("node %d: the engine's error %s", node, reply.error.code)
+                    return None
+                if facts.src_node_id == node:
+                    return carried_bytes(reply)
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.2, slowest)
+        return None
+
 
 _log = logging.getLogger(__name__)
 _PAUSES = 2.0, 30.0
@@ -123,3 +181,53 @@ class Addresses:
                 took = time.monotonic() - began
                 _log.info("site %d is at node %d, after %.3f s", site, node, took)
             self._changed.notify_all()
+
+
+@dataclass
+class GridCarrier:
+    """Carries bytes to sites at the nodes of their `addresses`, and back.
+
+    Each message has a thread, which is abandoned at its deadline: the engine may hold it longer.
+    What arrives after the next message to the same site was sent is dropped. A node that answers,
+    but has no agent, answers `NOBODY` in the site's place, so that nobody waits for it.
+    """
+
+    addresses: Addresses
+    _arrived: queue.SimpleQueue[tuple[int, int, bytes]] = field(default_factory=queue.SimpleQueue)
+    _latest: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.addresses.look()
+
+    def send(self, site: int, data: bytes, deadline: float) -> None:
+        """Begin to carry `data` to `site`, as long as an answer may be back by `deadline`."""
+        number = self._latest[site] = self._latest.get(site, 0) + 1
+        self.addresses.look()  # a node that is new may lead to this site too
+        errand = (site, number, data, deadline)
+        threading.Thread(target=self._carry, args=errand, daemon=True).start()
+
+    def receive(self, deadline: float) -> list[tuple[int, bytes]]:
+        """Answers to the latest message of each site; none where there are none by `deadline`."""
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                arrived = [self._arrived.get(timeout=left)]
+            except queue.Empty:
+                break
+            while not self._arrived.empty():
+                arrived.append(self._arrived.get())
+            if answers := [(s, data) for s, n, data in arrived if n == self._latest[s]]:
+                return answers
+        return []
+
+    def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
+        """Ask `site`, at another node where one came to nothing, until it answers or is late."""
+        began = time.monotonic()
+        while (node := self.addresses.wait(site, deadline)) is not None:
+            answer = self.addresses.mail.ask(node, data, deadline)
+            if answer is not None:
+                self.addresses.doubt(site, answer == NOBODY)
+                self._arrived.put((site, number, answer))
+                took = time.monotonic() - began
+                _log.info("site %d: %d bytes, %d back, %.3f s", site, len(data), len(answer), took)
+                return
+            self.addresses.forget(site, node)

@@ -16,6 +16,15 @@ from privfed.config.reading import load
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.errors import Refused
 
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Telemetry, the question for updates (which sends version and system), and installing packages at
+a run's start, all off. Each covers nothing of the others; services set all three."""
+
+
 PACKAGE = "privfed_app"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 SECONDS, PATIENCE = 60.0, 120.0

@@ -17,16 +17,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger import Ledger
-from privfed.deploy.carriers.flower.addresses import Addresses
-from privfed.deploy.carriers.flower.grid_carrier import GridCarrier
-from privfed.deploy.carriers.flower.grid_mail import GridMail
+from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.errors import Refused, public_text
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, Outcome, RoundRecord
 from privfed.store.run_directory import RunDirectory
-from privfed.words import ceiling
+from privfed.text import ceiling
 
 _log = logging.getLogger("privfed.deploy.flower")
 _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")

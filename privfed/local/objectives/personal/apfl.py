@@ -21,7 +21,7 @@ from pydantic import Field
 from privfed.deferred import torch
 from privfed.local.exchange import Broadcast
 from privfed.local.objective import LocalStep
-from privfed.local.objectives.personal.beside import Beside
+from privfed.local.personal import Beside
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,7 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 from privfed.secure.agreement import PROTOCOL
 from privfed.secure.frames import NUMBER, BadMessage, Reader
 from privfed.secure.packing import Bytes
-from privfed.secure.primitives import KEY, SIGNATURE
-from privfed.secure.signed_message import SignedMessage
+from privfed.secure.primitives import KEY, SIGNATURE, SignedMessage
 
 
 class WireMessage(ABC):

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, Reader, records, sized
-from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.roster import Attestation
 from privfed.secure.masked.messages.sealed_shares import ShareHashes
 from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, Reader, records
-from privfed.secure.masked.messages.attestation import Attestation
 from privfed.secure.masked.messages.message import ClientMessage, WireMessage, read_sender
+from privfed.secure.masked.messages.roster import Attestation
 from privfed.secure.masked.messages.sealed_shares import LAYERS, MASK_KEY, SEED
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.primitives import KEY, SIGNATURE, verified

@@ -13,10 +13,14 @@ from accounting.guarantee import guarantee
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from experiments.audits_elsewhere.bare_loop import Pipeline, train
-from privfed.auditing.elsewhere.claim import PipelineClaim, gaussian_points
-from privfed.auditing.elsewhere.judgement import judgement_rows
-from privfed.auditing.elsewhere.judging import judge_releases, refutable
-from privfed.auditing.elsewhere.products import cosines
+from privfed.auditing.elsewhere.judging import (
+    PipelineClaim,
+    gaussian_points,
+    judge_releases,
+    judgement_rows,
+    refutable,
+)
+from privfed.auditing.elsewhere.models import cosines
 from privfed.canary.drawing import Drawing
 from privfed.errors import Refused
 

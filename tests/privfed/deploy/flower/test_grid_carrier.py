@@ -13,16 +13,13 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from waiting import BRIEF, LONG, until
 
 from privfed.deploy.carriers.carrier import NOBODY
-from privfed.deploy.carriers.flower.addresses import Addresses
-from privfed.deploy.carriers.flower.grid_carrier import GridCarrier
-from privfed.deploy.carriers.flower.grid_mail import GridMail
+from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail
 from privfed.deploy.carriers.flower.payload import carried_bytes
 from privfed.deploy.carriers.flower.payload import carrying as content
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.messages.envelope import Reply, answered
-from privfed.deploy.messages.hello import Greeter, greeting
+from privfed.deploy.messages.envelope import Greeter, Reply, answered, greeting
 
 NAMES = ("berlin", "paris", "rome")
 NODES = {10: 0, 20: 1, 30: 2}

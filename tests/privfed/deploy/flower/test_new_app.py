@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from commands import run
 
-from privfed.deploy.carriers.flower.quiet import QUIET
+from privfed.deploy.carriers.flower.new_app import QUIET
 from privfed.deploy.files.keys import SiteKey
 
 

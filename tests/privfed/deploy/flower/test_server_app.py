@@ -17,7 +17,7 @@ from experiments.federation.sites import Hospitals
 from privfed.deploy.carriers.flower import server_app
 from privfed.deploy.carriers.flower.server_app import RunFailed, Settings, main
 from privfed.deploy.files.site_folder import SiteFolder
-from privfed.deploy.site.open_site import serving
+from privfed.deploy.site.agent import serving
 from privfed.errors import Refused
 
 STATED = {"run": "/a/run.toml", "federation": "/a/f.toml", "key": "/a/key", "out": "/a/out"}

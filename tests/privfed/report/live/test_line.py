@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from privfed.report.console import written
-from privfed.report.live.line import Status, status_line
-from privfed.report.live.pace import Pace
-from privfed.report.live.sparkline import sparkline
+from privfed.report.console import sparkline, written
+from privfed.report.progress import Pace, Status, status_line
 
 HISTORY = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.87, 0.9, 0.9123]
 MIDDLE = Status(48, 120, 45, "accuracy", "91.23%", "ε 2.4123 of 4", HISTORY, 41.23, 1.2)

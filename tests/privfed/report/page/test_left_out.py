@@ -7,7 +7,7 @@ from small import small
 
 from privfed.plan.plan import plan
 from privfed.report.page.left_out import left_out_chapters
-from privfed.secure.culprit import Culprit
+from privfed.secure.summation import Culprit
 
 SHARED = (
     *("secure.protocol=masks", "secure.simulate=arithmetic", "privacy.mechanism=skellam"),

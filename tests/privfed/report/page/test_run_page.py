@@ -18,8 +18,7 @@ import privfed
 from privfed.errors import Broken, Refused
 from privfed.report.page.blocks import Banner, BulletList, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
-from privfed.report.page.render import render
-from privfed.report.page.write import write_run_page
+from privfed.report.page.write import render, write_run_page
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\"'&$\\frac{x"
 SIMULATED = ("run.simulation_metrics=true", "run.checkpoint_every=2")

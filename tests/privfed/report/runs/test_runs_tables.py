@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from privfed.overview.comparison import Comparison, Evaluated, Side
+from privfed.overview.comparison import Comparison, Difference, Evaluated, Side
 from privfed.overview.listing import Listing, SamePeople
 from privfed.overview.run_row import RunRow
-from privfed.overview.settings import Difference
 from privfed.report.console import SteadyConsole
 from privfed.report.runs.comparison import ComparisonTable
 from privfed.report.runs.listing import RunsTable

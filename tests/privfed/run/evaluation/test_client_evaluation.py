@@ -21,7 +21,7 @@ from privfed.auditing.run_audit import audit
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
 from privfed.cli.main import main
 from privfed.config.reading import load
-from privfed.data.held_back import with_held_back
+from privfed.data.holdout import with_held_back
 from privfed.errors import Refused
 from privfed.local.client_measures import ClientMeasures
 from privfed.plan.budget_shares import budget_shares
@@ -36,7 +36,7 @@ from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.world import shared_world
 from privfed.sampling.evaluation_rounds import EvaluationRounds
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 from privfed.streams import Streams
 
 BY_CLIENTS = ("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", "run.evaluate_every=4")

@@ -18,7 +18,7 @@ from privfed.plan.prior_spending import charged_under
 from privfed.run.prepare import prepare
 from privfed.run.resume import resume
 from privfed.run.train import train
-from privfed.store.releases import Releases
+from privfed.store.round_logs import Releases
 
 BY = ("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", "run.evaluate_every=4")
 MASKS = ("secure.protocol=masks", "secure.simulate=arithmetic", "cohort.dropout=0.05")

@@ -1,0 +1,321 @@
+"""What is refused of simulated attackers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
+from accounting.releases import PoissonSampled
+from attacks.types import Knowledge
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.local.personal import personalises
+from privfed.plan.rule import rule_of, sends_weights
+
+
+def client_state_refusals(config: Config) -> Iterator[str]:
+    """Every reason why clients cannot keep a state (`config.keeping`) here."""
+    if config.keeping and not config.by_sites:  # which keep none
+        yield from _state_that_tells_of_others(config)
+        yield from _clients_that_do_not_return(config)
+        if config.objective.sums_states:
+            yield from _clients_that_are_absent(config)
+            yield from _states_weighed_by_examples(config)
+
+
+def _instead(config: Config) -> str:
+    """What to use where clients can keep nothing."""
+    fed_back = config.compression.keeps and not config.objective.keeps
+    return "compression.error_feedback = false" if fed_back else "another objective"
+
+
+def _state_that_tells_of_others(config: Config) -> Iterator[str]:
+    """Amplification is by a draw for which a state that tells when one took part has no proof."""
+    mechanism = config.mechanism
+    release = config.sampler.witness(0, config.data.clients).release
+    if not mechanism.private or mechanism.trust == "client" or release is None:
+        return
+    if not isinstance(release, Gaussian | PoissonSampled | Separated):
+        yield (
+            f"{config.keeping} has each client remember when it "
+            f"took part, and under cohort.sampler = {config.names['sampler']!r} no amplification "
+            'is proved for that; use "poisson", "full" or "cyclic"'
+        )
+
+
+def _clients_that_do_not_return(config: Config) -> Iterator[str]:
+    """A state is of use to a client that comes back."""
+    count = config.messages().keeps
+    numbers = ("d " if count == 1 else f"{count} d ") if count else ""
+    if config.data.setting == "cross_device":
+        yield (
+            f"{config.keeping} has each client remember {numbers}"
+            "numbers from round to round, so the same clients have to return, which phones do not; "
+            f'use data.setting = "cross_silo" if yours do, or {_instead(config)}'
+        )
+
+
+def _clients_that_are_absent(config: Config) -> Iterator[str]:
+    """The server counts who has taken part by who was drawn, and not all who were drawn came."""
+    if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
+        yield (
+            f"client.objective = {config.names['objective']!r} counts who has taken part by the "
+            'sampler alone; set cohort.availability = "always", cohort.dropout = 0 and '
+            "client.drop_stragglers = false"
+        )
+
+
+def _states_weighed_by_examples(config: Config) -> Iterator[str]:
+    """Sums of states count every client alike."""
+    if config.aggregation.weights == "examples":
+        yield (
+            'aggregation.weights is "examples", but with client.objective = '
+            f"{config.names['objective']!r} the server sums what clients remember, each alike; use "
+            '"uniform" or "auto"'
+        )
+
+
+def most_steps(config: Config) -> int:
+    """The local steps that a client takes at most in a round; 0 where its examples say that."""
+    if config.example_privacy:
+        return config.example_privacy.steps(config.client.epochs)
+    return config.client.steps
+
+
+def adds_updates(config: Config) -> bool:
+    """Whether the next model is always the model plus the aggregate, as it is."""
+    schedule, rounds = config.server_schedule, range(1, config.run.rounds + 1)
+    plain = config.optimizer.plain and not config.optimizer.in_client_rates
+    return plain and all(schedule.factor(round) == 1.0 for round in rounds)
+
+
+def objective_refusals(config: Config) -> Iterator[str]:
+    """Every reason why the objective would lose what it is for."""
+    yield from _models_beside_the_server(config)
+    yield from _steps_for_nothing(config)
+
+
+def _models_beside_the_server(config: Config) -> Iterator[str]:
+    """Models move by themselves (`server_step`), and the run's model would be none of them."""
+    if config.objective.server_step == "only_plain" and not adds_updates(config):
+        rate = getattr(config.optimizer, "lr", None)
+        at_rate = "" if rate is None else f"server.lr = {rate!r}, "
+        yield (
+            f"client.objective = {config.names['objective']!r} moves the models that clients are "
+            "sent by their members' mean updates, but server.optimizer = "
+            f"{config.names['optimizer']!r} ({at_rate}server.schedule = "
+            f"{config.names['server_schedule']!r}) would move the run's model otherwise, so that "
+            'it were none of them; set server.optimizer = "fedavg" and server.lr = 1.0, and remove '
+            "server.schedule"
+        )
+
+
+def _steps_for_nothing(config: Config) -> Iterator[str]:
+    """No client takes as many local steps as the objective takes to begin (`least_steps`)."""
+    most, least = most_steps(config), config.objective.least_steps
+    if most and most < least:
+        key = "client.epochs" if config.example_privacy else "client.steps"
+        yield (
+            f"client.objective = {config.names['objective']!r} begins after {least} local steps "
+            f"with these keys, and a client takes at most {most}, so that all would send plain "
+            f"updates; raise {key} to {least} steps or more, lower the keys of the objective that "
+            'say how many it takes, or use client.objective = "sgd"'
+        )
+
+
+def partial_model_refusals(config: Config) -> Iterator[str]:
+    """Every reason why no part of the model can stay with clients, or be trained first."""
+    if config.start.local:
+        yield from _objectives_of_whole_models(config)
+    yield from _attackers_on_their_own_way(config)
+    yield from _epochs_of_what_stays(config)
+
+
+def _objectives_of_whole_models(config: Config) -> Iterator[str]:
+    """The broadcast model is whole with a client's own part only, and so is one beside it."""
+    objective = config.objective
+    where = (
+        "model.local has a part of the model stay with each client, and client.objective = "
+        f"{config.names['objective']!r}"
+    )
+    if personalises(objective):
+        yield f"{where} gives each a model of its own: use one of the two"
+    elif objective.anchored or objective.measures or objective.exchanges > 1:
+        yield (
+            f"{where} reads examples at models that are sent, which lack it; use one that reads "
+            'examples in its local steps alone, as "sgd", "fedprox" or "scaffold"'
+        )
+
+
+def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
+    """Attackers who steer (`attack.steers`) train the one model that is sent, and no other."""
+    if not (config.attacked and config.attack.steers):
+        return
+    attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
+    if config.start.local:
+        yield f"{attack}, and model.local adds parameters that are not; use another attack"
+    elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
+        name = config.names["objective"]
+        yield f"{attack}, and client.objective = {name!r} sends several; use another attack"
+
+
+def _epochs_of_what_stays(config: Config) -> Iterator[str]:
+    """Epochs of what stays are some of `client.epochs`, and go before plain steps."""
+    count, client = config.client.local_epochs, config.client
+    if not count:
+        return
+    if not config.start.local:
+        yield (
+            f"client.local_epochs is {count}, and no part of the model stays with clients; set "
+            "model.local, or remove the key"
+        )
+    elif count >= client.epochs or client.steps:
+        yield (
+            f"client.local_epochs is {count}, client.epochs {client.epochs} and client.steps "
+            f"{client.steps}: expected some epochs for what is shared behind those for what stays; "
+            "raise client.epochs, and set client.steps = 0"
+        )
+    elif not config.objective.plain:
+        yield (
+            f"client.local_epochs is {count}, and client.objective = "
+            f'{config.names["objective"]!r} corrects steps, of what stays too; use "sgd", or '
+            "client.local_epochs = 0"
+        )
+
+
+def nothing_to_shorten(config: Config) -> Iterator[str]:
+    """Stragglers do fewer epochs, and nobody does more than one."""
+    if config.client.stragglers and config.client.epochs == 1:
+        yield (
+            f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
+            "leaves nothing to shorten; raise client.epochs or remove the key"
+        )
+
+
+def nobody_to_drop(config: Config) -> Iterator[str]:
+    """Stragglers are dropped, and nobody or everybody is one."""
+    if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
+        yield (
+            f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
+            "which leaves nobody to drop, or nobody else; set it between 0 and 1"
+        )
+
+
+def rates_of_zero(config: Config) -> Iterator[str]:
+    """A schedule has reached zero before the last round."""
+    schedules = {"client": config.client_schedule, "server": config.server_schedule}
+    for section, schedule in schedules.items():
+        if schedule.factor(config.run.rounds) == 0.0:
+            yield (
+                f"{section}.schedule has reached a rate of 0 by round {config.run.rounds}: rounds "
+                "that learn nothing would be run, and paid for; let it last longer, or lower "
+                "run.rounds"
+            )
+
+
+def attack_refusals(config: Config) -> Iterator[str]:
+    """Every reason why these attackers cannot be simulated."""
+    yield from _attackers_without_attack(config)
+    yield from _details_without_attack(config)
+    yield from _everybody_pools(config)
+    yield from _labels_changed_twice(config)
+    yield from _weights_that_nobody_asks(config)
+    yield from _counts_that_nobody_asks(config)
+
+
+def _attackers_without_attack(config: Config) -> Iterator[str]:
+    """An attack and the part of clients that carry it out go together (`attack.acts`, `lies`)."""
+    attack, name, attackers = config.attack, config.names["attack"], config.attackers
+    fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
+    acts = attack.acts or attackers.lies
+    if acts != (fraction > 0.0) and not (acts and given):
+        what = "".join(f", {lie}" for lie in _lies(config))
+        what += "" if acts else ", which changes neither examples nor rows,"
+        yield (
+            f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an attack "
+            "and the part of clients that carry it out (0.0 for nobody), or neither: set "
+            f"{_missing(acts)}"
+        )
+    elif 0.0 < fraction * config.data.clients < 0.5:
+        yield (
+            f"attack.fraction is {fraction:g} of {config.data.clients} clients, and so nobody; "
+            "raise it"
+        )
+
+
+def _lies(config: Config) -> Iterator[str]:
+    """The keys of what attackers claim that is not so, with their values."""
+    if config.attackers.weight != 1.0:
+        yield f"attack.weight {config.attackers.weight:g}"
+    if config.attackers.clip_count != "true":
+        yield f"attack.clip_count {config.attackers.clip_count!r}"
+
+
+def _missing(acts: bool) -> str:
+    """Which key to set, or to remove."""
+    if acts:
+        return "attack.fraction, or remove the other keys of the attack"
+    return (
+        "attack.name (one of your own overrides poison and declares poisons = True, or corrupt and "
+        "corrupts = True), or remove attack.fraction"
+    )
+
+
+def _details_without_attack(config: Config) -> Iterator[str]:
+    """Nobody attacks (`attack.acts`, `lies`), and it is said how."""
+    given = config.attackers
+    details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
+    usual = ("once", "auto", "messages", 1, 0)
+    if not (config.attack.acts or given.lies) and details != usual:
+        yield (
+            "attack.selection, attack.stage, attack.replaces and the attack's rounds say how an "
+            "attack goes, and none is configured"
+        )
+
+
+def _everybody_pools(config: Config) -> Iterator[str]:
+    """Attackers put their examples together (`Knowledge.ATTACKERS_DATA`), and all are some day."""
+    pools = Knowledge.ATTACKERS_DATA in config.attack.knows
+    if pools and config.attackers.selection == "round":
+        yield (
+            f"attack.name = {config.names['attack']!r} has the attackers pool their examples "
+            'before the first round, and with attack.selection = "round" everybody is one of them '
+            'in some round: they would know all clients\' data; use attack.selection = "once", or '
+            "another attack"
+        )
+
+
+def _labels_changed_twice(config: Config) -> Iterator[str]:
+    """The attack changes labels (`attack.poisons`), and so does the shift (`changes_labels`)."""
+    if config.attack.poisons and config.shift.changes_labels:
+        yield (
+            f"attack.name = {config.names['attack']!r} and data.shift = "
+            f"{config.names['shift']!r} both change labels; use one of them"
+        )
+
+
+def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
+    """Attackers claim a weight, and clients say none (`sends_weights`)."""
+    if config.attackers.weight == 1.0:
+        return
+    try:
+        asked = sends_weights(config, rule_of(config))
+    except Refused:  # the rule is refused by itself
+        return
+    if not asked:
+        yield (
+            f"attack.weight is {config.attackers.weight:g}, but no client says what it weighs: all "
+            "weigh alike, or as declared; use clients that weigh by their examples, or remove the "
+            "key"
+        )
+
+
+def _counts_that_nobody_asks(config: Config) -> Iterator[str]:
+    """Attackers lie to adaptive clipping, and the clip is fixed (`adaptive`)."""
+    count = config.attackers.clip_count
+    if count != "true" and not config.mechanism.adaptive:
+        yield (
+            f"attack.clip_count is {count!r}, but nobody counts who is within the clip; set "
+            "privacy.adaptive_clip = true, or remove the key"
+        )

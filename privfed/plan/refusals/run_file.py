@@ -1,0 +1,235 @@
+"""What is refused of runs that are chosen among others: what charging the choice leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privfed.config.config import Config
+from privfed.local.personal import personalises
+from privfed.sampling.independent import independent_draw
+
+
+def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
+    """Heads are kept of a ledger that anybody who has the seed makes again."""
+    if config.run.heads and config.run.randomness == "seeded":
+        yield (
+            "run.heads keeps what nobody may cut off a ledger, but a seeded run's is made again at "
+            'will; leave run.heads out, or set run.randomness = "secret"'
+        )
+
+
+def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
+    """What a seeded run gives follows from its file, and not from how busy a machine was."""
+    if config.run.precision == "fast" and config.run.randomness == "seeded":
+        yield (
+            'run.precision = "fast" goes by what is measured here, but all that a seeded run gives '
+            'follows from its run file; use "mixed" or "full"'
+        )
+
+
+def measures_lost_on_resume(config: Config) -> Iterator[str]:
+    """A checkpoint between two evaluations would lose the work that is added up between them."""
+    run = config.run
+    if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
+        yield (
+            f"run.simulation_metrics adds up work between evaluations, every "
+            f"{run.evaluate_every} rounds, which a resume from a checkpoint, every "
+            f"{run.checkpoint_every}, would lose in part; make run.checkpoint_every a "
+            "multiple of run.evaluate_every"
+        )
+
+
+def evaluation_refusals(config: Config) -> Iterator[str]:
+    """Every reason why clients cannot evaluate this run, or what is measured may not stop it."""
+    if config.evaluation.by == "clients":
+        yield from _end_without_evaluation(config)
+        yield from _chosen_size(config)
+        yield from _single_examples(config)
+        yield from _untested_canaries(config)
+        yield from _charged_at_once(config)
+    if config.evaluation.personal:
+        yield from _no_personal_models(config)
+    if config.stop.patience:
+        yield from _nothing_measured(config)
+        yield from _uncharged_stop(config)
+        yield from _unknown_measure(config)
+        yield from _never_reached(config)
+
+
+def _end_without_evaluation(config: Config) -> Iterator[str]:
+    """The last round trains, and nobody learns how good its model is."""
+    every, rounds = config.evaluation_rounds.every, config.run.rounds
+    if rounds % every or every == 1:
+        yield (
+            f"every {every} rounds one evaluates (evaluation.every, or else run.evaluate_every), "
+            f"and run.rounds is {rounds}; expected a multiple of a number above 1, so that some "
+            "rounds train and the last one evaluates"
+        )
+
+
+def _chosen_size(config: Config) -> Iterator[str]:
+    """All clients evaluate (`derives_size`)."""
+    drawn = independent_draw(config.sampler, 0, config.data.clients)
+    if config.evaluation.size and drawn.derives_size:
+        yield (
+            f"evaluation.size is {config.evaluation.size}, but where cohort.sampler = "
+            f"{config.names['sampler']!r}, all clients evaluate; set it to 0"
+        )
+
+
+def _single_examples(config: Config) -> Iterator[str]:
+    """A silo's row of measures is no release that protects single examples of it."""
+    if config.client_mechanism.private:
+        yield (
+            'evaluation.by = "clients" protects whole clients, and client.privacy promises '
+            "something about single examples, which a silo's measures are not noised for; use "
+            'evaluation.by = "test"'
+        )
+
+
+def _untested_canaries(config: Config) -> Iterator[str]:
+    """Canaries test what training releases, and not what evaluations release."""
+    if config.audit.canaries:
+        yield (
+            f"audit.canaries is {config.audit.canaries}, who send directions of the model and have "
+            'nothing to measure: part of the claim would stay untested; use evaluation.by = "test"'
+        )
+
+
+def _charged_at_once(config: Config) -> Iterator[str]:
+    """Where clients are at several sites elsewhere, each charges a run at once, by one event."""
+    if config.apart and config.data.sites_per_client > 1:
+        yield (
+            f"data.sites_per_client is {config.data.sites_per_client}, so that a site charges all "
+            "rounds at once, as rounds of one kind; with "
+            'data.site_partition = "elsewhere" use evaluation.by = "test"'
+        )
+
+
+def _no_personal_models(config: Config) -> Iterator[str]:
+    """Clients score the model that is sent: they have no other, or need more than it for theirs."""
+    key, name = "evaluation.personal is true", config.names["objective"]
+    objective, local = config.objective, config.start.local
+    if config.evaluation.by != "clients":
+        yield f'{key}, and nobody but clients has their models; set evaluation.by = "clients"'
+    elif not (local or personalises(objective)):
+        yield (
+            f"{key}, and clients have no models of their own: set model.local, or "
+            'client.objective = "ditto" or "apfl", or remove the key'
+        )
+    elif objective.measures or (local and objective.keeps):
+        yield (
+            f"{key}, and client.objective = {name!r} makes them of more than the model that is "
+            "sent to be scored; remove the key, and see privfed evaluate --personalise 0"
+        )
+
+
+def _nothing_measured(config: Config) -> Iterator[str]:
+    """There is no test set, and no client is asked."""
+    if config.nothing_public and config.evaluation.by == "test":
+        yield (
+            f'stop.patience is {config.stop.patience}, and with data.holdout = "none" nothing is '
+            'measured; use evaluation.by = "clients", which is charged, or a public test set'
+        )
+
+
+def _uncharged_stop(config: Config) -> Iterator[str]:
+    """The test set is of clients that train, and nothing charges what is concluded from it."""
+    protected = config.mechanism.private or config.client_mechanism.private
+    by_test = config.evaluation.by == "test"
+    if protected and by_test and config.data.holdout == "examples":
+        yield (
+            f"stop.patience is {config.stop.patience}, and the test set is of clients that train "
+            '(data.holdout = "examples"): when a run stops would tell of them, uncharged; use '
+            'evaluation.by = "clients", which is charged, or a public test set'
+        )
+
+
+def _unknown_measure(config: Config) -> Iterator[str]:
+    """Nothing of that name is measured."""
+    by, loss = config.stop.by, config.loss
+    known = (
+        config.evaluation.measures if config.evaluation.by == "clients" else [loss.measure, "loss"]
+    )
+    if by and by not in known:
+        yield f"stop.by is {by!r}; expected one of {', '.join(known)}"
+
+
+def _never_reached(config: Config) -> Iterator[str]:
+    """So many evaluations without a better one, after a first one, are more than there are."""
+    by_clients = config.evaluation_rounds.every
+    count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
+    if config.stop.patience >= count:
+        yield (
+            f"stop.patience is {config.stop.patience}, and the run has {count} evaluations, which "
+            "could never end it early; lower it, or evaluate more often"
+        )
+
+
+_PRIVATE = "[tune] private = true"
+
+
+def choice_refusals(config: Config) -> Iterator[str]:
+    """Every reason why the best of a random number of such runs is not one release with a proof."""
+    if config.chosen:
+        yield from _nothing_promised(config)
+        yield from _other_guarantees(config)
+        yield from _uncharged_score(config)
+        yield from _tells_the_number(config)
+
+
+def _nothing_promised(config: Config) -> Iterator[str]:
+    """A choice among runs that promise nothing promises nothing."""
+    if not config.mechanism.private or config.privacy.epsilon == float("inf"):
+        yield (
+            f"{_PRIVATE}, but its candidates have no noise; configure privacy.epsilon, or leave it "
+            "out"
+        )
+    if config.void:
+        yield f"{_PRIVATE}, but attackers read raw updates, so that nothing is guaranteed"
+    if config.audit.canaries:
+        yield f"{_PRIVATE}: canaries test single runs, and losing ones stay secret; leave them out"
+
+
+def _other_guarantees(config: Config) -> Iterator[str]:
+    """Only the headline is charged as a choice."""
+    if config.shared_noise is not None:
+        yield (
+            f"{_PRIVATE}: noise that clients share has a second guarantee, of which a choice has "
+            'no proof here; use privacy.mechanism = "gaussian", or tune on public data'
+        )
+    if config.mechanism.private and config.mechanism.trust == "client":
+        yield (
+            f"{_PRIVATE}: under privacy.mechanism = {config.names['mechanism']!r} epsilon is "
+            "against whoever reads what clients send, who sees that of losing candidates, too; "
+            'use privacy.mechanism = "gaussian", or tune on public data'
+        )
+    if config.example_privacy is not None:
+        yield (
+            f"{_PRIVATE}: examples of silos ([client.privacy]) have a guarantee by themselves, of "
+            "which a choice has no proof here; leave it out, or tune on public data"
+        )
+
+
+def _uncharged_score(config: Config) -> Iterator[str]:
+    """The score is post-processing of what a run releases, or it is charged."""
+    if config.data.holdout == "examples":
+        yield (
+            f'{_PRIVATE}, but data.holdout = "examples" scores candidates on examples of clients '
+            'that train, which nothing charges; use "test" or "clients"'
+        )
+
+
+def _tells_the_number(config: Config) -> Iterator[str]:
+    """How many candidates there were has to stay secret."""
+    if config.apart:
+        yield (
+            f"{_PRIVATE}: sites on machines of their own see how many candidates there are, which "
+            "voids the bound; tune where the data are, or on public data"
+        )
+    for key, value in (("run.heads", config.run.heads), ("run.watch", config.run.watch)):
+        if value:
+            yield (
+                f"{_PRIVATE}, but {key} tells of every candidate, and how many there are has to "
+                f"stay secret; leave {key} out"
+            )

@@ -1,0 +1,205 @@
+"""What is refused of the rule by which cohorts are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.over_rounds import RandomAllocation
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.privacy.solved_for_run import InBands
+
+
+def unproven_objective(config: Config) -> Iterator[str]:
+    """The objective declares why it has no proof under privacy."""
+    objective = config.objective
+    if config.mechanism.private and objective.unproven:
+        yield (
+            f"client.objective = {config.names['objective']!r} has no proof under privacy: "
+            f'{objective.unproven}; use another objective, or privacy.mechanism = "none"'
+        )
+
+
+def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
+    """The clip follows a count of clients, and who is absent is miscounted in it."""
+    absent = (
+        config.availability.varies or config.client.drop_stragglers or config.cohort.dropout > 0
+    )
+    if config.mechanism.adaptive and absent:
+        yield (
+            "privacy.adaptive_clip takes who does not answer for one half within the clip, so that "
+            'it would grow without end; set cohort.availability = "always", cohort.dropout = 0 and '
+            "client.drop_stragglers = false, or a fixed clip"
+        )
+
+
+def weights_by_private_sizes(config: Config) -> Iterator[str]:
+    """Rows weigh as many as their client's examples, a number that no noise would cover."""
+    if config.mechanism.private and config.aggregation.weights == "examples":
+        yield (
+            'aggregation.weights is "examples", but under privacy example counts are private data '
+            'and would leave unprotected; use "uniform" or "auto"'
+        )
+
+
+_FEWEST = 20
+"""Fewer canaries can refute hardly any claim."""
+
+
+def canary_refusals(config: Config) -> Iterator[str]:
+    """Every reason why this run's canaries could test nothing, or would change the run."""
+    if config.audit.canaries:
+        canaries = f"audit.canaries is {config.audit.canaries}"
+        yield from _nothing_claimed(config, canaries)
+        yield from _wrong_number(config, canaries)
+        yield from _unknown_places(config, canaries)
+        yield from _sites_elsewhere(config, canaries)
+        yield from _full_sums(config, canaries)
+        yield from _beside_attackers(config, canaries)
+        if config.audit.by_inputs:
+            yield from _not_as_others_train(config, f'{canaries} with audit.kind = "input"')
+
+
+def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
+    """Without privacy there is no claim."""
+    if not config.mechanism.private:
+        yield (
+            f'{canaries}, but with privacy.mechanism = "none" nothing is claimed that they could '
+            "test; configure one, or remove the key"
+        )
+
+
+def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
+    """There are too few canaries for any evidence; of too many, `check` says what they cost."""
+    if config.audit.canaries < _FEWEST:
+        yield f"{canaries}, too few to say anything; expected at least {_FEWEST}, better 1000"
+
+
+def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
+    """A cohort has so many places (`shares_places`), and no event says what taking one costs."""
+    sampler = config.sampler
+    witness = sampler.witness(0, config.data.clients)
+    if sampler.shares_places and not witness.shares_places:
+        yield (
+            f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} they would take "
+            "places of real clients, and its event is none that is proved for that; use "
+            '"poisson", "fixed_size" or "truncated_poisson"'
+        )
+
+
+def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
+    """Clients are at sites on machines of their own, and so are all rows."""
+    if config.apart:
+        yield (
+            f"{canaries}, but clients are at sites on machines of their own "
+            '(data.site_partition = "elsewhere"), which take rows from nobody else; simulate the '
+            "sites in one process, or test the mechanism alone: privfed audit --mechanism"
+        )
+
+
+def _full_sums(config: Config, canaries: str) -> Iterator[str]:
+    """Everybody takes part in a secure sum, and it has no room for canaries, too."""
+    witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
+    everybody = config.data.clients + config.audit.canaries
+    if capacity and not witness.random and not witness.shares_places and capacity < everybody:
+        yield (
+            f"{canaries}, and all take part with {config.data.clients} clients in each sum, "
+            f"but secure.capacity is {capacity}; expected at least {everybody}, or leave it out"
+        )
+
+
+def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
+    """Runs with simulated attackers claim nothing."""
+    if config.attacked:
+        yield f"{canaries}, and there are attackers, whose runs claim nothing; use one of the two"
+
+
+def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
+    """Canaries that train do so as clients do who keep nothing and have one row."""
+    instead = 'use audit.kind = "update"'
+    if config.keeping:
+        yield (
+            f"{canaries}, and {config.keeping} has clients "
+            f"remember something between rounds, for which made-up ones have no file; {instead}"
+        )
+    if config.example_privacy:
+        yield (
+            f"{canaries}, and client.privacy charges each silo's own ledger, which a made-up one "
+            f"has not; {instead}"
+        )
+    if config.data.sites_per_client > 1:
+        yield (
+            f"{canaries}, and a client's examples may lie at several sites "
+            f"(data.sites_per_client); {instead}"
+        )
+    if config.mechanism.adaptive:
+        yield (
+            f"{canaries}, whose updates are crafted to be long, and privacy.adaptive_clip would "
+            f"follow them; set it to false, or {instead}"
+        )
+
+
+def unproven_draw(config: Config) -> Iterator[str]:
+    """The sampler cannot draw so, as its witness says."""
+    try:
+        config.sampler.witness(0, config.data.clients)
+    except Refused as refused:
+        yield str(refused)
+
+
+def draw_by_sizes(config: Config) -> Iterator[str]:
+    """The draw reads numbers of examples, which are private, or which another part counts too."""
+    if not config.sampler.reads_sizes:
+        return
+    sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights
+    if config.mechanism.private:
+        yield (
+            f"{sampler}, but how many examples a client has is private data; "
+            'use "poisson", or privacy.mechanism = "none"'
+        )
+    elif config.objective.sums_states:
+        yield (
+            f"{sampler}, by size, but with client.objective = "
+            f"{config.names['objective']!r} each client's state counts alike, at one sampling "
+            'rate; use "poisson"'
+        )
+    elif weights != "uniform" and not config.rule.robust:
+        yield (
+            f"{sampler}, by size, and aggregation.weights {weights!r}, which counts "
+            'examples twice; use aggregation.weights = "uniform"'
+        )
+
+
+def secret_slots(config: Config) -> Iterator[str]:
+    """A slot of every epoch is a secret from readers, and some of what runs beside it tells it."""
+    release = release_of_draw(config)
+    if not isinstance(release, RandomAllocation) or not config.mechanism.private:
+        return
+    sampler = f"cohort.sampler = {config.names['sampler']!r}"
+    if config.mechanism.trust != "server":
+        yield (
+            f"{sampler} amplifies what readers of the releases see, by noise that the server adds, "
+            f"and privacy.mechanism = {config.names['mechanism']!r} protects from a server who "
+            'knows the slots; use privacy.mechanism = "gaussian", or a draw that is no secret: '
+            '"cyclic"'
+        )
+    if config.run.simulation_metrics:
+        yield (
+            f"{sampler}, and run.simulation_metrics publishes what each cohort did: who knows when "
+            "all others took part reads a client's slot from that; set it to false, or use "
+            '"cyclic"'
+        )
+    if config.secured and (release.groups > 1 or isinstance(config.mechanism, InBands)):
+        yield (
+            f"{sampler} in groups, whose cohorts are as large as a group makes them, and how "
+            "likely a secure sum aborts is proved for clients that all enter alike; use "
+            'cohort.groups = 1 and privacy.mechanism = "gaussian", or secure.protocol = "none"'
+        )
+
+
+def release_of_draw(config: Config) -> object:
+    """What a draw makes of a Gaussian release; None where that is refused elsewhere."""
+    try:
+        return config.sampler.witness(0, config.data.clients).release
+    except Refused:
+        return None

@@ -1,0 +1,293 @@
+"""What is refused of secure sums, and of noise that clients make up in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from defenses.types import RowRule
+from privfed.config.config import Config
+from privfed.errors import Refused
+from privfed.plan.rule import rule_of
+from privfed.plan.sum_limits import configured_limits
+
+
+def joint_noise_refusals(config: Config) -> Iterator[str]:
+    """Every reason why clients cannot share noise (`mechanism.joint`) here."""
+    if config.joint_noise is None:
+        return
+    mechanism = f"privacy.mechanism = {config.names['mechanism']!r}"
+    yield from _draws(config, mechanism)
+    yield from _hidden_rows(config, mechanism)
+    yield from _sites(config, mechanism)
+    yield from _canaries_in_shares(config, mechanism)
+    yield from _evaluations(config, mechanism)
+
+
+def _draws(config: Config, mechanism: str) -> Iterator[str]:
+    """Whoever draws could tell a client of colluders alone, whose noise they know."""
+    witness = config.sampler.witness(0, config.data.clients)
+    if witness.random or witness.rate < 1:
+        yield (
+            f"{mechanism} is proved for rounds in which all clients take part, and cohort.sampler "
+            f"is {config.names['sampler']!r}: whoever draws could tell a client of a cohort of "
+            'colluders, who know all that it shares with them; use "full"'
+        )
+
+
+def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
+    """The noise is for rows that are seen, and a protocol shows none."""
+    if config.secured:
+        yield (
+            f"{mechanism} protects rows that the server sees, and secure.protocol = "
+            f'{config.names["protocol"]!r} shows none; use secure.protocol = "none", or noise that '
+            'is made up in a sum: privacy.mechanism = "skellam"'
+        )
+
+
+def _sites(config: Config, mechanism: str) -> Iterator[str]:
+    """Clients are the parties, each of which has secrets with all others."""
+    if config.by_sites:
+        yield (
+            f"{mechanism} is proved for clients who share secrets, not for sites that hold many; "
+            'use secure.parties = "clients", or privacy.mechanism = "local_gaussian"'
+        )
+
+
+def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
+    """A canary that is left out leaves the noise that it shares, by which one sees it missing."""
+    if config.audit.canaries:
+        yield (
+            f"audit.canaries is {config.audit.canaries}, and under {mechanism} everybody shares "
+            "noise with everybody who is there: a canary that is left out changes all rows; remove "
+            "the key, and test the mechanism alone: privfed audit --mechanism"
+        )
+
+
+def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
+    """Measures of clients are summed over a constant, and rows that share noise are averaged."""
+    if config.evaluation_rounds.every:
+        yield (
+            f'evaluation.by is "clients", whose measures are summed, and {mechanism} is for rows '
+            'that a rule averages; use evaluation.by = "test"'
+        )
+
+
+_OF_ANY_ROWS = frozenset({"generator", "root"})
+"""What a rule on rows may need that is neither about a model's numbers nor of former rounds."""
+_LENGTH = 1000
+
+
+def compression_refusals(config: Config) -> Iterator[str]:
+    """Every reason why updates cannot be compressed so."""
+    if config.compression.compresses:
+        yield from _more_than_an_update(config)
+        yield from _states_beside_gradients(config)
+        yield from _rows_that_are_not_sent(config)
+        yield from _rules_for_models(config)
+        yield from _noise_of_other_rounds(config)
+        yield from _two_exchanges(config)
+        yield from _canaries(config)
+
+
+def _named(config: Config) -> str:
+    return f"compression.name = {config.names['compression']!r}"
+
+
+def _more_than_an_update(config: Config) -> Iterator[str]:
+    """What is compressed is one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
+    objective = config.objective
+    alone = objective.sends_updates_alone and objective.layout(_LENGTH).length == _LENGTH
+    if not alone or objective.sums_states or objective.exchanges > 1:
+        yield (
+            f"{_named(config)} is for messages that are one update, and client.objective = "
+            f"{config.names['objective']!r} sends more than that, or has the server sum what "
+            'clients keep; use an objective that sends an update alone, as "sgd" or "fedprox"'
+        )
+
+
+def _states_beside_gradients(config: Config) -> Iterator[str]:
+    """A state is either what was left off, or the gradient of all examples (`anchored`)."""
+    if config.compression.keeps and config.objective.anchored == "all":
+        yield (
+            f"client.objective = {config.names['objective']!r} takes the place of a client's "
+            f"memory for a gradient, and {_named(config)} remembers what it left off; set "
+            "compression.error_feedback = false"
+        )
+
+
+def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
+    """A compression that is not `linear` saves bytes where the server is sent rows as they are."""
+    if config.compression.linear:
+        return
+    instead = 'use a linear one, as "random_mask", "low_rank" or "count_sketch"'
+    if config.secured:
+        yield (
+            f"{_named(config)} writes each row down by itself, and a secure sum adds up rows of "
+            f"all numbers, whatever they are: it would save no byte, and cost accuracy; {instead}, "
+            'or secure.protocol = "none"'
+        )
+    elif config.apart:
+        yield (
+            f"{_named(config)} writes each row down by itself, and sites elsewhere "
+            "(data.site_partition) send the sums of their clients' rows, which have all numbers: "
+            f"it would save no byte; {instead}"
+        )
+    elif config.mechanism.private and config.mechanism.trust != "server":
+        yield (
+            f"{_named(config)} writes each row down by itself, and under privacy.mechanism = "
+            f"{config.names['mechanism']!r} a client adds noise to all of its numbers before it "
+            f'sends them: it would save no byte; {instead}, or privacy.mechanism = "gaussian"'
+        )
+
+
+def _rules_for_models(config: Config) -> Iterator[str]:
+    """A rule remembers updates, or goes by layers, and what is sent are other numbers."""
+    try:
+        rule = rule_of(config)
+    except Refused:
+        return  # which is said of the rule
+    needs = rule.needs() if isinstance(rule, RowRule) else frozenset()
+    if config.compression.linear and (rule.remembers or needs - _OF_ANY_ROWS):
+        yield (
+            f"aggregation.rule = {config.names['rule']!r} goes by former updates or by layers of "
+            f"a model, and with {_named(config)} clients send other numbers; use another rule, or "
+            "a compression of each row by itself"
+        )
+
+
+def _noise_of_other_rounds(config: Config) -> Iterator[str]:
+    """Noise is correlated over rounds (`remembers`), and places mean something else (`fresh`)."""
+    if config.mechanism.remembers and config.compression.fresh:
+        yield (
+            f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds where "
+            f"these release the same numbers, and {_named(config)} sends others in each; use "
+            '"count_sketch", or privacy.mechanism = "gaussian"'
+        )
+
+
+def _two_exchanges(config: Config) -> Iterator[str]:
+    """Clients send two parts of one update (`exchanges`), which only plain sums put together."""
+    if config.compression.exchanges == 1:
+        return
+    try:
+        rule = rule_of(config)
+    except Refused:
+        return
+    if config.mechanism.joint:
+        yield (
+            f"{_named(config)} puts two sums of one cohort together, and under privacy.mechanism = "
+            f"{config.names['mechanism']!r} the server is sent rows; use "
+            'privacy.mechanism = "gaussian", or compression.name = "low_rank"'
+        )
+    elif rule.robust:
+        yield (
+            f"{_named(config)} puts two sums of one cohort together, and aggregation.rule = "
+            f'{config.names["rule"]!r} is for rows of which each is an update; use "mean"'
+        )
+    if config.client_mechanism.private:
+        yield (
+            f"{_named(config)} asks twice about one training, and client.privacy.mechanism = "
+            f"{config.names['client_mechanism']!r} would draw the noise of its steps twice, and be "
+            'charged once; use "low_rank"'
+        )
+    if config.attacked:
+        yield (
+            f"{_named(config)} has clients send two messages about one update, and attackers are "
+            "simulated for one; use another compression"
+        )
+
+
+def _canaries(config: Config) -> Iterator[str]:
+    """Canaries are scored by what is released, number by number of a model."""
+    if config.audit.canaries:
+        yield (
+            f"audit.canaries is {config.audit.canaries}, and they are scored by releases of whole "
+            f'updates; with {_named(config)} use compression.name = "none" to audit'
+        )
+
+
+def secure_sum_refusals(config: Config) -> Iterator[str]:
+    """Every reason against this protocol, or against keys that would need one."""
+    yield from _party_without_shared_noise(config)
+    if not config.secured:
+        yield from _shared_noise_without_sums(config)
+        yield from _keys_without_protocol(config)
+        return
+    yield from _impossible_limits(config)
+    yield from _layers_without_secrets(config)
+    yield from _minimum_above_capacity(config)
+    yield from _approximate_sums_unnoised(config)
+    yield from _unknown_numbers_of_senders(config)
+
+
+def _party_without_shared_noise(config: Config) -> Iterator[str]:
+    """A party is named, and only noise that clients share (`trust`) tells two parties apart."""
+    if config.privacy.against != "server" and config.mechanism.trust != "sum":
+        yield (
+            "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
+            "guarantees; remove the key"
+        )
+
+
+def _shared_noise_without_sums(config: Config) -> Iterator[str]:
+    """Noise arises in a secure sum (`trust`), and there is none."""
+    if config.mechanism.trust == "sum":
+        yield (
+            f"privacy.mechanism = {config.names['mechanism']!r} makes up its noise in a secure "
+            'sum, and none is configured; set secure.protocol = "masks" or "bfv"'
+        )
+
+
+def _keys_without_protocol(config: Config) -> Iterator[str]:
+    """Keys of secure sums are set, and there is none."""
+    for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
+        if getattr(config.secure, key) != unset:
+            yield f"secure.{key} needs a secure.protocol; choose one, or remove the key"
+
+
+def _impossible_limits(config: Config) -> Iterator[str]:
+    """The protocol cannot sum within these limits, as it says itself."""
+    try:
+        config.protocol.over(configured_limits(config))
+    except Refused as refused:
+        yield str(refused)
+
+
+def _layers_without_secrets(config: Config) -> Iterator[str]:
+    """The mechanism adds noise in layers (`layered`), which the protocol cannot take off again."""
+    mechanism = config.mechanism
+    if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
+        yield (
+            'privacy.sizing = "layers" takes noise off with secrets that masked sums share; use '
+            'secure.protocol = "masks", or privacy.sizing = "minimum"'
+        )
+
+
+def _minimum_above_capacity(config: Config) -> Iterator[str]:
+    """No sum could have as many survivors as it needs."""
+    secure = config.secure
+    if secure.capacity and secure.minimum > secure.capacity:
+        yield f"secure.minimum is {secure.minimum}, above secure.capacity = {secure.capacity}"
+
+
+def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
+    """Sums are `approximate`, and not the key holder (`trust`) is the one who adds the noise."""
+    if config.protocol.approximate and config.mechanism.trust != "server":
+        yield (
+            f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, which "
+            "may be shown to key holders only, or an eavesdropper recovers the key; use central "
+            'noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
+            'secure.protocol = "bfv"'
+        )
+
+
+def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
+    """How often a sum aborts is charged for clients that drop out by coins of a known bias."""
+    if config.by_sites:  # who send are sites, whoever of their clients is at hand
+        return
+    if config.client.drop_stragglers or config.availability.varies:
+        yield (
+            "client.drop_stragglers and cohort.availability leave it open how many send to a "
+            "secure sum, and so how often it aborts; use cohort.dropout, client.drop_stragglers = "
+            'false and cohort.availability = "always"'
+        )

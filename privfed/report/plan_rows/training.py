@@ -1,0 +1,101 @@
+"""What a plan says of low-rank adaptation: how little is trained and sent, and what is doubtful."""
+
+from __future__ import annotations
+
+from privfed.config.config import Config
+from privfed.plan.budget_shares import budget_shares
+from privfed.plan.plan import Plan
+from privfed.plan.refusals.clients import adds_updates
+from privfed.run.forecast import Forecast
+from privfed.text import ceiling, size_of
+
+
+def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """What is sent of an update, and what the clip is for; nothing where all of it is sent."""
+    compression, name = plan.config.compression, plan.config.names["compression"]
+    if not compression.compresses:
+        return {}
+    sent = f"{name}: {forecast.message:,} of {forecast.parameters:,} numbers"
+    if not compression.linear:
+        sent = f"{name}: each row is written down by itself"
+    if compression.exchanges > 1:
+        sent += f", {compression.exchanges} times"
+    if not plan.mechanism.private:
+        return {"compression": sent}
+    shorter = f"{forecast.shortening:.2g} times " if forecast.shortening < 1.0 else ""
+    return {"compression": f"{sent}; clipped as it is sent, about {shorter}as long as an update"}
+
+
+def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """What clients measure, how often, and what each part of the run would spend alone."""
+    config = plan.config
+    pairs: dict[str, str] = {}
+    if plan.evaluation is not None:
+        every, keys = config.evaluation_rounds.every, config.evaluation
+        groups = f", by {keys.group}" if keys.group else ""
+        models = ", each of its own model" if keys.personal else ""
+        noise = plan.evaluation.noise_multiplier
+        noised = "" if noise is None else f"; noise multiplier {ceiling(noise)}"
+        pairs["evaluation"] = (
+            f"by clients{models}, every {every} rounds: {', '.join(keys.measures)}{groups}, by "
+            f"{plan.evaluation.config.sampler.size} expected{noised}"
+        )
+    if forecast.half_widths and plan.mechanism.private:
+        widths = (f"{name} ± {width:.2g}" for name, width in forecast.half_widths.items())
+        pairs["intervals"] = (
+            f"noise will leave about {', '.join(widths)} at {config.evaluation.confidence:.0%}"
+        )
+    if plan.evaluation is not None and plan.mechanism.private:
+        pairs["parts"] = "alone, " + ", ".join(
+            f"{share.part} ({share.rounds} of the rounds) would spend ε = {ceiling(share.epsilon)}"
+            for share in budget_shares(plan)
+        )
+    if config.stop.patience:
+        by = config.stop.by or "the first measure"
+        pairs["stop"] = f"after {config.stop.patience} evaluations without a better one, by {by}"
+    return pairs
+
+
+def objective_rows(config: Config) -> dict[str, str]:
+    """A server that steps otherwise than the paper's, and steps that may be too few."""
+    pairs = {}
+    name, least = config.names["objective"], config.objective.least_steps
+    if config.objective.server_step == "plain" and not adds_updates(config):
+        pairs["server"] = (
+            f"another algorithm than the published {name}, whose next model is the model plus the "
+            'update (server.optimizer = "fedavg" at rate 1): it rests at the same points, and may '
+            "come there faster, slower or not at all"
+        )
+    if least and not config.example_privacy:  # whose steps are known, and enough
+        pairs["samples"] = (
+            f"a client that takes fewer than {least} local steps in a round sends a plain update, "
+            f"as sgd does; batches of {config.client.batch_size}, {config.client.epochs} epochs"
+        )
+    return pairs
+
+
+def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Numbers that are trained and sent, and a client's bytes, beside those of the whole model."""
+    lora = plan.config.start.lora
+    if lora is None or forecast.without_adapters is None:
+        return {}
+    trained, model = forecast.parameters, forecast.without_adapters
+    factors = "B alone (A stays as drawn)" if lora.freeze_a else "A and B"
+    pairs = {
+        "adapters": (
+            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained and sent beside the "
+            f"{model:,} of the model, {size_of(4 * trained)} a client for {size_of(4 * model)}, "
+            f"{model / trained:.3g} times fewer"
+        )
+    }
+    if not plan.config.starts_from:
+        pairs["base"] = (
+            "nothing has trained the weights that are adapted, and they stay as they are drawn; "
+            "start from public ones (model.init)"
+        )
+    if plan.mechanism.private and not lora.freeze_a:
+        pairs["factors"] = (
+            "noise falls on A and on B, and on their product squared; with "
+            "model.lora.freeze_a = true it does not, and half as much is sent"
+        )
+    return pairs

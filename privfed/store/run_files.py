@@ -1,0 +1,178 @@
+"""What a run's canaries start from, which nobody else may read before the run ends.
+
+What a run's checkpoint states about itself, read without torch or the run's model.
+
+An audit asks for the round and the ledger's head only; `privfed.store.checkpoint` loads the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accounting import durable, regular
+from accounting.documents import from_json
+from accounting.ledger import terms_at
+from privfed.errors import Broken, unreadable
+from privfed.models.form import Form
+from privfed.store.lineage import Lineage
+from privfed.store.tensorfile import checked_facts, misfits_are_broken, under, unpack, write
+from privfed.text import dump
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ConstantsFile:
+    """The file `constants.safetensors` at `path`; there is none for a model without such a part."""
+
+    path: Path
+
+    def write(self, constants: Mapping[str, Tensor], lineage: Lineage) -> None:
+        """Keep what the model computes with and training does not change, where there is any.
+
+        The tensors are as they came: `lineage` is that of the model's start.
+        """
+        if constants:
+            tensors = {f"model/{name}": tensor for name, tensor in constants.items()}
+            write(self.path, tensors, {"lineage": lineage.to_json()})
+
+    def read(self) -> dict[str, Tensor]:
+        """The constants by name, none where the file is missing. Raises `Broken`."""
+        if not self.path.exists():
+            return {}
+        return under(unpack(self.path, finite=False)[0], "model/")
+
+
+@dataclass(frozen=True)
+class PublicClientsFile:
+    """The file `report/public_clients.json` at `path`; there is none where nobody is public."""
+
+    path: Path
+
+    def write(self, clients: Sequence[str], earlier: Collection[str]) -> None:
+        """Name the `clients` that this run declares public, and those of `earlier` runs."""
+        if clients or earlier:
+            named = {"clients": list(clients), "earlier": sorted(earlier)}
+            durable.write_atomically(self.path, (dump(named, indent=1) + "\n").encode())
+
+    def of_this_run(self) -> list[str]:
+        """The clients whom this run is scored on, as it declared them. Raises `Broken`."""
+        return self._listed("clients")
+
+    def of_all_runs(self) -> list[str]:
+        """All clients whom no guarantee covers, earlier runs' included. Raises `Broken`."""
+        return [*self._listed("clients"), *self._listed("earlier")]
+
+    def _listed(self, key: str) -> list[str]:
+        if not self.path.exists():
+            return []
+        try:
+            return [str(name) for name in from_json(regular.read_text(self.path))[key]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise unreadable(self.path, error) from None
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """The file `private/key` at `path`: the run's id and 32 secret bytes, which nobody else reads.
+
+    Whoever has it can compute who takes part when, and the noise that rounds share.
+    """
+
+    path: Path
+
+    def read_or_draw(self, run: str, fresh: bool) -> bytes:
+        """The 32 secret bytes of `run` that a resume needs; drawn now where it is `fresh`.
+
+        Raises `Broken` where they are missing, or another run's.
+        """
+        if fresh and not self.path.exists():
+            durable.make_folder(self.path.parent, 0o700)
+            durable.write_atomically(self.path, f"{run} {os.urandom(32).hex()}\n".encode())
+        text = regular.read_text(self.path, "ascii", "replace") if self.path.is_file() else ""
+        owner, _, key = text.strip().partition(" ")
+        if owner != run or not re.fullmatch("[0-9a-f]{64}", key):
+            raise Broken(
+                f"{self.path} is missing, or not this run's: who takes part when, and the noise "
+                "that rounds share, follow from it. Restore it, or start a new run"
+            )
+        self.path.parent.chmod(0o700)
+        self.path.chmod(0o600)
+        return bytes.fromhex(key)
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """The file `checkpoint.safetensors` at `path`, of the run whose ledger lies at `ledger`."""
+
+    path: Path
+    ledger: Path
+
+    def exists(self) -> bool:
+        """Whether the run has written a checkpoint."""
+        return self.path.exists()
+
+    def round(self) -> int:
+        """The round that the checkpoint stands at; 0 where there is none. Raises `Broken`."""
+        if not self.exists():
+            return 0
+        with misfits_are_broken(self.path):
+            return int(checked_facts(self.path)["round"])
+
+    def head(self) -> bytes:
+        """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
+        with misfits_are_broken(self.path):
+            return bytes.fromhex(str(checked_facts(self.path)["ledger_head"]))
+
+    def form(self) -> Form | None:
+        """What an example looks like, by the checkpoint; None where an older version wrote it."""
+        stated = unpack(self.path)[1].get("form")
+        with misfits_are_broken(self.path):  # which pydantic's errors are, too
+            return None if stated is None else Form.model_validate(stated, strict=False)
+
+    def lineage(self) -> dict[str, Any]:
+        """What made the model of the checkpoint: see `privfed.store.lineage`."""
+        stated = unpack(self.path)[1].get("lineage")
+        with misfits_are_broken(self.path):
+            if stated is not None:
+                return Lineage.from_json(stated).to_json()
+        return self.lineage_at(self.head())
+
+    def lineage_at(self, head: bytes) -> dict[str, Any]:
+        """What made the model at the ledger's `head`, this run included, as the ledger states it.
+
+        With it a copy of the checkpoint is recognised wherever it lies.
+        """
+        terms = terms_at(self.ledger)
+        return Lineage.of_run(terms, head.hex()).to_json() if terms else {}
+
+
+@dataclass(frozen=True)
+class CanaryFile:
+    """The file `private/canaries.safetensors` at `path`: made when a run begins, and kept.
+
+    It has the model that the run started from, and the examples of canaries that train.
+    """
+
+    path: Path
+
+    def exists(self) -> bool:
+        """Whether it was made."""
+        return self.path.is_file()
+
+    def write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep named `tensors`; durable when this returns."""
+        durable.make_folder(self.path.parent, 0o700)
+        write(self.path, tensors, {})
+        self.path.chmod(0o600)
+
+    def read(self, device: torch.device) -> dict[str, Tensor]:
+        """The tensors by name, on `device`. Raises `Broken` for a damaged file."""
+        return unpack(self.path, device)[0]

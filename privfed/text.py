@@ -1,0 +1,185 @@
+"""JSON as privfed writes it: an infinite epsilon is the string "inf", and NaN is null.
+
+Text on its way to a terminal: what a terminal would obey, or hide, is spelt out.
+
+Names of files, columns, clients and parts, and the texts of exceptions, are others' words. As they
+stand, an escape sequence among them recolours, moves and overwrites what is shown, a carriage
+return hides the line before it, and marks of direction or of no width show another name than is
+meant. Everything that privfed prints goes through here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from unicodedata import category
+
+
+def number(value: float | None) -> str:
+    """A number to ten digits; a dash for none."""
+    if value is None:
+        return "—"
+    return "∞" if value == math.inf else f"{value:.10g}"
+
+
+def ceiling(value: float | None) -> str:
+    """`value` rounded up to four decimals or three digits: never less ε or noise than there is."""
+    if value is None or value in (0.0, math.inf):
+        return number(value)
+    if value < 1e-3:
+        scale = 10.0 ** (2 - math.floor(math.log10(value)))
+        return f"{math.ceil(value * scale) / scale:.3g}"
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
+
+
+def size_of(count: float) -> str:
+    """Bytes in words: 1.2 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 1.2 min."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.2g} min"
+    return f"{seconds / 3600:.2g} h"
+
+
+def about_groups(name: str) -> bool:
+    """Whether the measure `name` is that of a declared group, or of how far these lie apart."""
+    apart = ("worst_group_", "group_gap_", "opportunity_gap")
+    return name.endswith("]") or name.startswith(apart)
+
+
+def measure(name: str, value: float) -> str:
+    """The measure `name` as people read it: accuracy in per cent, a group's too."""
+    of_all = name.partition("[")[0].removeprefix("worst_group_")
+    return f"{value:.2%}" if of_all == "accuracy" else f"{value:.4g}"
+
+
+_KEPT_AS_THEY_ARE = "\n\t"
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control and format characters, bytes that were no text, and separators of lines."""
+
+
+def visible(text: str) -> str:
+    r"""`text`, with such characters as Python writes them; newlines and tabs stay.
+
+    >>> print(visible("runs/a\x1b[31m\u202e"))
+    runs/a\x1b[31m\u202e
+    """
+    return _spelt(text, lambda letter: letter.encode("unicode_escape").decode())
+
+
+def visible_toml(text: str) -> str:
+    r"""TOML of the same meaning: such characters stand in strings only, and are escaped there.
+
+    >>> print(visible_toml('name = "a\x9b"'))
+    name = "a\u009b"
+    """
+    return _spelt(text, _in_toml)
+
+
+def _spelt(text: str, spell: Callable[[str], str]) -> str:
+    if text.isprintable():
+        return text
+    return "".join(spell(letter) if _unseen(letter) else letter for letter in text)
+
+
+def _in_toml(letter: str) -> str:
+    number = ord(letter)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _unseen(letter: str) -> bool:
+    return category(letter) in _UNSEEN and letter not in _KEPT_AS_THEY_ARE
+
+
+def nearest(written: str, known: Iterable[str]) -> str | None:
+    """The name of `known` with the fewest slips to `written`; None where all are too far.
+
+    More than a third of the longer name's letters is too far. Of equally near ones, the first by
+    length and alphabet.
+    """
+    similar = [name for name in known if _apart(written, name) <= _allowed(written, name)]
+    slips = {name: distance(written, name) for name in similar}
+    near = [name for name, n in slips.items() if n <= _allowed(written, name)]
+    return min(near, key=lambda name: (slips[name], written != name, len(name), name), default=None)
+
+
+def distance(name: str, other: str) -> int:
+    """Slips between two names: letters left out, added, changed, or swapped with the next.
+
+    Case is none, nor is which mark divides words; the same words in another order are one slip
+    more. Optimal string alignment (Damerau 1964), in O(len(name) len(other)).
+
+    >>> distance("momentm", "momentum"), distance("aile", "alie")
+    (1, 1)
+    >>> distance("mean_area", "Mean area"), distance("perimeter_mean", "mean_perimeter")
+    (0, 1)
+    """
+    first, second = _words(name), _words(other)
+    straight = _slips(" ".join(first), " ".join(second))
+    return min(straight, 1 + _slips(" ".join(sorted(first)), " ".join(sorted(second))))
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[\s_.-]+", name.casefold())
+
+
+def _apart(name: str, other: str) -> int:
+    """The fewest slips that their lengths leave possible."""
+    return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
+
+
+def _allowed(name: str, other: str) -> int:
+    """How many slips leave something of either name."""
+    return min(max(1, max(len(name), len(other)) // 3), len(name) - 1, len(other) - 1)
+
+
+def _slips(name: str, other: str) -> int:
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(name, 1):
+        last, before, row = before, row, [i]
+        for j, other_letter in enumerate(other, 1):
+            least = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other_letter))
+            if last and j > 1 and (letter, name[i - 2]) == (other[j - 2], other_letter):
+                least = min(least, last[j - 2] + 1)
+            row.append(least)
+    return row[-1]
+
+
+def dump(value: Mapping[str, Any], indent: int | None = None) -> str:
+    """One object of strict JSON."""
+    text = json.dumps(_strict(value), indent=indent, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def with_numbers(value: Any) -> Any:
+    """What `dump` wrote and a parser read, with infinite numbers as numbers again."""
+    if isinstance(value, Mapping):
+        return {key: with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(item) for item in value]
+    return (
+        {"inf": math.inf, "-inf": -math.inf}.get(value, value) if isinstance(value, str) else value
+    )
