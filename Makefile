@@ -30,12 +30,12 @@ test-slow: $(VENV)/.test-ready  ## long statistical tests, studies, every page's
 
 test-kernels: $(VENV)/.test-ready  ## what is computed, by the kernels of a processor without AVX
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 tests/defenses \
-		tests/attacks tests/privfed/local tests/privfed/models tests/privfed/server \
+		tests/attacks tests/privfed/client tests/privfed/models tests/privfed/server \
 		tests/privfed/test_benchmarks.py $(ARGS)
 
 test-device: $(VENV)/.test-ready  ## on a GPU: rules, training, noise, rounds, kill and resume, processes
 	PRIVFED_TEST_DEVICE=cuda $(BIN)/python -m pytest -n 0 -m "slow or not slow" tests/defenses \
-		tests/privfed/local tests/privfed/round tests/privfed/run/test_on_devices.py \
+		tests/privfed/client tests/privfed/round tests/privfed/run/test_on_devices.py \
 		tests/privfed/run/test_ranks.py tests/privfed/run/test_resume.py $(ARGS)
 
 reliability: $(VENV)/.test-ready  ## crashes and spoiled files at length, into docs/reliability.md

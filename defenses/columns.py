@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from defenses.deferred import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from defenses.deferred import Tensor, torch
 
 _CHUNK = 8192
 _AT_ONCE = 1 << 24

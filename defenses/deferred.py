@@ -26,6 +26,8 @@ class Deferred(ModuleType):
 if TYPE_CHECKING:
     import torch as torch
     from scipy import optimize as optimize
+    from torch import Tensor as Tensor
 else:
+    Tensor = Any  # named in annotations only
     torch = Deferred("torch")
     optimize = Deferred("scipy.optimize")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from defenses.deferred import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from defenses.deferred import Tensor, torch
 
 LONGEST = 1e15
 """The norm up to which squared distances between float32 rows are finite, and far from it."""

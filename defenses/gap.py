@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from defenses.deferred import Tensor
 
 _NOTHING = 1e-30
 """Stands for a dispersion of zero in logarithms."""

@@ -13,13 +13,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
-from defenses.deferred import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from defenses.deferred import Tensor, torch
 
 _CHUNK, _BLOCK = 8192, 40
 _AT_ONCE = 64

@@ -6,13 +6,9 @@ Source: Arthur & Vassilvitskii 2007, "k-means++: the advantages of careful seedi
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.gap import gap
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _STARTS, _STEPS = 8, 100
 _NOTHING = 1e-30

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from defenses.deferred import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from defenses.deferred import Tensor, torch
 
 _LEVEL = 1e-6
 """Distances that differ by less are equal: cosines of float32 rows are no more exact."""

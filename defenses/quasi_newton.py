@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from defenses.deferred import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from defenses.deferred import Tensor, torch
 
 
 def hessian_product(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:

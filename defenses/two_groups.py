@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.gap import gap
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def upper_group(values: Tensor, references: int, generator: torch.Generator) -> Tensor:

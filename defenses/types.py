@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from defenses.deferred import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from defenses.deferred import Tensor, torch
 
 _AT_ONCE = 16
 """Rows whose terms are computed together, so that these need little memory."""

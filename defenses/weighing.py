@@ -5,16 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from defenses.columns import by_column, product
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.finite import usable_places
 from defenses.geometry import Geometry
 from defenses.types import RowRule, Rule, SumRule, require_floats
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Needs = frozenset[str]
 

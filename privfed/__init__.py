@@ -8,73 +8,73 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from privfed.version import __version__ as __version__
+from privfed.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from attacks.types import Attack as Attack
     from defenses.types import RowRule as Rule
     from defenses.types import SumRule as SumRule
+    from privfed.api.answer import Answer as Answer
+    from privfed.api.commands import audit as audit
+    from privfed.api.commands import calibrate as calibrate
+    from privfed.api.commands import compare as compare
+    from privfed.api.commands import evaluate as evaluate
+    from privfed.api.commands import experiment as experiment
+    from privfed.api.commands import export as export
+    from privfed.api.commands import predict as predict
+    from privfed.api.commands import runs as runs
+    from privfed.api.guarantee import RunGuarantee as RunGuarantee
+    from privfed.api.guarantee import audit_function as audit_function
+    from privfed.api.people import Arrays as Arrays
+    from privfed.api.people import Declaration as Declaration
+    from privfed.api.people import Table as Table
+    from privfed.api.people import declare as declare
+    from privfed.api.run import Run as Run
+    from privfed.api.training import check as check
+    from privfed.api.training import load as load
+    from privfed.api.training import resume as resume
+    from privfed.api.training import train as train
+    from privfed.client.objectives.sgd import Sgd as Objective
     from privfed.config.config import Config as Config
-    from privfed.errors import Broken as Broken
-    from privfed.errors import Refused as Refused
-    from privfed.local.objectives.sgd import Sgd as Objective
-    from privfed.privacy.mechanisms.noised import NoisedMechanism as Mechanism
-    from privfed.python.answer import Answer as Answer
-    from privfed.python.commands import audit as audit
-    from privfed.python.commands import calibrate as calibrate
-    from privfed.python.commands import compare as compare
-    from privfed.python.commands import evaluate as evaluate
-    from privfed.python.commands import experiment as experiment
-    from privfed.python.commands import export as export
-    from privfed.python.commands import predict as predict
-    from privfed.python.commands import runs as runs
-    from privfed.python.guarantee import RunGuarantee as RunGuarantee
-    from privfed.python.guarantee import audit_function as audit_function
-    from privfed.python.people import Arrays as Arrays
-    from privfed.python.people import Declaration as Declaration
-    from privfed.python.people import Table as Table
-    from privfed.python.people import declare as declare
-    from privfed.python.run import Run as Run
-    from privfed.python.training import check as check
-    from privfed.python.training import load as load
-    from privfed.python.training import resume as resume
-    from privfed.python.training import train as train
+    from privfed.core.errors import Broken as Broken
+    from privfed.core.errors import Refused as Refused
+    from privfed.privacy.mechanism import NoisedMechanism as Mechanism
     from privfed.run.outcome import Observer as Observer
     from privfed.sampling.samplers import SizedSampler as Sampler
     from privfed.server.optimizer import WithRate as ServerOptimizer
 
 _PLACES = {
-    "Answer": "privfed.python.answer:Answer",
-    "Arrays": "privfed.python.people:Arrays",
+    "Answer": "privfed.api.answer:Answer",
+    "Arrays": "privfed.api.people:Arrays",
     "Attack": "attacks.types:Attack",
-    "Broken": "privfed.errors:Broken",
+    "Broken": "privfed.core.errors:Broken",
     "Config": "privfed.config.config:Config",
-    "Declaration": "privfed.python.people:Declaration",
-    "Mechanism": "privfed.privacy.mechanisms.noised:NoisedMechanism",
-    "Objective": "privfed.local.objectives.sgd:Sgd",
+    "Declaration": "privfed.api.people:Declaration",
+    "Mechanism": "privfed.privacy.mechanism:NoisedMechanism",
+    "Objective": "privfed.client.objectives.sgd:Sgd",
     "Observer": "privfed.run.outcome:Observer",
-    "Refused": "privfed.errors:Refused",
+    "Refused": "privfed.core.errors:Refused",
     "Rule": "defenses.types:RowRule",
-    "Run": "privfed.python.run:Run",
-    "RunGuarantee": "privfed.python.guarantee:RunGuarantee",
+    "Run": "privfed.api.run:Run",
+    "RunGuarantee": "privfed.api.guarantee:RunGuarantee",
     "Sampler": "privfed.sampling.samplers:SizedSampler",
     "ServerOptimizer": "privfed.server.optimizer:WithRate",
     "SumRule": "defenses.types:SumRule",
-    "Table": "privfed.python.people:Table",
-    "audit": "privfed.python.commands:audit",
-    "audit_function": "privfed.python.guarantee:audit_function",
-    "calibrate": "privfed.python.commands:calibrate",
-    "check": "privfed.python.training:check",
-    "compare": "privfed.python.commands:compare",
-    "declare": "privfed.python.people:declare",
-    "evaluate": "privfed.python.commands:evaluate",
-    "experiment": "privfed.python.commands:experiment",
-    "export": "privfed.python.commands:export",
-    "load": "privfed.python.training:load",
-    "predict": "privfed.python.commands:predict",
-    "resume": "privfed.python.training:resume",
-    "runs": "privfed.python.commands:runs",
-    "train": "privfed.python.training:train",
+    "Table": "privfed.api.people:Table",
+    "audit": "privfed.api.commands:audit",
+    "audit_function": "privfed.api.guarantee:audit_function",
+    "calibrate": "privfed.api.commands:calibrate",
+    "check": "privfed.api.training:check",
+    "compare": "privfed.api.commands:compare",
+    "declare": "privfed.api.people:declare",
+    "evaluate": "privfed.api.commands:evaluate",
+    "experiment": "privfed.api.commands:experiment",
+    "export": "privfed.api.commands:export",
+    "load": "privfed.api.training:load",
+    "predict": "privfed.api.commands:predict",
+    "resume": "privfed.api.training:resume",
+    "runs": "privfed.api.commands:runs",
+    "train": "privfed.api.training:train",
 }
 """Where each name lies: `module:name`."""
 

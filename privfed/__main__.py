@@ -4,7 +4,7 @@ import atexit
 import gc
 
 from privfed.cli.main import main
-from privfed.memory import keep_freed
+from privfed.core.memory import keep_freed
 
 
 def run() -> None:

@@ -18,15 +18,16 @@ from accounting.ledger import Ledger
 from attacks.types import Attack
 from defenses.by_sums.mean import Mean
 from defenses.types import RowRule
+from privfed.client.byzantine import Attackers
+from privfed.client.client_states import ClientStates
+from privfed.client.exchange import Exchange
+from privfed.client.executor import LocalExecutor
+from privfed.client.objective import Objective
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.trainer import LocalTrainer
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
-from privfed.local.byzantine import Attackers
-from privfed.local.client_states import ClientStates
-from privfed.local.exchange import Exchange
-from privfed.local.executor import LocalExecutor
-from privfed.local.objective import Objective
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.trainer import LocalTrainer
-from privfed.measures.groups import ClientGroups
+from privfed.metrics.groups import ClientGroups
 from privfed.models.build import build_network
 from privfed.models.form import Form
 from privfed.models.losses.cross_entropy import CrossEntropy
@@ -44,7 +45,6 @@ from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.secure.plain_sum import PlainSum
 from privfed.server.fedavg import FedAvg
-from privfed.streams import Streams
 
 CPU = torch.device("cpu")
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 ASKED = set()
 """Combinations that were asked again in this process: once is enough."""

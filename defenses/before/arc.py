@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from defenses.before.clipping import cut
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class AdaptiveClipping(PreAggregator):

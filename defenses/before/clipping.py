@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Clipping(PreAggregator):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.geometry import Geometry
 from defenses.weighing import PreAggregator
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class NearestNeighbourMixing(PreAggregator):

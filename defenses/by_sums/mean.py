@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from defenses.deferred import torch
+from defenses.deferred import Tensor, torch
 from defenses.geometry import Geometry
 from defenses.types import SumRule
 from defenses.weighing import WeightRule
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Mean(SumRule, WeightRule):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from defenses.deferred import optimize, torch
+from defenses.deferred import Tensor, optimize, torch
 from defenses.types import RowRule
 from defenses.weighing import admitted
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class MatchedMean(RowRule):

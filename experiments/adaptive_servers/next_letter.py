@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.sources.text import speeches
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Streams
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz "
 _BEFORE = 4

@@ -23,7 +23,7 @@ from experiments.benchmarks.work import steadiness
 from experiments.benchmarks.work.task import Task
 from experiments.benchmarks.work.together import played
 from experiments.benchmarks.work.workloads import CNN, task
-from privfed.memory import keep_freed
+from privfed.core.memory import keep_freed
 
 AIMS = {"full": 1.25, "fast": 1.8}
 """How many times as fast as pfl-research each precision should be, in every run."""

@@ -29,8 +29,8 @@ from experiments.benchmarks.work import steadiness
 from experiments.benchmarks.work.device_clients import CLIENTS, NETWORKS, many_clients
 from experiments.benchmarks.work.device_rules import ROWS, rounds, server_work, timer
 from experiments.benchmarks.work.workloads import LOGISTIC, Workload
-from privfed.local.trainer import Way
-from privfed.memory import keep_freed
+from privfed.client.trainer import Way
+from privfed.core.memory import keep_freed
 from privfed.run.setup import Setup
 
 COHORT, BATCH, STEPS, FEATURES, CLASSES = 100, 10, 2, 60, 10

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from privfed.local.objectives.sgd import Sgd
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.streams import Keys
 from privfed.privacy.codec import hadamard, padded
 from privfed.privacy.mechanism import Encoding, Setting
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
@@ -30,7 +31,6 @@ from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Session
-from privfed.streams import Keys
 
 REPEATS = 5
 

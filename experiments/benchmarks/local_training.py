@@ -23,13 +23,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from experiments.benchmarks.work.workloads import LOGISTIC, SAME_FOR_ALL
+from privfed.client.batches import plan_batches
+from privfed.client.trainer import Way
 from privfed.config.reading import load
-from privfed.local.batches import plan_batches
-from privfed.local.trainer import Way
+from privfed.core.vector import Indices
 from privfed.privacy.clipping import clip_rows
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
-from privfed.vector import Indices
 
 SETTINGS = (*SAME_FOR_ALL, *LOGISTIC.settings, "run.randomness=seeded", "run.trainer=stacked")
 REFERENCE = "bare PyTorch loop"

@@ -31,7 +31,7 @@ from experiments.benchmarks.work.running import Running
 from experiments.benchmarks.work.task import Task
 from experiments.benchmarks.work.together import played
 from experiments.benchmarks.work.workloads import NO_DP, WORKLOADS, Workload, task
-from privfed.memory import keep_freed
+from privfed.core.memory import keep_freed
 
 WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
 """Nothing random: every client's examples in one batch, and no noise."""

@@ -26,7 +26,7 @@ from experiments.benchmarks.work.growth import Growth, rounded
 from experiments.benchmarks.work.measured import Measured, add_rows
 from experiments.benchmarks.work.running import Running
 from experiments.benchmarks.work.workloads import LOGISTIC, MANY, Workload
-from privfed.streams import Streams
+from privfed.core.streams import Streams
 
 STACKED = ("run.trainer=stacked", "run.chunk=32")
 """The same everywhere, so that nothing but x changes."""

@@ -28,9 +28,9 @@ from rich.table import Table
 from experiments.benchmarks.peers.environments import DEFAULT, FLOWER, Environment, Unavailable
 from privfed.privacy.codec import Codec
 from privfed.secure.channel import Wire
-from privfed.secure.dropout import Leaves
+from privfed.secure.limits import Leaves
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.graphs.graph import Graph
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from experiments.bounded_rows.field import MODULUS
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 _LONGEST = 2**21
 """Numbers of a row up to which a signed sum of their halves is exact in 64-bit floats."""

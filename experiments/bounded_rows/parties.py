@@ -27,7 +27,7 @@ from experiments.bounded_rows.parameters import Parameters
 from experiments.bounded_rows.proof import Answer, Point, Shares, answer, prove
 from experiments.bounded_rows.signs import Signs, signs
 from experiments.bounded_rows.statement import Weights, bits_of, fits
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.secure.primitives import derive, random_key
 
 

@@ -23,7 +23,7 @@ from experiments.bounded_rows.parameters import Parameters
 from experiments.bounded_rows.signs import Signs, signed_sums
 from experiments.bounded_rows.statement import Weights, arranged, constant, linear, squares
 from experiments.bounded_rows.transform import between, reading
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
 from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.data.sources.digits import Digits
-from privfed.parts import Part
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 _PUBLIC = 359
 """How many images are public."""

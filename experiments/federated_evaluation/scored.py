@@ -17,16 +17,16 @@ from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.ledger import Charge
 from privfed.config.config import Config
+from privfed.core.ranks import ALONE
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
 from privfed.data.holdout import with_held_back
-from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.evaluation.charged_measures import charged_measures
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.run.world import shared_world
-from privfed.streams import Streams
 
 _DIGITS = 5
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.federated_evaluation.scored import Scored
-from privfed.measures.accuracy import Accuracy
-from privfed.measures.mean_loss import MeanLoss
+from privfed.metrics.accuracy import Accuracy
+from privfed.metrics.mean_loss import MeanLoss
 from privfed.run.recorder import Stopping
 
 LOWER_IS_BETTER = {"accuracy": Accuracy.lower_is_better, "loss": MeanLoss.lower_is_better}

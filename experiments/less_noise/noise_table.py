@@ -14,9 +14,8 @@ import numpy as np
 
 from accounting.calibration import noise_multiplier
 from experiments.less_noise.draws import Draw, allocated, cyclic, poisson
-from privfed.privacy.factorization.buffers import optimal_buffers
-from privfed.privacy.factorization.optimal_bands import optimal_bands
-from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
+from privfed.privacy.noise.buffers import optimal_buffers
+from privfed.privacy.noise.factorization import optimal_bands, prefix_noise, square_root
 
 ROOT, OPTIMISED, BUFFERED = "square root bands", "optimised bands", "BLT"
 ALLOCATION, IN_BANDS, POISSON = "allocation", "allocation, bands", "Poisson"

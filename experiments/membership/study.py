@@ -19,9 +19,8 @@ from rich.console import Console
 from accounting.durable import write_atomically
 from privfed.config.reading import load
 from privfed.grid.pictures.figures import COLOURS, DASHES, STYLE
-from privfed.leakage.membership import Exposure, attack_configuration
-from privfed.leakage.targets import Level
-from privfed.report.attacks.membership import exposure_json, roc_picture
+from privfed.privacy_attacks.membership import Exposure, Level, attack_configuration
+from privfed.report.membership import exposure_json, roc_picture
 
 HERE = Path(__file__).parent
 CASES = {

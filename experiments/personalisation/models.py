@@ -13,22 +13,22 @@ from torch import Tensor
 
 from experiments.federated_evaluation.scored import Unkept, less_held_back
 from experiments.personalisation.cases import Adaptation
+from privfed.client.exchange import Broadcast
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.personal import personalises
 from privfed.config.config import Config
+from privfed.core.ranks import ALONE
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Federation
 from privfed.data.holdout import with_held_back
-from privfed.local.exchange import Broadcast
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.personal import personalises
 from privfed.models.network import Network
-from privfed.ranks import ALONE
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 from privfed.run.world import shared_world
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 Scores = np.ndarray
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.personalisation.cases import Changes
-from privfed.run.heterogeneity import distribution
+from privfed.run.evaluation.heterogeneity import distribution
 
 _DIGITS = 4
 

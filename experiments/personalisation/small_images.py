@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.sources.idx import Idx
-from privfed.streams import Streams
 
 _SIDE = 4
 _MEAN, _DEVIATION = 0.131, 0.25

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from experiments.robust_tables.images import Dealt
 from privfed.config.reading import load
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
-from privfed.streams import Streams
 
 HERE = Path(__file__).parent
 SEEDS, CLASSES = (0, 1, 2), 10

@@ -11,12 +11,12 @@ import torch
 from pydantic import Field
 
 from attacks.updates.simple import FreeRider
+from privfed.client.byzantine import Attackers
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
-from privfed.data.mapped import Mapped
+from privfed.data.pieces import Mapped
 from privfed.data.sources.idx import Idx
-from privfed.local.byzantine import Attackers
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 _MEAN, _DEVIATION = 0.1307, 0.3081
 _TEST = 5

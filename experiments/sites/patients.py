@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
-from privfed.parts import Part
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 MOST = 10
 """Rows of a patient at most."""

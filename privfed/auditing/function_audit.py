@@ -28,7 +28,7 @@ from accounting.events import Event
 from accounting.noises import Gaussian, natural_number
 from accounting.releases import PoissonSampled
 from privfed.auditing.released_function import MOST_NUMBERS, ReleasedFunction
-from privfed.errors import Refused, public_text
+from privfed.core.errors import Refused, public_text
 
 
 def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[Event, int]:

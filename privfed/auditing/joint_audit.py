@@ -16,7 +16,7 @@ from accounting.ledger import Ledger
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.run_audit import audit
 from privfed.config.population_identity import normal
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
 from privfed.plan.composed_guarantees import examples_guarantee, other_guarantee

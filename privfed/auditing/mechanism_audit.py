@@ -47,10 +47,10 @@ from privfed.auditing.scenarios import (
 )
 from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.config import Config
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm
-from privfed.streams import Streams
 
 Numbers = NDArray[np.float64]
 

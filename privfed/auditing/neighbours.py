@@ -18,15 +18,15 @@ from torch import Tensor
 from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.ledger import Charge
 from privfed.auditing.scenarios import LENGTH, Scenario
-from privfed.local.exchange import Chunk, Exchange
+from privfed.client.exchange import Chunk, Exchange
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.round.round import run_round
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort, People
 from privfed.secure.summation import Aborted
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 _REACH, _WEIGHT = 100.0, 1000.0
 """The target's row in clips, and its weight: both far beyond what may matter."""

@@ -18,8 +18,8 @@ from privfed.auditing.audited_run import went_on
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, same_name, same_unit
+from privfed.core.errors import Refused
 from privfed.data.federation import Federation
-from privfed.errors import Refused
 from privfed.models.recipes import Weighted
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable

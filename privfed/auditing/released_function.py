@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.errors import Refused
-from privfed.own_code import in_own_code
-from privfed.parts import imported
+from privfed.core.errors import Refused
+from privfed.core.own_code import in_own_code
+from privfed.core.parts import imported
 
 Numbers = NDArray[np.float64]
 MOST_NUMBERS = 2**27

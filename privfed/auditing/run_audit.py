@@ -30,13 +30,14 @@ from privfed.auditing.audited_run import RunAudit, uncounted_charges
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.contradictions import (
+    RunFiles,
     file_contradictions,
     lower_claims,
     lower_example_claims,
     lower_other_claims,
+    read_run_files,
 )
-from privfed.auditing.run_files import RunFiles, read_run_files
-from privfed.errors import MISPLACED, Broken, Refused, public_text
+from privfed.core.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.composed_guarantees import (
     counted_priors,
     examples_guarantee,

@@ -32,9 +32,10 @@ from accounting.releases import (
 )
 from defenses.by_sums.mean import Mean
 from defenses.types import RowRule
+from privfed.client.compression.compression import NoCompression
 from privfed.config.config import Config
 from privfed.config.reading import overridden
-from privfed.local.compression.compression import NoCompression
+from privfed.core.streams import Streams
 from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec
@@ -46,12 +47,10 @@ from privfed.privacy.shared_noise import JointNoise, noised_jointly
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
 from privfed.secure.channel import Channel
-from privfed.secure.dropout import Leaves
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
-from privfed.secure.limits import Limits
+from privfed.secure.limits import Leaves, Limits
 from privfed.secure.summation import Session
-from privfed.streams import Streams
 
 
 class WithoutColluders(Arithmetic):

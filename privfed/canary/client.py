@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from privfed.canary.folder import Folder
 from privfed.canary.layouts import shifted
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from accounting.durable import create, make_folder, refuse_lost_link, sync_folder
 from privfed.canary.folder import Folder, commitments
 from privfed.canary.manifest import FORMAT, RELATIONS, Manifest
-from privfed.errors import Refused
-from privfed.streams import Keys, Streams
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
 
 _KEY = 32
 _LONG = 1e3

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accounting import regular
 from privfed.canary.manifest import Manifest
-from privfed.errors import Broken, public_text
+from privfed.core.errors import Broken, public_text
 
 _BLOCK = 2**24
 

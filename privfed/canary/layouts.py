@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 Numbers = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from accounting import regular
 from accounting.documents import from_json
-from privfed.errors import Broken, public_text
+from privfed.core.errors import Broken, public_text
 
 
 @dataclass(frozen=True)

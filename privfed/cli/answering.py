@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import click
 
-from privfed.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
-from privfed.text import dump
+from privfed.core.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
+from privfed.core.text import dump
 
 Command = Callable[..., Any]
 

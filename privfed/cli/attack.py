@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, Answer, print_json, quotes_on_request
-from privfed.errors import Refused
-from privfed.text import dump
+from privfed.core.errors import Refused
+from privfed.core.text import dump
 
 if TYPE_CHECKING:
-    from privfed.leakage.membership import Exposure
-    from privfed.leakage.reconstruct import Method
-    from privfed.leakage.targets import Level
+    from privfed.privacy_attacks.membership import Exposure, Level
+    from privfed.privacy_attacks.reconstruct import Method
 
 TARGET = click.argument("target", metavar="RUN_OR_TOML", type=ANYTHING)
 OUT = click.option("--out", type=ANYTHING, help="Default: a new folder in runs/.")
@@ -74,10 +73,9 @@ def inversion_command(
     as_json: bool,
 ) -> int:
     """Reconstruct clients' examples from updates."""
-    from privfed.leakage.inversion import InversionOptions, invert
-    from privfed.leakage.subject import subject
-    from privfed.leakage.views import default_epsilons
-    from privfed.report.attacks.leakage import contact_sheet, inversion_table
+    from privfed.privacy_attacks.inversion import InversionOptions, invert
+    from privfed.privacy_attacks.subject import default_epsilons, subject
+    from privfed.report.leakage import contact_sheet, inversion_table
 
     folder = _new_folder(out, "inversion")
     attacked = subject(target, overrides)
@@ -117,10 +115,9 @@ def property_command(
     as_json: bool,
 ) -> int:
     """Tell clients' label distributions from updates."""
-    from privfed.leakage.properties import infer
-    from privfed.leakage.subject import subject
-    from privfed.leakage.views import default_epsilons
-    from privfed.report.attacks.leakage import property_table
+    from privfed.privacy_attacks.properties import infer
+    from privfed.privacy_attacks.subject import default_epsilons, subject
+    from privfed.report.leakage import property_table
 
     folder = _new_folder(out, "property")
     attacked = subject(target, overrides)
@@ -166,8 +163,8 @@ def membership_command(
     """
     if target.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
-    from privfed.report.attacks.membership import exposure_files, exposure_json, exposure_table
     from privfed.report.console import console
+    from privfed.report.membership import exposure_files, exposure_json, exposure_table
     from privfed.store.folders import write_private
 
     folder = _new_folder(out, "membership")
@@ -192,7 +189,7 @@ def _exposure(
     show: Callable[[int, int], None],
 ) -> Exposure:
     from privfed.config.reading import load
-    from privfed.leakage.membership import attack_configuration, attack_run
+    from privfed.privacy_attacks.membership import attack_configuration, attack_run
 
     if target.is_dir():
         return attack_run(target, level, shadows, seed, show)

@@ -19,8 +19,8 @@ from privfed.cli.answering import (
     answers_errors,
     print_json,
 )
-from privfed.errors import Refused
-from privfed.failures import BROKEN, REFUTED, report_failure
+from privfed.core.errors import Refused
+from privfed.core.failures import BROKEN, REFUTED, report_failure
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 _OPTIONS = (
@@ -70,8 +70,8 @@ def audit_named_function(
     """Audit the function at `name` against `claim`; 4 where it is refuted."""
     from privfed.auditing.function_audit import audit_function, claim_of
     from privfed.auditing.released_function import ReleasedFunction
+    from privfed.report.audit import function_table
     from privfed.report.console import console
-    from privfed.report.mechanism_audit import function_table
 
     screen = console(as_json)
     stated = {key: value for key, value in claim.items() if key != "confidence"}
@@ -186,8 +186,8 @@ def _audit_mechanism(
 ) -> int:
     from privfed.auditing.mechanism_audit import audit_mechanism
     from privfed.config.reading import load
+    from privfed.report.audit import mechanism_table
     from privfed.report.console import console
-    from privfed.report.mechanism_audit import mechanism_table
 
     screen = console(as_json)
     with screen.status("releasing on neighbouring populations"):

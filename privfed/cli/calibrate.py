@@ -69,7 +69,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
     """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
     if advise:
         return _advise(flags, promises, as_json)
-    from privfed.plan.advice.question import refuse_promises_alone
+    from privfed.plan.calibration.advice_question import refuse_promises_alone
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import alternatives, solve
     from privfed.report import calibration as report
@@ -87,7 +87,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
     """Print what each draw and mechanism needs of noise, least first."""
-    from privfed.plan.advice.question import advice_question, advise
+    from privfed.plan.calibration.advice_question import advice_question, advise
     from privfed.report.console import console
     from privfed.report.plan_rows.advice import advice_report
 

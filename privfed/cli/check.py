@@ -45,7 +45,7 @@ def check_command(
 ) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
     from privfed.config.reading import load
-    from privfed.plan.advice.question import refuse_promises_alone
+    from privfed.plan.calibration.advice_question import refuse_promises_alone
     from privfed.report.plan import plan_table
     from privfed.run.check import check
 
@@ -63,8 +63,7 @@ def _print_advised(checked: Check, promises: str | None, as_json: bool) -> int:
     """Print what `check` says, and what other draws and mechanisms would take."""
     from rich.console import Group
 
-    from privfed.plan.advice.advice_on_run import advice_on_run
-    from privfed.plan.advice.question import promised
+    from privfed.plan.calibration.advice_question import advice_on_run, promised
     from privfed.report.plan import plan_table
     from privfed.report.plan_rows.advice import advice_report
 

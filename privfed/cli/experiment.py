@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from privfed.cli.answering import ANYTHING, DIRECTORY, JSON_AT_THE_END, never_quotes, print_json
-from privfed.errors import Refused
-from privfed.failures import OUR_FAULT, report_error, report_failure
-from privfed.grid.templates.shipped import TEMPLATES, template
+from privfed.core.errors import Refused
+from privfed.core.failures import OUR_FAULT, report_error, report_failure
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from privfed.grid.grid import Grid
     from privfed.grid.results import Files
+
+
+TEMPLATES = {"field-guide": "field_guide.toml"}
+"""Name on the command line -> file beside this module."""
+
+
+def template(name: str) -> str:
+    """The text of a grid file, as TOML. Raises `KeyError` for a name that no template has."""
+    return (files("privfed.grid") / TEMPLATES[name]).read_text(encoding="utf-8")
 
 
 def _print_template(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
@@ -79,9 +88,9 @@ def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
     """Choose a run privately, or say what that would cost; how many are tried is never shown."""
-    from privfed.grid.tuned.proposal import propose
-    from privfed.grid.tuned.tune import tune
-    from privfed.report.tuning import proposal_table, tuned_table
+    from privfed.grid.private_tuning import tune
+    from privfed.grid.tuning_proposal import propose
+    from privfed.report.grid import proposal_table, tuned_table
 
     proposal = propose(files, grid)
     screen.print(proposal_table(proposal, processes))

@@ -18,8 +18,8 @@ from privfed.cli.answering import (
     print_json,
     quotes_on_request,
 )
-from privfed.errors import Broken, Refused
-from privfed.failures import STOPPED_AT_BUDGET, report_error
+from privfed.core.errors import Broken, Refused
+from privfed.core.failures import STOPPED_AT_BUDGET, report_error
 
 if TYPE_CHECKING:
     from privfed.deploy.files.federation_file import FederationFile
@@ -166,7 +166,7 @@ def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
 
     Raises `Refused` where it is low for every server.
     """
-    from privfed.errors import Refused
+    from privfed.core.errors import Refused
 
     shares: dict[str, int | None] = {"curious": agreed_on.least_shares(colluders, "curious")}
     try:

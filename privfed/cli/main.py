@@ -13,20 +13,24 @@ from privfed.cli.answering import JSON, answers_errors, print_json
 from privfed.cli.attack import attack
 from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
-from privfed.cli.canary.commands import canary
+from privfed.cli.canaries import canary
 from privfed.cli.check import check_command
-from privfed.cli.declare import declare_command
-from privfed.cli.describe import describe_command
+from privfed.cli.describe import declare_command, describe_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.federation import federation
-from privfed.cli.flower import flower
 from privfed.cli.runs import compare_command, report_command, runs_command
-from privfed.cli.site import site
+from privfed.cli.site import flower, site
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
-from privfed.failures import INTERRUPTED, print_failure, report_error, report_failure, reporting
-from privfed.text import dump, visible
-from privfed.version import __version__
+from privfed.core.failures import (
+    INTERRUPTED,
+    print_failure,
+    report_error,
+    report_failure,
+    reporting,
+)
+from privfed.core.text import dump, visible
+from privfed.core.version import __version__
 
 
 class CommandLine(click.Group):

@@ -16,8 +16,8 @@ from privfed.cli.answering import (
     print_answer,
     print_json,
 )
-from privfed.failures import REFUTED
-from privfed.text import visible
+from privfed.core.failures import REFUTED
+from privfed.core.text import visible
 
 
 @click.command("report")
@@ -52,8 +52,8 @@ def runs_command(folder: Path, as_json: bool) -> int:
 
     Run directories are looked for three folders deep. FOLDER is runs/ where it is left out.
     """
-    from privfed.overview.listing import list_runs
-    from privfed.report.runs.listing import RunsTable
+    from privfed.report.runs.listed import list_runs
+    from privfed.report.runs.listing_table import RunsTable
 
     listed = list_runs(folder)
     return print_answer(listed, lambda: RunsTable(listed), as_json)
@@ -69,8 +69,8 @@ def compare_command(first: Path, second: Path, as_json: bool) -> int:
 
     Where both are about the same people, their joint ε is beside them.
     """
-    from privfed.overview.comparison import compare_runs
-    from privfed.report.runs.comparison import ComparisonTable
+    from privfed.report.runs.compared import compare_runs
+    from privfed.report.runs.comparison_table import ComparisonTable
 
     compared = compare_runs(first, second)
     return print_answer(compared, lambda: ComparisonTable(compared), as_json)

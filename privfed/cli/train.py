@@ -19,8 +19,8 @@ from privfed.cli.answering import (
     print_json,
     quotes_on_request,
 )
-from privfed.errors import Broken, RankLost, Refused
-from privfed.failures import STOPPED_AT_BUDGET, report_error
+from privfed.core.errors import Broken, RankLost, Refused
+from privfed.core.failures import STOPPED_AT_BUDGET, report_error
 
 if TYPE_CHECKING:
     from privfed.config.config import Config
@@ -80,10 +80,9 @@ def _outcome(
     """Train or resume the run in `directory`; None on a rank that only followed rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
-    from privfed.run.processes.joining import joined
-    from privfed.run.processes.worker_rank import follow, refuse_ranks
-    from privfed.run.resume import resume
-    from privfed.run.train import train
+    from privfed.run.process_group import joined
+    from privfed.run.train import resume, train
+    from privfed.run.worker_rank import follow, refuse_ranks
 
     config = None if resumes else load(run_file, overrides)
     processes = workers or (config.run.workers if config else 1)

@@ -19,8 +19,8 @@ from privfed.cli.answering import (
     quoted,
     quotes_on_request,
 )
-from privfed.errors import Refused
-from privfed.text import visible
+from privfed.core.errors import Refused
+from privfed.core.text import visible
 
 
 @click.command("evaluate")

@@ -12,11 +12,11 @@ from privfed.config.config import Config, Raw
 from privfed.config.mistakes import Mistake, listed_mistakes, mistakes
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, expected, find, passed
+from privfed.core.registry import BUILT_IN
 from privfed.models.form import Task
 from privfed.models.loss import Loss
-from privfed.parts import Part, expected, find, passed
-from privfed.registry import BUILT_IN
 
 DEFAULT_EPSILON = 4.0
 UNSOLVED = Resolved()

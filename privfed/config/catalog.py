@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from privfed.config.sections import FORMAT, SECTIONS
-from privfed.parts import find
-from privfed.registry import BUILT_IN, CONTRACTS, LISTS
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:

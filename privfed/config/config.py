@@ -19,8 +19,11 @@ import tomli_w
 from accounting.documents import from_toml
 from attacks.types import Attack, Knowledge
 from defenses.types import Rule
-from privfed.config.attack_keys import AttackKeys, expected_hostile
-from privfed.config.chosen import Chosen
+from privfed.client.compression.compressed import ShapesByName, compressed
+from privfed.client.compression.compression import Compression
+from privfed.client.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
+from privfed.client.objective import Objective
+from privfed.config.chosen import AttackKeys, Chosen, expected_hostile
 from privfed.config.resolved import Resolved
 from privfed.config.sections import (
     FORMAT,
@@ -37,25 +40,21 @@ from privfed.config.sections import (
     Secure,
     Stop,
 )
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, catalogued, find
+from privfed.core.schedules import Schedule
 from privfed.data.partitions.basic import Partition
 from privfed.data.partitions.shift import Shift
 from privfed.data.source import NamesSites, Source
-from privfed.errors import Refused
-from privfed.local.compression.compressed import ShapesByName, compressed
-from privfed.local.compression.compression import Compression
-from privfed.local.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
-from privfed.local.objective import Objective
-from privfed.measures.measure import Measure
+from privfed.metrics.measure import Measure
 from privfed.models.loss import Loss
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
-from privfed.parts import Part, catalogued, find
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import JointNoise, SharedNoise, noised_jointly, shares_noise
 from privfed.sampling.availability import Availability, Devices
 from privfed.sampling.cohort import Sampler
 from privfed.sampling.evaluation_rounds import EvaluationRounds
-from privfed.schedules import Schedule
 from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
 

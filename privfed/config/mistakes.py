@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from privfed.text import nearest
+from privfed.core.text import nearest
 
 _KINDS = {
     "int_type": "a whole number",

@@ -11,8 +11,8 @@ from privfed.config.config import Raw
 from privfed.config.sections import (
     SECTIONS,
 )
-from privfed.errors import Refused
-from privfed.parts import Part, expected
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, expected
 
 
 def override(raw: Raw, assignment: str) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.own_code import sources_digest
+from privfed.core.errors import Refused
+from privfed.core.own_code import sources_digest
 
 
 def passed_code(config: Config) -> dict[str, str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from privfed.config.config import Config
 from privfed.config.sections import SECTIONS
-from privfed.moved import former
-from privfed.parts import catalogued
-from privfed.registry import BUILT_IN
+from privfed.core.moved import former
+from privfed.core.parts import catalogued
+from privfed.core.registry import BUILT_IN
 
 Population = Mapping[str, Any]
 

@@ -15,9 +15,9 @@ from privfed.config.sections import (
     FORMAT,
     SECTIONS,
 )
-from privfed.errors import Refused
-from privfed.parts import expected
-from privfed.registry import BUILT_IN, GIVEN, LISTS
+from privfed.core.errors import Refused
+from privfed.core.parts import expected
+from privfed.core.registry import BUILT_IN, GIVEN, LISTS
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:

@@ -13,9 +13,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from accounting.noises import LARGEST_NOISE
-from privfed.config.attack_keys import AttackKeys
+from privfed.config.chosen import AttackKeys
+from privfed.core.parts import Part
 from privfed.models.start import Start
-from privfed.parts import Part
 from privfed.sampling.availability import Devices
 
 
@@ -141,7 +141,7 @@ class Client(Part):
 class CohortKeys(Part):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Of the drawn, or of sites where these are the parties, who drops out of a sum: a third each
-    before sharing keys, before sending, and before unmasking (`privfed.secure.dropout`)."""
+    before sharing keys, before sending, and before unmasking (`privfed.secure.limits`)."""
 
 
 class Privacy(Part):
@@ -233,7 +233,7 @@ class Audit(Part):
 class EvaluationKeys(Part):
     by: Literal["test", "clients"] = "test"
     """Who scores the model: nobody's data but the public "test" set; or "clients" as well, on
-    examples that they hold back, in rounds of their own, which are charged (`privfed.measures`)."""
+    examples that they hold back, in rounds of their own, which are charged (`privfed.metrics`)."""
     every: int = Field(0, ge=0)
     """Every so many rounds, one evaluates by clients instead of training; run.rounds is a multiple
     of it. 0: as often as run.evaluate_every says."""

@@ -5,20 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privfed.data.mapped import Mapped
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
+from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
-from privfed.deferred import torch
-from privfed.errors import Refused
 from privfed.sampling.cohort import People
-from privfed.vector import Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 NO_LABEL = -1
 """The label of a position that has none (padding)."""

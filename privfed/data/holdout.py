@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from privfed.core.deferred import torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation, client_number
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 _AT_ONCE = 4096
 """How many examples are read at once."""

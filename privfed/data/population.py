@@ -11,6 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation, client_number
 from privfed.data.holdout import HoldoutSplit, held_out
 from privfed.data.partitions.basic import Partition
@@ -23,9 +26,6 @@ from privfed.data.sites import (
     refuse_undeclared,
 )
 from privfed.data.source import Source
-from privfed.errors import Refused
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 
 def populate(

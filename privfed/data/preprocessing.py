@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from privfed.data.mapped import Mapped
-from privfed.deferred import torch
-from privfed.parts import Part
+from privfed.core.deferred import torch
+from privfed.core.parts import Part
+from privfed.data.pieces import Mapped
 
 
 class Numbers(Part):

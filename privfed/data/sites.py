@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from privfed.core.deferred import torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Reals, Streams, Words, uniforms
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples, client_number
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.streams import Reals, Streams, Words, uniforms
-from privfed.vector import Indices
 
 _CONCENTRATION = 0.5
 """Of the Dirichlet draw of the shares in which sites hold clients of a label."""

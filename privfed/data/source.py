@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from privfed.core.deferred import Tensor
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
-from privfed.streams import Streams
-from privfed.vector import Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Source(Protocol):

@@ -16,7 +16,7 @@ from accounting.releases import noise_of
 from privfed.auditing.prior_runs import priors
 from privfed.config.config import Config
 from privfed.config.population_identity import population_identity
-from privfed.errors import Broken
+from privfed.core.errors import Broken
 from privfed.grid.cells import Cell
 from privfed.grid.pictures.figures import text
 from privfed.plan.assumed import UNSTATED, Assumed

@@ -13,14 +13,13 @@ from accounting.errors import AccountingError
 from privfed.config.assembly import assembled
 from privfed.config.chosen import Chosen
 from privfed.config.config import Config, Raw
-from privfed.errors import Broken, Busy, PrivfedError, public_text, ran_out_of_memory
+from privfed.core.errors import Broken, Busy, PrivfedError, public_text, ran_out_of_memory
+from privfed.core.text import dump
+from privfed.core.version import __version__
 from privfed.grid.cells import STOPPED, WAITING, Result
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.run.outcome import Outcome
-from privfed.run.resume import resume
-from privfed.run.train import train
-from privfed.text import dump
-from privfed.version import __version__
+from privfed.run.train import resume, train
 
 _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,

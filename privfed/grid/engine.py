@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from accounting.durable import make_folder
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.version import __version__
 from privfed.grid.cell_charges import charged, uncounted
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cells import (
@@ -34,7 +35,6 @@ from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tables import write_cells
 from privfed.grid.tuning import cells_after_tuning, refuse_unmeasured
 from privfed.store.folders import held_alone
-from privfed.version import __version__
 
 
 class CellObserver(Protocol):

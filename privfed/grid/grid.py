@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from accounting.choosing.repetitions import MOST_EXPECTED
+from privfed.core.parts import Part
 from privfed.grid.pictures.figures import Figure
-from privfed.parts import Part
 
 Values = Mapping[str, Any]
 """One value for each of some keys."""
@@ -44,7 +44,7 @@ class Tuning(Part):
     """Whether less of it is better; left out: as the measure has it."""
     private: bool = False
     """Whether choosing is charged: of a secret, random number of runs the best alone is released
-    (`privfed.grid.tuned`). `privacy.epsilon` is then what the whole of it spends."""
+    (`privfed.grid.private_tuning`). `privacy.epsilon` is then what the whole of it spends."""
     candidates: float = Field(0.0, ge=0.0, le=MOST_EXPECTED)
     """How many runs there are on average; 0: three for each combination of `over`."""
     shape: float = Field(1.0, ge=0.0, le=10.0)

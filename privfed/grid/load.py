@@ -12,12 +12,12 @@ from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.overrides import is_key
 from privfed.config.reading import read_toml
 from privfed.config.sections import SECTIONS
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.parts import expected
 from privfed.grid.cells import grid_points, losses_of
 from privfed.grid.grid import METHOD, Grid, Method, Tuning, Values, key_combinations, matches
 from privfed.grid.pictures.figures import check_figures
-from privfed.grid.summary import figure_with_measure, refuse_several_measures
-from privfed.parts import expected
+from privfed.grid.tables import figure_with_measure, refuse_several_measures
 
 
 def refuse_contradictory_grid(path: Path, grid: Grid) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privfed.errors import PrivfedError, Refused
+from privfed.core.errors import PrivfedError, Refused
+from privfed.core.text import duration
 from privfed.grid.cell_charges import CellCharges, charged, planned_charges, uncounted
 from privfed.grid.cells import (
     Cell,
@@ -22,7 +23,6 @@ from privfed.grid.joint_guarantee import Joint, joints
 from privfed.grid.results import DONE, REFUSED, Files
 from privfed.grid.tuning import cells_after_tuning
 from privfed.run.check import check
-from privfed.text import duration
 
 _SAMPLED = 6
 """Cells that are measured."""

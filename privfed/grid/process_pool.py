@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, TypeVar
 
-from privfed.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
+from privfed.core.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 
 Job = TypeVar("Job")
 _SPAWN = multiprocessing.get_context("spawn")

@@ -6,12 +6,12 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.parts import expected
 from privfed.grid.cells import Cell, Result, tuned_cells
 from privfed.grid.grid import Grid, Values
 from privfed.grid.results import DONE, REFUSED, Files, measures_in, number_or_none
-from privfed.grid.summary import tuning_measure
-from privfed.parts import expected
+from privfed.grid.tables import tuning_measure
 
 _FINAL = (DONE, REFUSED)
 """How a cell that is tuned on may end, for the choice to be one between all of them."""

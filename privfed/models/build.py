@@ -14,22 +14,20 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from privfed.core.errors import Broken, Refused
+from privfed.core.streams import Keys
+from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
-from privfed.errors import Broken, Refused
+from privfed.models.adapters import adapt_model
 from privfed.models.calling import errors_as_refusals, refuse_part
 from privfed.models.form import Form
 from privfed.models.local_part import local_shapes
-from privfed.models.lora.targets import adapt_model
 from privfed.models.loss import Loss
-from privfed.models.matching import is_named
 from privfed.models.network import Network
-from privfed.models.origin import origins_of
-from privfed.models.pretrained import load_start
+from privfed.models.pretrained import is_named, load_start, origins_of
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
 from privfed.models.vetting import select_output, try_module
-from privfed.streams import Keys
-from privfed.vector import Shapes
 
 
 def build_network(

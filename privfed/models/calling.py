@@ -9,8 +9,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from privfed.errors import Refused
-from privfed.own_code import in_own_code
+from privfed.core.errors import Refused
+from privfed.core.own_code import in_own_code
 
 
 @contextlib.contextmanager

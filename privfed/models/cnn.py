@@ -10,9 +10,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from privfed.deferred import nn
-from privfed.errors import Refused
-from privfed.parts import Part
+from privfed.core.deferred import nn
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 
 _SMALLEST = 2
 """The height and width below which images are not pooled."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from privfed.core.deferred import torch
+from privfed.core.parts import Part
 from privfed.data.federation import Examples, Meaning
 from privfed.data.preprocessing import Preprocessing
-from privfed.deferred import torch
-from privfed.parts import Part
 
 
 @dataclass(frozen=True)

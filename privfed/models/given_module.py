@@ -1,7 +1,7 @@
 """A network that was passed in Python as an object, with the weights that it holds.
 
 Its weights are taken for public: nothing tells where they come from, unless a run of privfed's
-trained them, which `privfed.models.origin` recognises. The ledger and the guarantee say so.
+trained them, which `privfed.models.pretrained` recognises. The ledger and the guarantee say so.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import copy
 import hashlib
 from typing import ClassVar
 
-from privfed.deferred import nn
-from privfed.errors import Refused, public_text
-from privfed.models.origin import Origins, is_lazy, origins_of, tensor_bytes, unchanged
-from privfed.own_code import sources_digest
-from privfed.parts import Part, part_around
+from privfed.core.deferred import nn
+from privfed.core.errors import Refused, public_text
+from privfed.core.own_code import sources_digest
+from privfed.core.parts import Part, part_around
+from privfed.models.pretrained import Origins, is_lazy, origins_of, tensor_bytes, unchanged
 
 
 class GivenModule(Part):

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor, nn
 
+from privfed.core.vector import Shapes
 from privfed.models.network import Leaves, Network
 from privfed.models.sequence import Factor
-from privfed.vector import Shapes
 
 
 @dataclass(frozen=True)

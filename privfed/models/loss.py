@@ -4,24 +4,20 @@ Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]
 one number per example. A measure is a mean over all examples scored, so scoring goes in pieces:
 `scores` says what it needs of each example, `measures` what follows from all of them. A loss also
 knows which keys suit its task, and the best answer that looks at nothing
-(`privfed.run.divergence`).
+(`privfed.run.evaluation.divergence`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.data.federation import Examples, Meaning
-from privfed.deferred import torch
-from privfed.errors import Refused
 from privfed.models.form import Task
-from privfed.parts import Part
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 TINY_SHARE = 1e-12
 """A share that makes a finite logarithm."""

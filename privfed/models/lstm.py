@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor, nn
 
-from privfed.errors import Refused
-from privfed.parts import Part
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 
 
 class Lstm(Part):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
 from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
@@ -36,7 +37,6 @@ from privfed.models.sequence import (
     sequence_of,
 )
 from privfed.models.start import is_factor
-from privfed.vector import Shapes
 
 
 def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from privfed.core.errors import Refused
 from privfed.data.federation import Examples
-from privfed.errors import Refused
 from privfed.models.calling import scoring
 from privfed.models.network import Network
 

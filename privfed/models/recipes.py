@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from privfed.deferred import nn
-from privfed.errors import Refused
-from privfed.models.origin import Origins
-from privfed.own_code import in_own_code
-from privfed.parts import Part, part_around
+from privfed.core.deferred import nn
+from privfed.core.errors import Refused
+from privfed.core.own_code import in_own_code
+from privfed.core.parts import Part, part_around
+from privfed.models.pretrained import Origins
 
 
 class Model(Protocol):

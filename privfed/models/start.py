@@ -22,14 +22,12 @@ A is in it or not; A itself follows from run.seed and W from the start, which re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from privfed.parts import Part
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from privfed.core.deferred import Tensor
+from privfed.core.parts import Part
 
 
 class Lora(Part):

@@ -24,7 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.vector import Shapes
+from privfed.models.adapters import refuse_unused
 from privfed.models.calling import (
     channels_last,
     errors_as_refusals,
@@ -32,8 +34,6 @@ from privfed.models.calling import (
     refuse_part,
     scoring,
 )
-from privfed.models.lora.targets import refuse_unused
-from privfed.vector import Shapes
 
 Key = str | int
 WHOLE = ""

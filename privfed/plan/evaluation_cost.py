@@ -9,21 +9,21 @@ from accounting.events import Event, Spending
 from accounting.over_rounds import RandomAllocation
 from attacks.types import NoAttack
 from defenses.by_sums.mean import Mean
-from privfed.config.attack_keys import AttackKeys
+from privfed.client.client_measures import Measurement
+from privfed.client.compression.compression import NoCompression
+from privfed.config.chosen import AttackKeys
 from privfed.config.config import Config
-from privfed.local.client_measures import Measurement
-from privfed.local.compression.compression import NoCompression
-from privfed.measures.groups import ExampleGroups
-from privfed.measures.measure_row import MeasureRow
-from privfed.measures.scoring import Scoring
+from privfed.metrics.groups import ExampleGroups
+from privfed.metrics.measure_row import MeasureRow
+from privfed.metrics.scoring import Scoring
 from privfed.models.form import Form
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.sampling.cohort import Witness
-from privfed.sampling.independent import independent_draw
+from privfed.sampling.evaluation_rounds import independent_draw
 from privfed.server.optimizer import Unmoved
 
 ROW_NORM = 1.0
-"""The clip of a row of measures, which has at most that norm by itself (`privfed.measures`)."""
+"""The clip of a row of measures, which has at most that norm by itself (`privfed.metrics`)."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from accounting.events import Event
-from privfed.errors import LiarsProved
+from privfed.core.errors import LiarsProved
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
 from privfed.secure.aborts import tells_who_was_drawn

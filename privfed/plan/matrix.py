@@ -17,9 +17,9 @@ from defenses.types import RowRule
 from privfed.config.assembly import assembled, named
 from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.registry import BUILT_IN
 from privfed.plan.plan import plan
-from privfed.registry import BUILT_IN
 
 AXES = {
     "rule": "aggregation.rule",

@@ -17,9 +17,9 @@ from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable, unbounded
 from accounting.ledger import BudgetChange
 from accounting.releases import Unprotected
+from privfed.client.compression.compressed import ShapesByName
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.local.compression.compressed import ShapesByName
+from privfed.core.errors import Refused
 from privfed.plan.assumed import Assumed
 from privfed.plan.composed_guarantees import examples_guarantee, other_guarantee
 from privfed.plan.evaluation_cost import EvaluationCost, as_evaluation, evaluation_cost

@@ -16,7 +16,7 @@ from accounting.guarantee import guarantee
 from defenses.by_sums.mean import Mean
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits, limits_of_rare_aborts
 from privfed.privacy.mechanism import Mechanism, Setting
@@ -24,7 +24,7 @@ from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness
-from privfed.sampling.larger_population import over_larger_population
+from privfed.sampling.evaluation_rounds import over_larger_population
 from privfed.sampling.site_coins import over_several_sites
 from privfed.secure.aborts import probability, round_event, tells_who_was_drawn, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from defenses.types import RowRule, Rule, SumRule
 from defenses.weighing import Composed, WeightRule
+from privfed.client.compression.compressed import ShapesByName
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.local.compression.compressed import ShapesByName
-from privfed.parts import find
-from privfed.registry import BUILT_IN
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
 
 
 def rule_of(config: Config) -> SumRule | RowRule:

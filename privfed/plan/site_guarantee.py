@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.guarantee import Guarantee, guarantee, stated
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 
 

@@ -9,10 +9,10 @@ from accounting.calibration import noise_multiplier
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending, best_of
 from privfed.config.config import Config
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.evaluation_cost import EvaluationCost, evaluation_cost
 from privfed.plan.round_cost import RoundCost, round_cost
-from privfed.privacy.solved_for_run import InBands, SolvedForRun
+from privfed.privacy.noise_on_model import InBands, SolvedForRun
 from privfed.sampling.cohort import InGroups, Sampler
 
 

@@ -22,16 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from privfed.deferred import torch
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
 from privfed.privacy.mechanism import BoundedRows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @runtime_checkable

@@ -37,20 +37,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.deferred import torch
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, coins
 from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import BoundedRows
-from privfed.streams import Keys, coins
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 Row = NDArray[np.float64] | NDArray[np.float32]
 _PARTS = 1 << 16

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.streams import Keys
+from privfed.core.streams import Keys
 
 Integers = NDArray[np.int64]
 """Whole numbers `[n]`."""
@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 class Share(Protocol):
     """One client's noise in one sum: a frozen dataclass, or a `Part`.
 
-    The parties of a secure sum compare it by its class and fields (`privfed.secure.agreement`),
+    The parties of a secure sum compare it by its class and fields (`privfed.secure.identities`),
     which are numbers, texts, None, tuples, or again such values; others are refused.
     """
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, cast
+from typing import ClassVar, Literal, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from accounting.events import Event
-from privfed.parts import Part
+from privfed.core.deferred import Tensor
+from privfed.core.parts import Part
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
 from privfed.privacy.noise.correlated import Correlated
 from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.sampling.cohort import Witness
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PublicState = Mapping[str, "Tensor"]
 """A mechanism's public state: part of what is released, stored and checkpointed."""
@@ -266,3 +265,35 @@ class Mechanism(Protocol):
         A `SumWithNoise` has its noise.
         """
         ...
+
+
+class _Calibrated(Protocol):
+    @property
+    def noise_multiplier(self) -> float | None: ...
+
+
+class NoisedMechanism(MechanismPart):
+    """A mechanism with a clip, and with noise of so many clips as its `noise_multiplier` says.
+
+    Each such mechanism declares that key itself, since it is not of the same noise everywhere.
+    """
+
+    clip: float = Field(0.4, ge=1e-6, le=1e20)
+    """The clipping norm: the longest update of a client; left out, what suits the loss."""
+
+    private: ClassVar[bool] = True
+
+    def at(self, noise_multiplier: float | None) -> Self:
+        return self.model_copy(update={"noise_multiplier": noise_multiplier})
+
+    def in_parts(self, parts: int) -> Self:
+        return self.model_copy(update={"clip": self.clip / parts}) if parts > 1 else self
+
+    def with_clip(self, clip: float) -> Mechanism:
+        return cast("Mechanism", self.model_copy(update={"clip": clip, "noise_multiplier": None}))
+
+    def _noise(self: _Calibrated) -> float:
+        """The noise multiplier. Raises `ValueError` before calibration."""
+        if self.noise_multiplier is None:
+            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+        return self.noise_multiplier

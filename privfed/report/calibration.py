@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from privfed.core.text import ceiling
 from privfed.plan.calibration.answer import CalibrationAnswer
-from privfed.privacy.noise_on_model import remembered_rows
-from privfed.privacy.solved_for_run import SolvedForRun
+from privfed.privacy.noise_on_model import SolvedForRun, remembered_rows
 from privfed.report.tables import accountant_epsilons, counted, party_rows, rows, two_sided
-from privfed.text import ceiling
 
 _HONEST = "which honest clients add"
 

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from privfed.text import visible
+from privfed.core.text import visible
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +14,69 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from privfed.core.text import ceiling, duration, number
+from privfed.core.text import measure as measured
 from privfed.grid.cells import Cell
 from privfed.grid.engine import Experiment
 from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Group, Joint
 from privfed.grid.pictures.figures import text
 from privfed.grid.planned_guarantee import Outlook
+from privfed.grid.private_tuning import Tuned
 from privfed.grid.results import DONE, FAILED, REFUSED
+from privfed.grid.tuning_proposal import Proposal, score_of
 from privfed.privacy.shared_noise import PARTY_WORDS
-from privfed.report.tables import counted, rows
-from privfed.text import ceiling, duration
+from privfed.report.plan_rows.privacy import nominal_rows
+from privfed.report.tables import accountant_epsilons, counted, rows, start_row
+
+
+def proposal_table(proposal: Proposal, processes: int) -> Table:
+    """What choosing costs beside a single run, who is tried, and about how long it takes."""
+    bound, single = proposal.guarantee, proposal.single
+    ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
+    seconds = proposal.seconds * proposal.repetitions.mean / processes
+    nominal = " (nominal)" if proposal.plan.simulation else ""
+    better = "less" if proposal.lower else "more"
+    return rows(
+        {
+            "chosen among": counted(len(proposal.cells), "combination"),
+            "candidates": (
+                f"{proposal.repetitions.mean:.3g} on average, a secret number; each combination is "
+                f"tried with a probability of {proposal.tried:.0%}"
+            ),
+            "score": f"{proposal.measure} ({better} is better)",
+            "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}, all of it{nominal}",
+            "one run": (
+                f"ε = {ceiling(single.epsilon)} by itself at this noise: choosing makes it "
+                f"{ratio:.2f} times as much"
+            ),
+            "accountants": accountant_epsilons(bound.by_accountant),
+            "unit": f"one {bound.unit}, {bound.relation}",
+            "noise": f"multiplier {ceiling(proposal.plan.noise_multiplier)}",
+            **nominal_rows(proposal.plan),
+            "time": f"about {duration(seconds)} on {counted(processes, 'process', 'es')}",
+        }
+    )
+
+
+def tuned_table(tuned: Tuned) -> Table:
+    """The run that was released, and what choosing it guarantees."""
+    bound, name = tuned.guarantee, tuned.proposal.measure
+    nominal = " (nominal)" if tuned.proposal.plan.simulation else ""
+    combination = tuned.outcome["combination"].items()
+    return rows(
+        {
+            "best": str(tuned.path),
+            "chosen": ", ".join(f"{key} = {text(value)}" for key, value in combination),
+            name: measured(name, score_of(tuned.outcome, name) or 0.0),
+            "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}, choosing included{nominal}",
+            "noise": f"multiplier {number(tuned.outcome['noise_multiplier'])}",
+            "ledger": f"{tuned.ledger} (one charge)",
+            "report": f"privfed report {shlex.quote(str(tuned.path))}",
+            **start_row(bound, tuned.proposal.config.starts_from),
+            **nominal_rows(tuned.proposal.plan),
+        }
+    )
 
 
 class ExperimentProgress:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
+from privfed.core.text import about_groups, ceiling, measure
 from privfed.report.plan_rows.privacy import nominal_rows, protected_unit
 from privfed.report.tables import (
     accountant_epsilons,
@@ -21,9 +22,8 @@ from privfed.report.tables import (
     rows,
     start_row,
 )
-from privfed.run.misbehaviour.evidence import LEVEL
+from privfed.run.misbehaving import LEVEL
 from privfed.run.outcome import Outcome
-from privfed.text import about_groups, ceiling, measure
 
 
 def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:

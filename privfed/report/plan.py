@@ -9,8 +9,9 @@ from rich.table import Table
 from defenses.history import HistoryRule
 from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
-from privfed.plan.advice.advice_on_run import comparable
+from privfed.core.text import duration, size_of
 from privfed.plan.budget_shares import unspent
+from privfed.plan.calibration.advice_question import comparable
 from privfed.plan.plan import Plan
 from privfed.plan.rule import numbers_per_history, rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
@@ -32,7 +33,6 @@ from privfed.report.tables import (
     start_row,
 )
 from privfed.run.forecast import Forecast
-from privfed.text import duration, size_of
 
 
 def plan_table(

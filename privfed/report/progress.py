@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from privfed.core.text import ceiling, duration, measure, number
 from privfed.plan.plan import Plan
 from privfed.report.console import sparkline, written
 from privfed.report.plan import plan_table
 from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
-from privfed.text import ceiling, duration, measure, number
 
 
 @dataclass(frozen=True)

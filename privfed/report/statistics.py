@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from privfed.data.tables.dates import iso_date
-from privfed.report.tables import rows
-from privfed.statistics.statistics_file import (
+from privfed.analytics.statistics_file import (
     STATISTICS,
     ColumnStatistics,
     StatedEstimate,
     Statistics,
 )
-from privfed.text import ceiling
+from privfed.core.text import ceiling
+from privfed.data.tables.dates import iso_date
+from privfed.report.tables import rows
 
 _MOST_VALUES = 6
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
+from privfed.core.text import ceiling, number
 from privfed.privacy.shared_noise import OTHER_PARTY
-from privfed.text import ceiling, number
 
 if TYPE_CHECKING:  # lists of runs need no accountants, which take long to import
     from accounting.guarantee import Guarantee

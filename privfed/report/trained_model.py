@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
+from privfed.core.text import ceiling, measure, size_of
 from privfed.report.outcome import beside_constant
 from privfed.report.tables import rows
 from privfed.run.evaluation.evaluate_by_clients import ClientEvaluation
-from privfed.text import ceiling, measure, size_of
 from privfed.trained.evaluate import Evaluation
 from privfed.trained.export import Exported
 from privfed.trained.personalise import CONFIDENCE, Personalised

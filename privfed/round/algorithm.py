@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
-from privfed.local.objective import Cohorts, Memory, Objective
+from privfed.client.objective import Cohorts, Memory, Objective
+from privfed.core.deferred import Tensor
+from privfed.core.schedules import CONSTANT, Schedule
+from privfed.core.streams import Streams
+from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.sampling.cohort import Cohort, People, Sampler, Witness
-from privfed.sampling.evaluation_rounds import EvaluationRounds
-from privfed.sampling.larger_population import over_larger_population
+from privfed.sampling.evaluation_rounds import EvaluationRounds, over_larger_population
 from privfed.sampling.site_coins import over_several_sites
-from privfed.schedules import CONSTANT, Schedule
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer, first_state, stepped
 from privfed.server.optimizer import State as ServerState
-from privfed.streams import Streams
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from defenses.history import Histories, HistoryRule
 from defenses.types import RowRule
-from privfed.errors import Refused
-from privfed.local.exchange import Exchange
+from privfed.client.exchange import Exchange
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
 from privfed.privacy.mechanism import PublicState
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
-from privfed.vector import Indices
 
 
 class ByRows:

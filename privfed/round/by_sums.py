@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from defenses.types import SumRule
-from privfed.local.exchange import Chunk, Exchange
+from privfed.client.exchange import Chunk, Exchange
+from privfed.core.ranks import refuse_miscounted
+from privfed.core.streams import Keys
+from privfed.core.vector import Indices, Layout
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
@@ -19,11 +22,8 @@ from privfed.privacy.mechanism import (
     SumWithNoise,
     draws_in_parts,
 )
-from privfed.ranks import refuse_miscounted
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.cohort import Cohort
-from privfed.streams import Keys
-from privfed.vector import Indices, Layout
 
 
 class BySums:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from privfed.local.exchange import Exchange
+from privfed.client.exchange import Exchange
 from privfed.round.algorithm import Algorithm, TrainingState
 
 Play = Generator[Exchange, Tensor, TrainingState]

@@ -14,17 +14,16 @@ from torch import Tensor
 
 from accounting.ledger import Charge
 from defenses.types import SumRule
-from privfed.errors import Refused
-from privfed.local.exchange import Exchange
+from privfed.client.exchange import Exchange
+from privfed.core.errors import Refused
+from privfed.core.vector import all_finite
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_rows import ByRows
 from privfed.round.by_sums import BySums
-from privfed.round.journal import Journal
 from privfed.round.play import Conversation, play
 from privfed.round.updates import ClientUpdates
-from privfed.round.world import World
+from privfed.round.world import Journal, World
 from privfed.sampling.cohort import Cohort
-from privfed.vector import all_finite
 
 
 def run_round(

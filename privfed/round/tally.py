@@ -13,8 +13,8 @@ from torch import Tensor
 
 from defenses.finite import usable
 from defenses.geometry import Geometry
+from privfed.core.vector import Indices
 from privfed.sampling.availability import Devices
-from privfed.vector import Indices
 
 MEASURES = ("far", "against", "alike")
 """By what rows stand out; see `standings`."""

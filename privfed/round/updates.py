@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from defenses.finite import usable
-from privfed.local.byzantine import Attackers, Mask
-from privfed.local.exchange import Chunk, Exchange
+from privfed.client.byzantine import Attackers, Mask
+from privfed.client.exchange import Chunk, Exchange
+from privfed.core.vector import Indices, Layout
 from privfed.privacy.clipping import clip_rows, count_turned
 from privfed.privacy.mechanism import BoundedRows, PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
-from privfed.secure.dropout import SENDS, Leaves, leaving
+from privfed.secure.limits import SENDS, Leaves, leaving
 from privfed.secure.summation import Session
-from privfed.vector import Indices, Layout
 
 Foreseen = Callable[[Tensor, int, Indices | None], Tensor]
 """The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out; of

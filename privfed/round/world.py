@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -21,16 +22,16 @@ from torch import Tensor
 
 from accounting.events import Event
 from accounting.ledger import Charge
-from privfed.local.byzantine import Attackers
-from privfed.local.exchange import Exchange, Executor
-from privfed.local.objective import ClientState
+from privfed.client.byzantine import Attackers
+from privfed.client.exchange import Exchange, Executor
+from privfed.client.objective import ClientState
+from privfed.core.ranks import Alone, Ranks
+from privfed.core.streams import Keys, Streams
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.privacy.noise.correlated import Correlated
-from privfed.ranks import Alone, Ranks
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import People
 from privfed.secure.summation import Culprit
-from privfed.streams import Keys, Streams
 
 Write = Callable[[], None]
 
@@ -213,3 +214,31 @@ class World:
         if self.correlated and algorithm.mechanism.remembers:
             return self.correlated.at(algorithm.evaluation_rounds.turn(round))
         return self.streams.at(f"noise/{number}", round)
+
+
+@dataclass
+class Journal:
+    """Keeps the releases of one charged round, in order."""
+
+    charge: Charge
+    world: World
+    releases: list[Tensor] = field(default_factory=list)
+
+    def keep(self, released: Tensor, state: PublicState) -> None:
+        """Begin to make a release durable, with the mechanism's public `state` after it.
+
+        What is remembered of clients is durable before it. Copies are written: whoever is given
+        `released` may compute in place while that goes on.
+        """
+        self.releases.append(released.clone())
+        for memory in self.world.remembered:
+            memory.keep()
+        world, releases = self.world, list(self.releases)
+        public = {name: value.clone() for name, value in state.items()}
+        write = partial(world.store.write, self.charge, releases, public)
+        world.ranks.first(lambda: world.writing.begin(write))
+
+    def settle(self) -> None:
+        """Return when all that was released in this round is durable."""
+        if self.releases:
+            self.world.ranks.first(self.world.writing.settle)

@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from defenses.types import RowRule, SumRule
+from privfed.client.autotune import Speed, fastest, times_as_fast
+from privfed.client.byzantine import Attackers, Lies, targeted
+from privfed.client.client_measures import ClientMeasures, Measurement
+from privfed.client.device_memory import memory_of
+from privfed.client.executor import LocalExecutor
+from privfed.client.objective import Grouping
+from privfed.client.partial import Partial
+from privfed.client.silos import PerExample
+from privfed.client.trainer import LocalTrainer
 from privfed.config.config import Config
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
 from privfed.data.holdout import with_held_back
-from privfed.errors import Refused
-from privfed.local.autotune import Speed, fastest, times_as_fast
-from privfed.local.byzantine import Attackers, Lies, targeted
-from privfed.local.client_measures import ClientMeasures, Measurement
-from privfed.local.device_memory import memory_of
-from privfed.local.executor import LocalExecutor
-from privfed.local.objective import Grouping
-from privfed.local.partial import Partial
-from privfed.local.silos import PerExample
-from privfed.local.trainer import LocalTrainer
-from privfed.measures.groups import ClientGroups, ExampleGroups
+from privfed.metrics.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
@@ -32,10 +33,9 @@ from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
 from privfed.round.algorithm import Algorithm
-from privfed.run.canaries.input_canaries import refuse_uncraftable
+from privfed.run.input_canaries import refuse_uncraftable
 from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
-from privfed.streams import Streams
 
 _COPIES, _FLOAT32 = 3, 4
 """Of the rows that a round keeps: as they are trained, as they are sent, and room for more clients

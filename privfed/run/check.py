@@ -10,8 +10,8 @@ from accounting.guarantee import stated
 from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
-from privfed.plan.advice.advice import Advice
 from privfed.plan.budget_shares import budget_shares, unspent
+from privfed.plan.calibration.advice import Advice
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee, site_guarantee
 from privfed.run.forecast import Forecast, forecast

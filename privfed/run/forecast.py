@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from defenses.types import SumRule
-from privfed.local.compression.compressed import ShapesByName
+from privfed.client.compression.compressed import ShapesByName
+from privfed.core.vector import Shapes
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm
-from privfed.run.canaries.input_canaries import CanaryUpdates, canary_updates
 from privfed.run.evaluation.charged_measures import expected_widths
+from privfed.run.input_canaries import CanaryUpdates, canary_updates
 from privfed.run.setup import Setup
-from privfed.vector import Shapes
 
 _NUMBER = 4
 """Bytes of a float32."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from accounting.ledger import Charge, Ledger
-from privfed.errors import Broken
+from privfed.core.errors import Broken
 from privfed.plan.rule import numbers_per_history
 from privfed.round.algorithm import TrainingState
 from privfed.round.play import replay

@@ -13,14 +13,14 @@ from privfed.auditing.audited_run import went_on
 from privfed.config.config import Config
 from privfed.config.passed_code import passed_code
 from privfed.config.population_identity import population_identity
+from privfed.core.errors import Refused
 from privfed.data.source import KeptByUser
-from privfed.errors import Refused
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
+from privfed.privacy.noise_on_model import SolvedForRun
 from privfed.privacy.shared_noise import OTHER_PARTY
-from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.run.setup import Setup
 from privfed.store.run_directory import RunDirectory
 

@@ -8,27 +8,27 @@ from dataclasses import dataclass, replace
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
-from privfed.errors import LiarsProved, Refused
+from privfed.core.errors import LiarsProved, Refused
+from privfed.core.ranks import Ranks
+from privfed.core.vector import all_finite
 from privfed.plan.composed_guarantees import planned_guarantee
 from privfed.plan.liars import refuse_liars
-from privfed.ranks import Ranks
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.tally import Tally
 from privfed.round.world import InBackground, World
-from privfed.run.canaries.input_canaries import RunCanaries
 from privfed.run.forecast import forecast
+from privfed.run.input_canaries import RunCanaries
 from privfed.run.last_state import last_checkpoint, state_from_releases
-from privfed.run.misbehaviour.evidence import Misbehaviour, misbehaviour_in
+from privfed.run.misbehaving import Misbehaviour, misbehaviour_in
 from privfed.run.outcome import Observer, Outcome
-from privfed.run.processes.worker_rank import RankZero
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
+from privfed.run.worker_rank import RankZero
 from privfed.run.world import Elsewhere, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
-from privfed.vector import all_finite
 
 
 def play_to_end(

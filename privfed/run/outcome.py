@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from accounting.guarantee import Guarantee, stated
-from privfed.measures.measure import Estimate
+from privfed.metrics.measure import Estimate
 from privfed.plan.liars import lost_claims
 from privfed.plan.plan import ON_TRAINED, Plan
-from privfed.run.divergence import Divergence
+from privfed.run.evaluation.divergence import Divergence
 from privfed.run.forecast import Forecast
-from privfed.run.misbehaviour.evidence import Misbehaviour
+from privfed.run.misbehaving import Misbehaviour
 from privfed.secure.summation import Culprit
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from privfed.config.config import Config
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.data.population import populate
 from privfed.data.sites import Sites
 from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.declared_table import DeclaredTable
-from privfed.errors import Refused
-from privfed.streams import Streams
 
 _FEW = 256
 """Made-up clients that stand for any number of them."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from privfed.config.config import Config
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.errors import Refused
 from privfed.models.build import build_network
 from privfed.models.form import Form
 from privfed.models.network import Network
@@ -26,7 +27,6 @@ from privfed.run.population import (
     represented,
 )
 from privfed.run.setup import Setup
-from privfed.streams import Streams
 
 Loader = Callable[[Config, Streams], Federation]
 

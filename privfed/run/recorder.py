@@ -10,14 +10,18 @@ from typing import Any
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.data.federation import Federation
-from privfed.measures.measure import Estimate
+from privfed.metrics.measure import Estimate
 from privfed.round.algorithm import TrainingState
 from privfed.round.tally import Tally
-from privfed.run.divergence import Baseline, Divergence
-from privfed.run.evaluation.charged_measures import PREFIX, charged_measures, in_metrics
-from privfed.run.evaluation.over_groups import over_groups
+from privfed.run.evaluation.charged_measures import (
+    PREFIX,
+    charged_measures,
+    in_metrics,
+    over_groups,
+)
+from privfed.run.evaluation.divergence import Baseline, Divergence
+from privfed.run.evaluation.heterogeneity import measure_clients
 from privfed.run.forecast import Forecast
-from privfed.run.heterogeneity import measure_clients
 from privfed.run.outcome import RoundRecord
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Charge, Ledger
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.errors import Refused
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.world import World
@@ -28,7 +29,6 @@ from privfed.run.world import build_world
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 
 
 class Forgetful:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from privfed.client.autotune import Speed
+from privfed.client.byzantine import Attackers
+from privfed.client.executor import LocalExecutor
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.data.holdout import with_held_back
-from privfed.local.autotune import Speed
-from privfed.local.byzantine import Attackers
-from privfed.local.executor import LocalExecutor
 from privfed.models.network import Network
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm, TrainingState
-from privfed.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
+from privfed.config.passed_code import refuse_other_code
+from privfed.core.errors import Broken, Refused
+from privfed.core.ranks import ALONE, Ranks
+from privfed.data.source import KeptByUser
+from privfed.plan.composed_guarantees import counted_priors
+from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
-from privfed.ranks import ALONE, Ranks
-from privfed.run.ledger_terms import mark_counted, terms, write_companions
+from privfed.run.last_state import refuse_lost
+from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
 from privfed.run.loop import play_to_end
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_population
-from privfed.run.prepare import prepare
-from privfed.run.processes.worker_rank import refuse_ranks
+from privfed.run.prepare import Loader, prepare
 from privfed.run.setup import Setup
 from privfed.run.watch.watcher import entered, observers_of
+from privfed.run.worker_rank import refuse_ranks
 from privfed.run.world import Elsewhere
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads, refuse_unusable_heads
 from privfed.store.run_directory import RunDirectory
+
+
+def allowed_change(stored: Config, wanted: Config) -> Config:
+    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
+    for key, unset in (("trainer", "auto"), ("chunk", 0), ("precision", "fast")):
+        if getattr(wanted.run, key) == unset:
+            wanted = wanted.with_run(**{key: getattr(stored.run, key)})
+    wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
+    if wanted.run.rounds < stored.run.rounds:
+        raise Refused(
+            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
+            f"{stored.run.rounds}; rounds may only go up"
+        )
+    if stored.chosen and wanted.run.rounds != stored.run.rounds:
+        raise Refused(
+            "--resume: this run was chosen among others, and its ε covers the rounds that all of "
+            "them had; start a new run, with privacy.prior and model.init this one"
+        )
+    before, after = _flat(stored), _flat(wanted)
+    changed = [
+        f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ("run.rounds", "privacy.epsilon")
+    ]
+    if changed:
+        raise Refused(
+            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
+            "(upward) and privacy.epsilon may change; start a new run for anything else"
+        )
+    return wanted
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    values = config.values().items()
+    return {f"{name}.{key}": value for name, keys in values for key, value in keys.items()}
+
+
+def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
+    """The ledger of an existing run, or a new one where a crash came before its first charge."""
+    ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
+    if ledger is None or not ledger.opened:
+        if directory.began():
+            raise Broken(f"{directory.ledger} is missing or empty, but the run had begun")
+        directory.ledger.unlink(missing_ok=True)
+        ledger = Ledger.create(directory.ledger, terms)
+    if ledger.terms.get("config") != directory.config.digest():
+        raise Broken(
+            f"{directory.path}: config.toml is not the configuration that the ledger was opened "
+            "for; it was edited. Restore it, or start a new run"
+        )
+    keep_heads(ledger, setup.plan.config.run.heads)
+    if ledger.terms.get("files", {}) != directory.companions():
+        raise Broken(
+            f"{directory.path}: the frozen part of the model, or the list of public clients, is "
+            "not what the ledger was opened for; it was edited or removed"
+        )
+    if not directory.checkpoint.exists():
+        if ledger.terms.get("start") != terms["start"]:
+            raise Broken(
+                f"{directory.path}: model.init is not the file (or the module's weights not those) "
+                "that the ledger was opened for"
+            )
+        if ledger.charges:
+            raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
+        first = Checkpoint.first(setup.initial_state(), ledger.head())
+        first.save(directory, setup.network)
+    return ledger
+
+
+def reassemble(
+    wanted: Config, directory: RunDirectory, load: Loader = load_population
+) -> tuple[Setup, Ledger]:
+    """What an existing run goes on with; its ledger knows what was spent before it began."""
+    stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
+    if stored is not None and stored.opened:
+        if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
+            directory.refuse_if_counted()
+        before, why = counted_priors(stored.terms)
+        if why:
+            raise Refused(f"{directory.path} cannot go on: {why}; start a new run")
+        refuse_grown(before)
+    else:
+        before = priors(wanted)
+        if wanted.chosen is None:
+            mark_counted(before, directory.path)
+    constants = directory.constants.read() if directory.checkpoint.exists() else None
+    setup = prepare(wanted, before, constants, load)
+    if stored is None or not stored.opened:
+        refuse_once_public(before, setup.federation)
+        write_companions(setup, before, directory)
+        return setup, reopen(directory, setup, terms(setup, before, directory))
+    refuse_other_code(wanted, stored.terms)
+    if isinstance(wanted.source, KeptByUser):
+        directory.people.refuse_others((setup.federation.examples, setup.federation.test))
+    if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
+        raise Refused(
+            f"{directory.path}: other clients would be public now than those whom it declared: the "
+            "data have changed. Restore them, or start a new run with this one in privacy.prior"
+        )
+    return setup, reopen(directory, setup, terms(setup, before, directory))
+
+
+def resume(
+    path: Path | RunDirectory,
+    change: Callable[[Config], Config],
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
+) -> Outcome:
+    """Go on with the run at `path`. `change` gives the configuration wanted from the stored one.
+
+    Only `run.rounds` (upward) and `privacy.epsilon` may change; the noise multiplier stays.
+    Raises `Refused` for any other change and `Broken` where the directory was edited.
+    """
+    directory = RunDirectory.open(path)
+    with directory.locked():
+        directory.recover()
+        stored = directory.config.read()
+        wanted = allowed_change(stored, change(stored))
+        refuse_ranks(wanted, ranks.count)
+        watching = observers_of(wanted)
+        load = elsewhere.load if elsewhere else load_population
+        setup, ledger = reassemble(wanted, directory, load)
+        refuse_lost(setup, directory, ledger)
+        _refuse_less_than_spent(setup.plan, ledger)
+        setup = _state_budget(setup, stored.privacy.epsilon, directory, ledger)
+        if wanted.values() != stored.values():
+            directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
+        with entered(watching) as others:
+            observing = [*observers, *others]
+            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
+
+
+def _state_budget(
+    setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
+) -> Setup:
+    """Before another budget holds than the last, the ledger says so: `setup`, knowing all of them.
+
+    An older ledger does not state the first one, which is the one `stored` in the configuration.
+    """
+    plan, last = setup.plan, stored if ledger.budget is None else ledger.budget
+    if plan.budget is not None and last is not None and plan.budget != last:
+        directory.refuse_if_counted()
+        ledger.change_budget(last, plan.budget, plan.event)
+    return replace(setup, plan=replace(plan, budgets=ledger.budgets))
+
+
+def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:
+    privacy = plan.config.privacy
+    so_far = spent(ledger, privacy.delta, privacy.accountant).epsilon
+    if plan.budget is not None and so_far > plan.budget:
+        raise Refused(
+            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; what "
+            "was released cannot be taken back: name at least that, or leave the key as it was"
+        )
 
 
 def train(

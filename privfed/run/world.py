@@ -13,20 +13,20 @@ from accounting.guarantee import TIGHTEST
 from accounting.ledger import Charge, Ledger
 from privfed.auditing.canaries.clients import Canaries, with_canaries
 from privfed.auditing.canaries.log import FINAL, CanaryLog
-from privfed.local.client_states import ClientStates
-from privfed.local.silos import PrivateSilos, SiloLedgers
+from privfed.client.client_states import ClientStates
+from privfed.client.silos import PrivateSilos, SiloLedgers
+from privfed.core.ranks import ALONE, Ranks
+from privfed.core.streams import Streams
 from privfed.plan.rule import numbers_per_history
 from privfed.privacy.noise.correlated import Correlated
-from privfed.ranks import ALONE, Ranks
 from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
-from privfed.run.canaries.input_canaries import RunCanaries, with_input_canaries
+from privfed.run.input_canaries import RunCanaries, with_input_canaries
 from privfed.run.prepare import Loader
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.store.run_files import CanaryFile
 from privfed.store.tensorfile import misfits_are_broken
-from privfed.streams import Streams
 
 
 def client_states(

@@ -12,11 +12,11 @@ from pydantic import Field
 from accounting.events import ADD_REMOVE, ZERO_OUT
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams, Words
+from privfed.core.vector import Indices
 from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
-from privfed.streams import Streams, Words
-from privfed.vector import Indices
 
 _WORDS = 4
 """How many words a client has for a slot: all of them are rejected with a probability of less than

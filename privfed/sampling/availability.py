@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from privfed.parts import Part
-from privfed.streams import Streams, Words, coins, uniforms
-from privfed.vector import Indices
+from privfed.core.parts import Part
+from privfed.core.streams import Streams, Words, coins, uniforms
+from privfed.core.vector import Indices
 
 
 class Devices(Part):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from accounting.noises import Gaussian
 from accounting.releases import Release, TruncatedPoisson, WithoutReplacement
-from privfed.errors import Refused
-from privfed.streams import Streams
-from privfed.vector import Indices
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, Release, TruncatedPoisson, WithoutReplacement
-from privfed.errors import Refused
-from privfed.parts import Part
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams, coins
+from privfed.core.vector import Indices
 from privfed.sampling.cohort import Cohort, People, Witness
-from privfed.streams import Streams, coins
-from privfed.vector import Indices
 
 _LARGEST_DEFAULT = 150
 """The largest cohort that follows from data.clients."""

@@ -9,7 +9,7 @@ from accounting.bounds.several_sites import at_several_sites
 from accounting.events import Event
 from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
 from accounting.releases import PoissonSampled, Repeated, SeveralSites, Unprotected
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.sampling.cohort import Witness
 
 

@@ -17,7 +17,7 @@ from scipy import stats
 from accounting.events import Event
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness
 from privfed.secure.summation import Summation

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from privfed.privacy.integers import Integers
-from privfed.secure.dropout import Leaves
+from privfed.secure.limits import Leaves
 from privfed.secure.summation import Aborted, Session
 
 

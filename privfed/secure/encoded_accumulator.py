@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privfed.deferred import torch
-from privfed.errors import Refused
+from privfed.core.deferred import torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
+from privfed.core.vector import Indices
 from privfed.privacy.codec import Codec, Row
 from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
@@ -17,8 +19,6 @@ from privfed.secure.channel import Channel
 from privfed.secure.limits import Limits
 from privfed.secure.plain_sum import Once
 from privfed.secure.summation import Aborted, Session
-from privfed.streams import Keys
-from privfed.vector import Indices
 
 
 class Arithmetic:

@@ -16,18 +16,17 @@ import numpy as np
 from pydantic import Field
 from scipy import stats
 
-from privfed.errors import Refused
-from privfed.parts import Part
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.site_noise import whole_sites
-from privfed.secure.agreement import agreement
 from privfed.secure.channel import Channel
-from privfed.secure.dropout import sending
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
-from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.identities import agreement
+from privfed.secure.limits import FEWEST, Limits, sending
 from privfed.secure.operations import Operations
 from privfed.secure.summation import Aborted, Session
 

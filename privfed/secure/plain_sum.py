@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from privfed.deferred import torch
-from privfed.parts import Part
+from privfed.core.deferred import Tensor, torch
+from privfed.core.parts import Part
+from privfed.core.vector import Indices
 from privfed.privacy.clipping import blocks
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Session
-from privfed.vector import Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class PlainSum(Part):

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeGuard
 
 import numpy as np
 
-from privfed.secure.dropout import SENDS
-from privfed.secure.limits import Limits
-from privfed.streams import Keys, Streams
-from privfed.vector import Indices
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Indices
+from privfed.secure.limits import SENDS, Limits
 
 if TYPE_CHECKING:
     from privfed.privacy.integers import Share
@@ -53,7 +52,7 @@ class Session:
     """What one sum is bound to: an exchange of a round, the model that was broadcast, and whom.
 
     `clients` `[n]` is the cohort and `leaves` `[n]` says when each of them drops out
-    (`privfed.secure.dropout`; empty: nobody does). Rounding draws from `streams`.
+    (`privfed.secure.limits`; empty: nobody does). Rounding draws from `streams`.
 
     Where sites are the parties, they are the `clients` of the session, and `sites` `[population]`
     holds the site of each client whose row is added, and `identities` `[population]` its own

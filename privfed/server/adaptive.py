@@ -14,15 +14,11 @@ client sends d numbers a round.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from privfed.deferred import torch
+from privfed.core.deferred import Tensor, torch
 from privfed.server.optimizer import State, WithRate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _Adaptive(WithRate):

@@ -4,12 +4,8 @@ et al. 2017).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from privfed.core.deferred import Tensor
 from privfed.server.optimizer import State, WithRate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class FedAvg(WithRate):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from privfed.deferred import torch
+from privfed.core.deferred import Tensor, torch
 from privfed.server.optimizer import State, WithRate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class FedAvgM(WithRate):

@@ -11,15 +11,10 @@ The inner momentum goes on as it is, of what the paper tries the simplest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from privfed.deferred import torch
+from privfed.core.deferred import Tensor, torch
 from privfed.server.optimizer import State, WithRate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Lookahead(WithRate):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from pydantic import Field
 
-from privfed.errors import Refused
-from privfed.parts import Part, pair
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from privfed.core.deferred import Tensor
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, pair
 
 State = Mapping[str, "Tensor"]
 """What an optimizer remembers, by name. It is public: it lies in the checkpoint."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from privfed.errors import Broken
+from privfed.core.errors import Broken
 from privfed.models.network import Network
 from privfed.round.algorithm import TrainingState
 from privfed.store.run_directory import RunDirectory

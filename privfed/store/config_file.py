@@ -22,7 +22,7 @@ from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from privfed.config.config import Config, digest
 from privfed.config.reading import keys_of_outside_parts, read_resolved
-from privfed.errors import Broken, Refused, public_text, unreadable
+from privfed.core.errors import Broken, Refused, public_text, unreadable
 from privfed.models.pretrained import CHECKPOINT
 from privfed.store.tensorfile import misfits_are_broken, stated_facts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import filelock
 
 from accounting.durable import make_folder, refuse_lost_link, write_atomically
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 _LOCK = ".lock"
 _MOMENT = 0.2

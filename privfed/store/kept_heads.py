@@ -17,7 +17,7 @@ from pathlib import Path
 from accounting.errors import LedgerBroken
 from accounting.heads import Head, HeadsFile, contradictions, lacking, others_at, place_of
 from accounting.ledger import Ledger
-from privfed.errors import Broken, Refused, public_text
+from privfed.core.errors import Broken, Refused, public_text
 
 SHORTEST = 12
 """Hexadecimal digits of a head that may stand for all 64."""

@@ -21,7 +21,7 @@ from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.config.config import Config
 from privfed.config.population_identity import population_identity
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
 from privfed.models.pretrained import CHECKPOINT, start_files
 from privfed.models.recipes import Weighted
 from privfed.store.config_file import ConfigFile

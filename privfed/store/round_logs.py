@@ -18,21 +18,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from accounting import durable, regular
 from accounting.documents import from_json
 from accounting.ledger import Charge
-from privfed.errors import Broken
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Broken
+from privfed.core.text import dump
 from privfed.secure.summation import Culprit, Reason
 from privfed.store.folders import write_private
 from privfed.store.tensorfile import CPU, checked_facts, misfits_are_broken, under, unpack, write
-from privfed.text import dump
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 
 Value = TypeVar("Value")
 

@@ -19,15 +19,20 @@ from typing import Any
 
 from accounting import durable, regular
 from accounting.documents import from_json
-from privfed.errors import Broken, Busy, Refused
-from privfed.local.client_states import SETTLED
+from privfed.client.client_states import SETTLED
+from privfed.core.errors import Broken, Busy, Refused
+from privfed.core.text import dump
 from privfed.models.pretrained import CHECKPOINT, CONSTANTS
 from privfed.store.config_file import ConfigFile
 from privfed.store.folders import held_alone
-from privfed.store.people_digest import PeopleDigest
 from privfed.store.round_logs import AbortLog, ExclusionLog, MetricsLog, RanksLog, Releases
-from privfed.store.run_files import CheckpointFile, ConstantsFile, PrivateKey, PublicClientsFile
-from privfed.text import dump
+from privfed.store.run_files import (
+    CheckpointFile,
+    ConstantsFile,
+    PeopleDigest,
+    PrivateKey,
+    PublicClientsFile,
+)
 
 Given = Mapping[str, type[Any]]
 

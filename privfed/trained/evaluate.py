@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from accounting.durable import write_atomically
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Meaning
 from privfed.data.source import KeptByUser
-from privfed.errors import Refused
 from privfed.models.local_part import missing_part
 from privfed.models.network import Network
 from privfed.plan.plan import ON_TRAINED
-from privfed.run.divergence import best_constant
-from privfed.run.evaluation.over_groups import over_groups
+from privfed.run.evaluation.charged_measures import over_groups
+from privfed.run.evaluation.divergence import best_constant
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 from privfed.trained.stored_model import OtherData, data_paths, on_other_data, stored_model_for
 
 Predictions = Mapping[str, np.ndarray]

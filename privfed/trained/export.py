@@ -3,7 +3,7 @@
 What low-rank adaptation trained, as a file by itself: factors, and what was trained beside them.
 
 It goes with the weights that were adapted, which many such files can share. W of the merged model
-is W + scale * (B @ A) in W's shape, by the names beside W's: `privfed.models.lora.layers`.
+is W + scale * (B @ A) in W's shape, by the names beside W's: `privfed.models.adapters`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from accounting.documents import from_json
 from accounting.durable import write_atomically
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
+from privfed.core.streams import Streams
+from privfed.core.text import dump
+from privfed.core.version import __version__
+from privfed.models.adapters import merge_model
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
-from privfed.models.lora.targets import merge_model
 from privfed.models.network import Network
 from privfed.models.start import is_factor, with_changes
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import FORMAT, pack
-from privfed.streams import Streams
-from privfed.text import dump
 from privfed.trained.export_formats import (
     FORMATS,
     Exportable,
@@ -43,7 +44,6 @@ from privfed.trained.export_formats import (
 )
 from privfed.trained.made_up_rows import MadeUp, made_up_rows
 from privfed.trained.stored_model import stored_model
-from privfed.version import __version__
 
 
 @dataclass(frozen=True)

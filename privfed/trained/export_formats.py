@@ -20,9 +20,9 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from accounting.documents import from_json
+from privfed.core.errors import Refused, public_text
 from privfed.data.federation import Meaning
 from privfed.data.preprocessing import Numbers, Preprocessing
-from privfed.errors import Refused, public_text
 from privfed.models.loss import Loss
 from privfed.store.tensorfile import pack
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.errors import Refused
-from privfed.local.client_states import ClientStates
-from privfed.local.exchange import Broadcast
-from privfed.local.personal import Personal, personalises
-from privfed.run.heterogeneity import client_scores
+from privfed.client.client_states import ClientStates
+from privfed.client.exchange import Broadcast
+from privfed.client.personal import Personal, personalises
+from privfed.core.errors import Refused
+from privfed.run.evaluation.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint, refuse_lost
-from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
+from privfed.run.train import reassemble
 from privfed.run.world import client_states
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory

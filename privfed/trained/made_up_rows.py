@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.data.mapped import Mapped
+from privfed.core.errors import Refused
+from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.source import Prepares
-from privfed.errors import Refused
 from privfed.models.calling import scoring
 from privfed.models.form import Form
 from privfed.models.network import Network

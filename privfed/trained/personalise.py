@@ -10,27 +10,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.trainer import LocalTrainer
+from privfed.core.deferred import Tensor
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.errors import Refused
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.trainer import LocalTrainer
 from privfed.models.local_part import full_network, local_start
 from privfed.models.network import Network
-from privfed.run.heterogeneity import client_scores, distribution
+from privfed.run.evaluation.heterogeneity import client_scores, distribution
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 from privfed.trained.stored_model import stored_model
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000

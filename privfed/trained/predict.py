@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from privfed.config.config import Config
+from privfed.core.errors import Refused
 from privfed.data.federation import Examples
 from privfed.data.source import LabelFree
-from privfed.errors import Refused
 from privfed.models.local_part import missing_part
 from privfed.models.network import Network
 from privfed.store.run_directory import RunDirectory

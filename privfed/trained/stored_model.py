@@ -10,13 +10,13 @@ from torch import Tensor
 
 from privfed.config.config import Config
 from privfed.config.reading import overridden
+from privfed.core.errors import Broken, Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
-from privfed.errors import Broken, Refused
 from privfed.models.build import build_network
 from privfed.models.network import Network
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 
 OtherData = Sequence[str] | Callable[[Config], Config]
 """Overrides `data.key=value`, or a function that gives a configuration with other [data]."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from privfed.config.catalog import schema
 from privfed.config.overrides import assign, override
 from privfed.config.sections import SECTIONS
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid.grid import METHOD, Grid
 
 

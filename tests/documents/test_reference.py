@@ -29,17 +29,17 @@ from pages.links import relocated
 from pages.markdown import prose, table
 
 import privfed
-from privfed import errors
-from privfed import failures as endings
 from privfed.cli.main import main
 from privfed.config.sections import SECTIONS
+from privfed.core import errors
+from privfed.core import failures as endings
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
 from privfed.data.tables.dates import Dates
 from privfed.grid.grid import Grid, Method, Tuning
 from privfed.grid.pictures.figures import Figure
 from privfed.models.start import Lora
-from privfed.parts import find
 from privfed.plan.matrix import combinations
-from privfed.registry import BUILT_IN
 from privfed.store.run_directory import RunDirectory
 
 DOCS = ROOT / "docs"

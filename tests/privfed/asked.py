@@ -10,11 +10,11 @@ from typing import Any
 from hospitals import SEALING, Hospitals, opened_for
 
 from accounting.ledger import Ledger
+from privfed.core.ranks import ALONE
 from privfed.deploy.carriers.carrier import Asked, Carrier, Loopback
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind
-from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.world import shared_world

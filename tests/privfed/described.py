@@ -3,10 +3,10 @@
 import numpy as np
 from tables import written
 
+from privfed.analytics.questions import Asked, NumbersAsked, as_values
+from privfed.analytics.spelling import Spelling
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
-from privfed.statistics.questions import Asked, NumbersAsked, as_values
-from privfed.statistics.spelling import Spelling
 
 CLIENTS = 60
 SEEDED = "run.randomness=seeded"
@@ -91,7 +91,7 @@ def asked(rows=1, buckets=4, letters=6):
 
 def vectors(question, columns, owners, most=None):
     """What each client sends `[clients, d]`, of columns of cells and whose they are."""
-    from privfed.statistics.questions import chosen_rows
+    from privfed.analytics.questions import chosen_rows
 
     owners = np.asarray(owners)
     order = np.arange(len(owners), dtype=np.uint64)

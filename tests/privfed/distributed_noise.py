@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from scipy import stats
 
 from privfed.cli.main import main
+from privfed.core.streams import Streams
 from privfed.privacy.mechanism import Setting
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.streams import Streams
 
 STREAMS = Streams(5, simulated=True)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from privfed.core.streams import Keys
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
 from privfed.secure import primitives
@@ -32,7 +33,6 @@ from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
 from privfed.secure.summation import Aborted
-from privfed.streams import Keys
 
 CODEC = Codec(1.0, 1.0, length=2, bits=16)
 SEED, KEY, LAYERS = 0, 1, 2

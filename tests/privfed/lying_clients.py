@@ -12,7 +12,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked import evidence, server, unmasking
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected
-from privfed.secure.masked.graphs.graph import graph_seed
+from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.unmasking import Vote

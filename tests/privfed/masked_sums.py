@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from privfed.core.streams import Streams
 from privfed.privacy.codec import Codec
 from privfed.secure.channel import Wire
-from privfed.secure.dropout import SENDS
 from privfed.secure.identities import client_identity
+from privfed.secure.limits import SENDS
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.graphs.graph import Graph
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages import wire
 from privfed.secure.summation import Session
-from privfed.streams import Streams
 
 STREAMS = Streams(3, simulated=True)
 

@@ -2,11 +2,11 @@
 
 from grids import BASE
 
+from privfed.grid import private_tuning as tuning
 from privfed.grid.load import load_grid
 from privfed.grid.process_pool import Ended, Started
 from privfed.grid.results import DONE, Files
-from privfed.grid.tuned import tune as tuning
-from privfed.grid.tuned.proposal import propose
+from privfed.grid.tuning_proposal import propose
 
 BUDGET = BASE.replace("noise_multiplier = 2.0", "epsilon = 4.0")
 TUNED = """

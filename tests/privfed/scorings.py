@@ -5,13 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from privfed.measures.accuracy import Accuracy
-from privfed.measures.auc import AreaUnderCurve
-from privfed.measures.calibration import Calibration
-from privfed.measures.mean_absolute_error import MeanAbsoluteError
-from privfed.measures.mean_loss import MeanLoss
-from privfed.measures.recall_at_k import RecallAtK
-from privfed.measures.scoring import Scoring
+from privfed.metrics.accuracy import Accuracy, RecallAtK
+from privfed.metrics.auc import AreaUnderCurve
+from privfed.metrics.calibration import Calibration
+from privfed.metrics.mean_loss import MeanAbsoluteError, MeanLoss
+from privfed.metrics.scoring import Scoring
 from privfed.models.form import Form
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.cross_entropy import CrossEntropy

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from privfed.core.streams import Streams
 from privfed.privacy.mechanism import Setting
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Session
-from privfed.streams import Streams
 
 LENGTH = 16
 FIVE = SiteNoise(sites=5, minimum=4, colluders=1)

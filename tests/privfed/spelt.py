@@ -11,12 +11,12 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, Event
 from accounting.noises import Gaussian
 from accounting.releases import WithoutReplacement
 from defenses.types import RowRule
+from privfed.core.parts import Part
 from privfed.data.partitions.basic import Natural
 from privfed.data.partitions.shift import Concept
 from privfed.data.sources.synthetic import Synthetic
 from privfed.data.sources.table import Table
 from privfed.models.losses.cross_entropy import CrossEntropy
-from privfed.parts import Part
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.sampling.cohort import Cohort, Witness

@@ -24,7 +24,7 @@ from experiments.bounded_rows.soundness import all_tests, few_tests
 from experiments.bounded_rows.statement import Weights, bits_of
 from experiments.bounded_rows.tables import BOUND, HERE, LENGTHS, tables
 from experiments.bounded_rows.transform import between, evaluate, reading
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 SMALL = Parameters(64, 1_000)
 EDGES = [0, 1, 2**32 - 1, 2**32, 2**63, MODULUS - 2**32, MODULUS - 1]

@@ -13,11 +13,12 @@ from helpers import Rounds
 from words import SAMPLE, assert_rate, dealt
 
 from attacks.updates.simple import SignFlip
-from privfed import streams
 from privfed.auditing.canaries import clients as canaries
 from privfed.auditing.canaries.clients import Canaries
-from privfed.local.byzantine import Attackers
-from privfed.local.dp_sgd import DpSgd
+from privfed.client.byzantine import Attackers
+from privfed.client.dp_sgd import DpSgd
+from privfed.core import streams
+from privfed.core.streams import Keys, Streams
 from privfed.privacy import codec as rounding_module
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
@@ -25,8 +26,7 @@ from privfed.sampling import samplers
 from privfed.sampling.availability import Daily
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Poisson
-from privfed.secure.dropout import SENDS, Leaves, leaving
-from privfed.streams import Keys, Streams
+from privfed.secure.limits import SENDS, Leaves, leaving
 
 SECRET = Streams(3, key=bytes(32))
 IDS = np.arange(4)

@@ -23,10 +23,10 @@ from experiments.federated_evaluation.stops import stopped
 from experiments.federated_evaluation.study import read, written
 from experiments.federated_evaluation.tables import runs, tables
 from privfed.config.reading import load
+from privfed.core.streams import Streams
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
 from privfed.run.train import train
-from privfed.streams import Streams
 
 RESULTS = read(HERE / "results.csv")
 SMALL = (

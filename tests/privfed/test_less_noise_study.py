@@ -28,8 +28,7 @@ from experiments.less_noise.noise_table import (
 from experiments.less_noise.tables import GRIDS, HERE, read, tables, write
 from privfed.config.reading import load
 from privfed.plan.calibration.solving import solve
-from privfed.privacy.factorization.optimal_bands import UNIT, optimal_bands
-from privfed.privacy.factorization.prefix_noise import square_root
+from privfed.privacy.noise.factorization import UNIT, optimal_bands, square_root
 
 SMALL = Setting(60, 6, 2.0)
 

@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import numpy as np
-from privfed.memory import keep_freed
+from privfed.core.memory import keep_freed
 if sys.argv[1] == "keep":
     assert keep_freed()
 def fill():
@@ -35,7 +35,7 @@ def test_memory_that_was_freed_is_used_again_without_page_faults():
 
 
 def test_another_c_library_is_left_alone(monkeypatch):
-    from privfed import memory as heap
+    from privfed.core import memory as heap
 
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     monkeypatch.setattr(heap.ctypes, "CDLL", None)

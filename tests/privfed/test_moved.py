@@ -12,10 +12,10 @@ from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.config.population_identity import same_unit
 from privfed.config.reading import load
-from privfed.moved import MODULES, PARTS, former, moved
-from privfed.parts import find
-from privfed.registry import BUILT_IN
-from privfed.run.resume import resume
+from privfed.core.moved import MODULES, PARTS, former, moved
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
+from privfed.run.train import resume
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.evaluate import evaluate
 
@@ -26,7 +26,7 @@ OLD = {
     "data.partition": "privfed.data.partitions.basic:Natural",
     "model.name": "privfed.models:Logistic",
     "model.loss": "privfed.losses:CrossEntropy",
-    "client.objective": "privfed.local.sgd:Sgd",
+    "client.objective": "privfed.client.sgd:Sgd",
     "client.schedule": "privfed.schedule:Constant",
     "privacy.mechanism": "privfed.privacy.gaussian:CentralGaussian",
     "secure.protocol": "privfed.secure.plain:PlainSum",
@@ -47,22 +47,22 @@ def test_every_part_is_found_where_it_was(kind):
 UNMOVED = {
     *(f"privfed.data.sources.{name}" for name in ("folders", "hugging_face", "tff")),
     *(
-        f"privfed.local.compression.{name}"
+        f"privfed.client.compression.{name}"
         for name in (
             *("none", "random_mask", "low_rank", "count_sketch"),
             *("power_sgd", "qsgd", "top_k", "sign"),
         )
     ),
-    "privfed.local.dp_sgd",
+    "privfed.client.dp_sgd",
     *(
-        f"privfed.local.objectives.{name}"
+        f"privfed.client.objectives.{name}"
         for name in (
             *("adaalter", "afl", "fedlin", "fedpa", "fedsplit", "group_clip", "qfedavg"),
             "worker_momentum",
         )
     ),
     *(
-        f"privfed.local.objectives.personal.{name}"
+        f"privfed.client.objectives.personal.{name}"
         for name in ("ditto", "apfl", "ifca", "per_fedavg")
     ),
     "privfed.privacy.mechanisms.buffered",
@@ -74,7 +74,7 @@ UNMOVED = {
         for name in ("fedavg", "fedavgm", "adaptive", "lookahead", "slowmo")
     ),
     *(
-        f"privfed.measures.{name}"
+        f"privfed.metrics.{name}"
         for name in (
             *("accuracy", "mean_loss", "auc", "calibration"),
             *("recall_at_k", "mean_absolute_error"),

@@ -11,8 +11,8 @@ from privfed.auditing.run_audit import audit
 from privfed.config import catalog
 from privfed.config.reading import as_written
 from privfed.config.sections import SECTIONS
+from privfed.core.registry import BUILT_IN, LISTS
 from privfed.plan.matrix import AXES, built_in, combination, combinations
-from privfed.registry import BUILT_IN, LISTS
 
 OPEN = ("privacy.mechanism=none",)
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")

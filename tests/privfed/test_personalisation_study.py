@@ -26,10 +26,10 @@ from experiments.personalisation.records import Record, append, read
 from experiments.personalisation.small_images import SmallImages, TwoReadings
 from experiments.personalisation.study import best
 from experiments.personalisation.tables import tables
+from privfed.client.client_states import ClientStates
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
-from privfed.local.client_states import ClientStates
 from privfed.run.train import train
-from privfed.streams import Streams
 from privfed.trained.kept_models import score_kept_models
 
 MNIST = DATA / "mnist"

@@ -9,7 +9,8 @@ import torch
 
 from accounting.ledger import Charge, Ledger
 from defenses.by_sums import geometric_median, norm_bound
-from privfed.local.trainer import LocalTrainer
+from privfed.client.trainer import LocalTrainer
+from privfed.core.streams import Keys, Streams
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import central_gaussian as gaussian
 from privfed.round.algorithm import Algorithm
@@ -17,7 +18,6 @@ from privfed.round.by_sums import BySums
 from privfed.round.updates import ClientUpdates
 from privfed.sampling.samplers import Poisson
 from privfed.secure.plain_sum import PlainAccumulator
-from privfed.streams import Keys, Streams
 
 
 @pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)

@@ -37,13 +37,13 @@ import privfed
 from privfed.cli.answering import answers_errors, never_quotes, quotes_on_request
 from privfed.cli.main import main
 from privfed.config.reading import load
-from privfed.errors import Broken, PrivfedError, Refused, private_text, public_text
-from privfed.failures import _uncaught_hook, guarded
+from privfed.core.errors import Broken, PrivfedError, Refused, private_text, public_text
+from privfed.core.failures import _uncaught_hook, guarded
 from privfed.grid import cell_job
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.process_pool import Died, Ended, work
+from privfed.run import worker_rank as follow
 from privfed.run.check import check
-from privfed.run.processes import worker_rank as follow
 
 NUMBER = 91827
 HEADER = "who,x,sex,y"
@@ -415,7 +415,7 @@ def test_what_stands_in_data_is_quoted_on_request_only(tmp_path, monkeypatch, na
 SOURCE = f"""
 import warnings
 from privfed.data.sources.digits import Digits
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 SECRET = "-".join(["{SECRET[:6]}", "{SECRET[7:]}"])
 
@@ -710,8 +710,8 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/prior_runs.py",
     "deploy/site/site_check.py",
     "grid/tables.py",
-    "leakage/views.py",
-    "local/silos.py",
+    "privacy_attacks/subject.py",
+    "client/silos.py",
     "models/precision.py",
     "models/pretrained.py",
     "models/recipes.py",
@@ -721,7 +721,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "plan/plan.py",
     "plan/solved_parts.py",
     "privacy/mechanisms/buffered.py",
-    "statistics/count_model.py",
+    "analytics/count_model.py",
     "plan/rule.py",
     "run/watch/watcher.py",
     "store/lineage.py",

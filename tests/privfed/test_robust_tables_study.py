@@ -12,11 +12,11 @@ from experiments.robust_tables.images import Dealt
 from experiments.robust_tables.models import convolutional
 from experiments.robust_tables.page import HERE, measured, published, tables
 from privfed.config.reading import load
+from privfed.core.streams import Streams
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.plan.plan import plan
 from privfed.run.train import train
-from privfed.streams import Streams
 
 GRIDS = ("imbalance", "mimic", "attacks", "byzfl")
 STREAMS = Streams(3, simulated=True)

@@ -9,12 +9,12 @@ import pytest
 from small import small
 from traced import assert_secret, tracing
 
-from privfed import streams
-from privfed.registry import BUILT_IN
+from privfed.core import streams
+from privfed.core.registry import BUILT_IN
+from privfed.core.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
 from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
 from privfed.store.run_files import PrivateKey
-from privfed.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
 
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0", "data.clients=8")
 OPEN = ("privacy.mechanism=none", "data.setting=cross_silo")
@@ -108,7 +108,7 @@ def test_these_runs_are_of_every_kind_and_ask_for_every_private_stream(traces):
         used = {small(*words).names[kind] for words in SECRET.values()}
         assert used == {*BUILT_IN[kind]}
     asked = {stream for trace in traces.values() for stream in trace.streams}
-    of_tunings = {"candidates"}  # which are several runs: `privfed.grid.tuned`
+    of_tunings = {"candidates"}  # which are several runs: `privfed.grid.private_tuning`
     assert {one.partition("/")[0] for one in asked} - PUBLIC == (PRIVATE | KEPT) - of_tunings
     drawn = {stream for trace in traces.values() for stream, _, _ in trace.draws}
     assert "slots/epoch" in asked

@@ -8,9 +8,9 @@ import pytest
 
 from experiments.sites.patients import MOST, Patients, dealt
 from privfed.config.reading import load
-from privfed.parts import find
+from privfed.core.parts import find
+from privfed.core.streams import Streams
 from privfed.run.prepare import plan_with_length
-from privfed.streams import Streams
 
 STUDY = Path(__file__).parents[2] / "experiments" / "sites"
 STREAMS = Streams(3, simulated=True)

@@ -11,11 +11,11 @@ from spelt import Curious
 from tables import people
 
 from privfed.config.reading import load
-from privfed.errors import Refused
-from privfed.parts import find
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
 from privfed.plan.plan import plan
 from privfed.plan.refusals import refusals
-from privfed.registry import BUILT_IN
 from privfed.run.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,15 +26,15 @@ PRINTED = {"name", *BUILT_IN}
 NO_PARTS = {  # a key of the part's own has words that some part is named by, too
     ("attacks/updates/fang.py", "krum"),
     ("attacks/updates/min_max.py", "sign"),
-    ("privfed/leakage/reconstruct.py", "cosine"),
+    ("privfed/privacy_attacks/reconstruct.py", "cosine"),
     ("privfed/report/console.py", "Text"),
     # data.holdout, where nothing is public
     ("privfed/config/config.py", "none"),
     ("privfed/data/holdout.py", "none"),
     # what a loss, an objective or a line of metrics calls a number
-    ("privfed/grid/summary.py", "loss"),
-    ("privfed/local/objectives/fedprox.py", "loss"),
-    ("privfed/local/trainer.py", "loss"),
+    ("privfed/grid/tables.py", "loss"),
+    ("privfed/client/objectives/fedprox.py", "loss"),
+    ("privfed/client/trainer.py", "loss"),
     ("privfed/run/recorder.py", "loss"),
     ("privfed/store/round_logs.py", "loss"),
     ("privfed/words.py", "accuracy"),

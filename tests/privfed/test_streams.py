@@ -7,7 +7,7 @@ import pytest
 from helpers import assert_normal
 from scipy import stats
 
-from privfed.streams import Streams
+from privfed.core.streams import Streams
 
 SEEDED, SECRET = Streams(7, simulated=True), Streams(7)
 

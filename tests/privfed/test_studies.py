@@ -8,13 +8,13 @@ import torch
 
 from experiments.fairness.two_cameras import TwoCameras
 from privfed.config.reading import load
+from privfed.core.parts import find
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
-from privfed.measures.groups import ClientGroups, ExampleGroups
+from privfed.metrics.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
-from privfed.parts import find
-from privfed.streams import Streams
 
 STUDIES = Path(__file__).parents[2] / "experiments"
 

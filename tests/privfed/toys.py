@@ -16,11 +16,12 @@ from attacks.types import Attack, Knowledge
 from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
+from privfed.client.compression.compression import CompressionPart
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.parts import Part
+from privfed.core.vector import Layout
 from privfed.data.federation import Examples
-from privfed.local.compression.compression import CompressionPart
-from privfed.local.objectives.sgd import Sgd
-from privfed.measures.mean_measure import MeanMeasure
-from privfed.parts import Part
+from privfed.metrics.mean_measure import MeanMeasure
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
@@ -28,7 +29,6 @@ from privfed.run.outcome import Observer
 from privfed.sampling.cohort import Cohort, Witness
 from privfed.secure.encoded_accumulator import Arithmetic
 from privfed.secure.encoded_sum import SecureProtocol
-from privfed.vector import Layout
 
 
 class Stripes(Part):

@@ -10,10 +10,10 @@ from unittest import mock
 
 import numpy as np
 
+from privfed.core.streams import KEPT, PRIVATE, Keys, Streams
 from privfed.secure import primitives
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked import unmasking
-from privfed.streams import KEPT, PRIVATE, Keys, Streams
 
 
 @dataclass

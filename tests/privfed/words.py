@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 
-from privfed.streams import Keys
+from privfed.core.streams import Keys
 
 SAMPLE = np.random.default_rng(0).integers(0, 2**64, 40, dtype=np.uint64)
 

@@ -22,7 +22,7 @@ from waiting import LONG
 
 from accounting.errors import AccountingError
 from experiments.benchmarks.work.memory import forget_peak, peak
-from privfed.errors import PrivfedError
+from privfed.core.errors import PrivfedError
 
 MEANT = (PrivfedError, AccountingError)
 SECONDS, BYTES = LONG, 2**30

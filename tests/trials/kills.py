@@ -14,8 +14,7 @@ from small import same_run, small
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 
 
 def survived(folder: Path, overrides: tuple[str, ...], kills: int, seed: int = 0) -> int:

@@ -31,8 +31,7 @@ from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.run_audit import audit
 from privfed.round import round as rounds
 from privfed.run.outcome import Outcome
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.store.round_logs import Releases
 from privfed.store.run_directory import RunDirectory
 

@@ -12,10 +12,10 @@ from PIL import Image
 from pyarrow import parquet
 from trials.mutations import Files
 
+from privfed.core.streams import Streams
 from privfed.data.sources.folders import Folders
 from privfed.data.sources.hugging_face import HuggingFace
 from privfed.data.sources.tff import Tff
-from privfed.streams import Streams
 
 IMAGE = np.arange(12, dtype=np.uint8).reshape(3, 4)
 DECLARED = {"label": "label", "classes": 3, "shape": [1, 3, 4], "bounds": [0.0, 255.0]}

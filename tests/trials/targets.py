@@ -27,6 +27,7 @@ from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load, read_resolved
+from privfed.core.streams import Streams
 from privfed.data.declaring.declare import declare
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.leaf import Leaf
@@ -35,8 +36,7 @@ from privfed.data.sources.text import Text
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.plan.plan import plan
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.secure.committee import messages as committees
 from privfed.secure.committee.channel import simulated_keys
 from privfed.secure.committee.dealing import DIGEST, Dealt
@@ -47,7 +47,6 @@ from privfed.secure.homomorphic import messages as homomorphic_messages
 from privfed.secure.masked.messages import wire as messages
 from privfed.secure.masked.messages.roster import Attestation
 from privfed.secure.primitives import KEY, SIGNATURE
-from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
 
 STREAMS = Streams(0)

@@ -12,8 +12,8 @@ from trials.lives import LIVES, goes_on, recorded, resumed, sample, without_disk
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.errors import PrivfedError
-from privfed.run.resume import resume
+from privfed.core.errors import PrivfedError
+from privfed.run.train import resume
 
 DIES, LOSES_POWER = CRASHES[:2], CRASHES[2:]
 SEVERAL = {kind: 2 if "mask" in kind or "Skellam" in kind else 4 for kind in LIVES}

@@ -9,7 +9,7 @@ from trials.mutations import spoiled_files
 from trials.targets import TARGETS
 from waiting import BRIEF, LONG
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 SLOW = [name for name in TARGETS if "run director" in name]
 

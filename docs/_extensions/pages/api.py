@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from pages.markdown import ROOT, join
 from privfed.config.catalog import key_of
-from privfed.parts import find
-from privfed.registry import BUILT_IN
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
 
 TITLES = ("Functions", "What they take and return", "To extend", "Errors")
 """What public names are sorted by."""

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from pages.markdown import code, table
 from privfed.cli.main import main
-from privfed.failures import EXIT_CODES, KINDS
+from privfed.core.failures import EXIT_CODES, KINDS
 
 
 def exit_codes() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from pages.markdown import code, join, prose, sentence, table, within
 from privfed.config.catalog import schema
 from privfed.config.sections import SECTIONS
-from privfed.registry import BUILT_IN
+from privfed.core.registry import BUILT_IN
 
 Schema = Mapping[str, Any]
 HEAD = ("key", "form", "default", "meaning")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pages.markdown import code, join, prose, table, within
 from privfed.config.catalog import key_of
+from privfed.core.registry import BUILT_IN
 from privfed.plan.assumptions import ASSUMPTIONS
 from privfed.plan.matrix import (
     Combination,
@@ -14,7 +15,6 @@ from privfed.plan.matrix import (
     general_reason,
     numbered_reasons,
 )
-from privfed.registry import BUILT_IN
 
 MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
 SITES = {"data": {"sites": 5}}

@@ -12,9 +12,9 @@ from attacks.types import Knowledge
 from defenses.types import RowRule, SumRule
 from pages.markdown import code, join, prose, sentence, table, within
 from privfed.config.catalog import catalog, key_of
-from privfed.parts import find
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN, CONTRACTS
 from privfed.plan.rule import tolerates
-from privfed.registry import BUILT_IN, CONTRACTS
 
 Columns = Mapping[str, Callable[[Any], str]]
 CLIENTS, ROWS = 500, 100

@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from accounting.ledger import Ledger
+from privfed.client.trainer import LocalTrainer
 from privfed.data.federation import Federation
-from privfed.local.trainer import LocalTrainer
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.sampling.samplers import Poisson
 from privfed.secure.encoded_accumulator import EncodedAccumulator

@@ -26,13 +26,12 @@ from rich.table import Table
 from experiments.benchmarks.scale.people_on_disk import workload, write
 from experiments.benchmarks.work import steadiness
 from experiments.benchmarks.work.running import Running
+from privfed.client import executor
+from privfed.client.batches import read_ahead
+from privfed.core.vector import Indices
 from privfed.data.federation import Federation
-from privfed.data.mapped import Mapped
-from privfed.data.pieces import Pieces
-from privfed.local import executor
-from privfed.local.reading import read_ahead
+from privfed.data.pieces import Mapped, Pieces
 from privfed.run.setup import Setup
-from privfed.vector import Indices
 
 Read = Callable[[Indices], tuple[Federation, Indices]]
 Chunks = Iterator[tuple[Indices, tuple[Federation, Indices]]]

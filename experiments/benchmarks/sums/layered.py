@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks.secure_sums import STEPS, Stopwatch
+from privfed.core.streams import Keys, Streams
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import Encoding
@@ -37,7 +38,6 @@ from privfed.secure.masked.shamir import share
 from privfed.secure.operations import UNIT_SECONDS
 from privfed.secure.primitives import Expander, KeyPair, derive, random_key, seal, verified
 from privfed.secure.summation import Session
-from privfed.streams import Keys, Streams
 
 VARIANCE = 3500.0**2
 """Of the noise, in steps: the finest grid of distributed noise."""

@@ -21,8 +21,7 @@ from rich.table import Table
 
 from privfed.privacy.codec import Codec
 from privfed.secure.channel import Wire
-from privfed.secure.dropout import Leaves
-from privfed.secure.limits import Limits
+from privfed.secure.limits import Leaves, Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.policy import Policy
 from privfed.secure.primitives import verified

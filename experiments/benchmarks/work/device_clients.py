@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.benchmarks.work.workloads import CNN, TRANSFORMER, Workload
-from privfed.local.device_memory import memory_of
-from privfed.local.trainer import Way
+from privfed.client.device_memory import memory_of
+from privfed.client.trainer import Way
 from privfed.run.setup import Setup
 
 NETWORKS = (CNN, TRANSFORMER)

@@ -19,11 +19,11 @@ from defenses.by_sums.geometric_median import GeometricMedian
 from defenses.on_rows.trimmed_mean import TrimmedMean
 from experiments.benchmarks.work.running import Running
 from experiments.benchmarks.work.workloads import LOGISTIC
+from privfed.core.streams import Streams
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.secure.plain_sum import PlainAccumulator
-from privfed.streams import Streams
 
 ROWS = {"cpu": (20, 100_000), "cuda": (100, 1_000_000)}
 """How many rows of how many numbers a device of that kind aggregates."""

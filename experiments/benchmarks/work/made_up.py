@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
-from privfed.parts import Part
-from privfed.streams import Streams
 
 SIDE, CLASSES = 28, 10
 TOKENS, LENGTH = 64, 20

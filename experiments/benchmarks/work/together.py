@@ -10,7 +10,7 @@ from privfed.config.reading import load
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
-from privfed.run.processes.joining import joined
+from privfed.run.process_group import joined
 from privfed.run.train import train
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from experiments.benchmarks.work.task import Task
 from privfed.config.reading import load
+from privfed.core.streams import Streams
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
-from privfed.streams import Streams
 
 MADE_UP = "experiments.benchmarks.work.made_up"
 NO_DP = ("privacy.mechanism=none", "aggregation.weights=uniform")

@@ -41,14 +41,14 @@ from privfed.auditing.canaries.coins import (
     takes_places,
 )
 from privfed.auditing.canaries.log import CanaryLog
-from privfed.errors import Refused
-from privfed.local.exchange import Chunk, Exchange, Executor
+from privfed.client.exchange import Chunk, Exchange, Executor
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.privacy.clipping import FollowsQuantile
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, People, Witness
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 _LONG = 1e3
 """A canary's row, in clips."""

@@ -33,7 +33,7 @@ to a real client they are others in the population. Its event holds for
   for a share drawn rises with it: a Renyi bound, which is a sum of positive powers of the share
   (Wang, Balle & Kasiviswanathan 2019, Theorem 27). So m of N bounds it.
 - *a draw that is cut* (`TruncatedPoisson`): a population of at most so many as the event says,
-  which therefore counts N + K (`privfed.sampling.larger_population`).
+  which therefore counts N + K (`privfed.sampling.evaluation_rounds`).
 
 A secure sum has N + K clients at most (`privfed.plan.sum_limits`), and whether it aborts is charged
 for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In it canaries are
@@ -55,11 +55,11 @@ from numpy.typing import NDArray
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from defenses.types import RowRule, SumRule
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import client_number
 from privfed.plan.plan import Plan
 from privfed.sampling.cohort import Witness
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 
 def canary_identities(numbers: Indices, parts: Iterable[int] | None = None) -> Indices:

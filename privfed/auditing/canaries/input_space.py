@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from privfed.auditing.canaries.self_influence import SelfInfluence
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, uniforms
 from privfed.data.federation import Examples, Federation
 from privfed.data.preprocessing import Preprocessing
-from privfed.errors import Refused
 from privfed.models.form import Form
-from privfed.streams import Keys, uniforms
 
 _FIRST_STEP = 0.25
 """How far the first step goes, in widths of the box; the last one goes nowhere."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accounting import regular
 from accounting.durable import append, make_folder, write_atomically
-from privfed.errors import Broken
+from privfed.core.errors import Broken
 
 COINS, FINAL = 0, -1
 """The rounds under which coins, and the final model, are noted."""

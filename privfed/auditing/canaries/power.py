@@ -16,7 +16,7 @@ from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import Spending
 from accounting.guarantee import guarantee
 from privfed.auditing.canaries.coins import canaries_sending
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)

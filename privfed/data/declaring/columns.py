@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privfed.core.errors import Refused
 from privfed.data.tables.cells import Words
 from privfed.data.tables.conversion import parsed_number
 from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING, Dialect
-from privfed.errors import Refused
 
 ENOUGH_ROWS = 20
 """The number of rows that tells a record number, a constant or an outlier from chance."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from privfed.core.errors import Refused
 from privfed.data.declaring.columns import (
     MOST_CATEGORIES,
     CategoryColumn,
@@ -23,7 +24,6 @@ from privfed.data.declaring.columns import (
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.missing import NO_CATEGORY
-from privfed.errors import Refused
 
 _MOST_CLASSES = 1000
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
+from privfed.core.errors import Refused, public_text
+from privfed.core.streams import Streams
 from privfed.data.declaring.columns import column_kind, decimal_of
 from privfed.data.declaring.declaration import (
     Declaration,
@@ -31,8 +33,6 @@ from privfed.data.tables.columns import (
 )
 from privfed.data.tables.delimited import Dialect, delimiter_of, encoding_of, known_encoding
 from privfed.data.tables.readable import TableObject
-from privfed.errors import Refused, public_text
-from privfed.streams import Streams
 
 
 def declare(

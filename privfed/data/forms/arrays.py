@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privfed.data.mapped import Mapped
-from privfed.data.pieces import WIDER, Pieces
+from privfed.core.deferred import torch
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
+from privfed.data.pieces import WIDER, Mapped, Pieces
 from privfed.data.tables.cells import native_order
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.vector import Indices
 
 PlaceOf = Callable[[int], str]
 """The place of example i in its files, as messages may call it."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privfed.core.errors import Refused
 from privfed.data.forms.arrays import PlaceOf, refuse_no_numbers
 from privfed.data.forms.pictures import picture
 from privfed.data.pieces import Pieces
-from privfed.errors import Refused
 
 if TYPE_CHECKING:
     import pyarrow

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Meaning
 from privfed.data.forms.arrays import PlaceOf, RawExamples
-from privfed.data.mapped import Mapped
+from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.vector import Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.errors import Refused, public_text
+from privfed.core.errors import Refused, public_text
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm"})
 """How files end that are taken for images."""

@@ -6,18 +6,14 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
 from privfed.data.federation import Meaning
 from privfed.data.sources.text import PADDING, Characters, decoded, stacked_windows
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.vector import Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ListedWords(Characters):

@@ -7,11 +7,11 @@ from typing import ClassVar, Protocol
 import numpy as np
 from pydantic import Field
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 
 class Partition(Protocol):

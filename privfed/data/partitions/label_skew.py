@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from privfed.core.deferred import torch
+from privfed.core.errors import Refused
+from privfed.core.parts import only
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
 from privfed.data.partitions.basic import Simulated
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.parts import only
-from privfed.streams import Streams
-from privfed.vector import Indices
 
 Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 """Draws weights of labels `[classes]`, given which labels are left `[classes]`."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field
 
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Keys, Streams, uniforms
 from privfed.data.federation import Examples, Federation
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Keys, Streams, uniforms
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _AT_ONCE = 4096
 """How many images are turned at once."""

@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.data.federation import Examples
 from privfed.data.forms.arrays import ArrayForm, RawExamples
 from privfed.data.forms.labels import ClassForm, refuse_no_classes
@@ -19,8 +21,6 @@ from privfed.data.sources.text import PRINTABLE
 from privfed.data.tables.cells import as_text
 from privfed.data.tables.dates import ISO
 from privfed.data.tables.readable import TableObject
-from privfed.errors import Refused
-from privfed.parts import Part
 
 
 def declared_example(source: DeclaredTable) -> Examples:

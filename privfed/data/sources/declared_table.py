@@ -16,6 +16,9 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables import missing
@@ -25,19 +28,18 @@ from privfed.data.tables.dates import Dates, day_numbers
 from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.features import (
     CategoryFeature,
+    LabelDeclaration,
     NumberFeature,
     declared_preprocessing,
     feature_matrix,
+    has_labels,
     matching_columns,
     prepared_rows,
+    present_labels,
     public_name,
 )
-from privfed.data.tables.label import LabelDeclaration, has_labels, present_labels
 from privfed.data.tables.missing import Missing, absent_column, refuse_absent
 from privfed.data.tables.readable import Readable
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.vector import Indices
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")

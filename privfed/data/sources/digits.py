@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from privfed.core.deferred import torch
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.preprocessing import Preprocessing
-from privfed.deferred import torch
-from privfed.parts import Part
-from privfed.streams import Streams
 
 
 class Digits(Part):

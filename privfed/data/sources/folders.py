@@ -16,6 +16,9 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.forms.arrays import ArrayForm, RawExamples
 from privfed.data.forms.labels import ClassForm, refuse_no_classes
@@ -24,9 +27,6 @@ from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.missing import refuse_absent
 from privfed.data.tables.readable import TableFile
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Streams
 
 _FILE, _LABEL = "file", "label"
 """The columns of a table of labels."""

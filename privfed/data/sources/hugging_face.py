@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accounting.documents import from_json
+from privfed.core.errors import Refused, public_text
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.forms.arrays import PlaceOf, RawExamples
 from privfed.data.forms.arrow_columns import (
@@ -25,8 +27,6 @@ from privfed.data.pieces import Pieces
 from privfed.data.sources.declared_examples import DeclaredExamples
 from privfed.data.tables.cells import CellRules
 from privfed.data.tables.conversion import as_words
-from privfed.errors import Refused, public_text
-from privfed.streams import Streams
 
 if TYPE_CHECKING:
     import pyarrow

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
-from privfed.data.mapped import Mapped
+from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Streams
 
 _UNSIGNED_BYTES = 0x08
 _PIECE = 2**20

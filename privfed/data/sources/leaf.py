@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.forms.arrays import PlaceOf, RawExamples
 from privfed.data.forms.labels import ClassForm, refuse_no_classes
 from privfed.data.forms.texts import TextForm, tokens_of
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.sources.text import PRINTABLE, Characters, decoded
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import numpy as np
 from pydantic import Field
 from scipy.special import ndtri
 
+from privfed.core.deferred import torch
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
-from privfed.deferred import torch
-from privfed.parts import Part
-from privfed.streams import Streams
 
 _QUANTILES = 10_000
 """How many quantiles of a client's size its expectation is computed from."""

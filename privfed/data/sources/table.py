@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from privfed.core.errors import Refused
+from privfed.core.parts import part_around
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.delimited import Dialect, known_encoding
 from privfed.data.tables.readable import Readable, TableFile
-from privfed.errors import Refused
-from privfed.parts import part_around
-from privfed.streams import Streams
 
 
 class GivenTable(DeclaredTable):

@@ -20,10 +20,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
 from privfed.data.federation import NO_LABEL, Examples, Meaning
-from privfed.errors import Refused
-from privfed.parts import Part
-from privfed.streams import Streams
 
 PADDING, UNKNOWN = 0, 1
 """The tokens of padding, and of a character that is not in the vocabulary."""

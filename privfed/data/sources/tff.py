@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from privfed.core.errors import Refused, public_text
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, client_number
 from privfed.data.forms.arrays import RawExamples, refuse_no_numbers
 from privfed.data.sources.declared_examples import DeclaredExamples
-from privfed.errors import Refused, public_text
-from privfed.streams import Streams
 
 _EXAMPLES = "examples"
 _FORM = "TensorFlow Federated's form, examples/CLIENT/FIELD"

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from privfed.core.errors import Refused, public_text
 from privfed.data.tables.columns import Called, Columns
 from privfed.data.tables.conversion import as_coded_words
 from privfed.data.tables.delimited import Dialect
-from privfed.errors import Refused, public_text
 
 X, Y, CLIENT = "x", "y", "client"
 """The columns of the table."""

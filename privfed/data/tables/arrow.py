@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privfed.errors import Refused, public_text
+from privfed.core.errors import Refused, public_text
 
 if TYPE_CHECKING:
     import pyarrow

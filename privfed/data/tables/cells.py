@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
 from privfed.data.tables.delimited import MISSING
-from privfed.errors import Refused
-from privfed.vector import Indices
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privfed.core.errors import Refused, public_text
 from privfed.data.tables import delimited
 from privfed.data.tables.cells import Words
 from privfed.data.tables.conversion import as_coded_words, as_numbers, as_words, type_name
 from privfed.data.tables.delimited import Dialect
-from privfed.errors import Refused, public_text
 
 if TYPE_CHECKING:
     import pyarrow

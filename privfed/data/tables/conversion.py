@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privfed.core.errors import Refused
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
-from privfed.errors import Refused
 
 if TYPE_CHECKING:
     import pyarrow

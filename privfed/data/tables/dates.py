@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import numpy as np
 from pydantic import field_validator, model_validator
 
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.data.tables.cells import Words
-from privfed.errors import Refused
-from privfed.parts import Part
 
 ISO = "iso"
 _ORIGIN = datetime(1970, 1, 1)

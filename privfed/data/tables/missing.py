@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from privfed.core.errors import Refused
+from privfed.core.text import nearest
 from privfed.data.tables.dates import day_number
 from privfed.data.tables.readable import Readable
-from privfed.errors import Refused
-from privfed.text import nearest
 
 
 def refuse_absent(

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from privfed.core.errors import Refused
 from privfed.deploy.carriers.carrier import NOBODY
-from privfed.errors import Refused
 
 _LENGTH = struct.Struct("<Q")
 _LONGEST_PATH = 100

@@ -11,18 +11,17 @@ from accounting.ledger import Ledger
 from defenses.types import SumRule
 from privfed.config.config import Config
 from privfed.config.reading import load, restated
+from privfed.core.errors import Refused
 from privfed.deploy.carriers.carrier import Carrier
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Greeter
-from privfed.errors import Refused
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_nobody
-from privfed.run.resume import resume
 from privfed.run.setup import Setup
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere
 from privfed.secure.masked.expected import Masking
 from privfed.secure.primitives import KeyPair, random_key

@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounting import regular
 from accounting.ledger import Ledger
+from privfed.client.exchange import Exchange
+from privfed.core.errors import Busy
 from privfed.deploy.carriers.carrier import NOBODY, Carrier
 from privfed.deploy.coordinator.sum_session import SumSession, begun
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
-from privfed.errors import Busy
-from privfed.local.exchange import Exchange
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.round.world import Exclusions, NoExclusions

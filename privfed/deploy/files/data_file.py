@@ -9,10 +9,10 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.data.tables.delimited import known_encoding
 from privfed.deploy.files.keys import EXPECTED_NAME, NAME
-from privfed.errors import Refused
-from privfed.parts import Part
 
 
 class SiteTable(Part):

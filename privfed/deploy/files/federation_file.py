@@ -15,9 +15,9 @@ from accounting.durable import create, write_atomically
 from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
 from privfed.config.sections import FORMAT
+from privfed.core.errors import Refused, public_text
+from privfed.core.parts import Part
 from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
-from privfed.errors import Refused, public_text
-from privfed.parts import Part
 from privfed.secure.limits import FEWEST
 from privfed.secure.masked.policy import least_threshold
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounting import regular
 from accounting.durable import sync_folder
-from privfed.errors import Broken, Refused, public_text
+from privfed.core.errors import Broken, Refused, public_text
 from privfed.secure.primitives import KEY, verified
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -11,8 +11,8 @@ from typing import Any
 from accounting import chain
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
-from privfed.deploy.policies.policy import Code, Declined, Refusal
-from privfed.errors import Refused, public_text
+from privfed.core.errors import Refused, public_text
+from privfed.deploy.site.policy import Code, Declined, Refusal
 from privfed.plan.assumed import Assumed
 from privfed.plan.prior_spending import Prior
 

@@ -26,6 +26,7 @@ from accounting import chain, durable, regular
 from accounting.errors import LedgerBroken, Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded
+from privfed.core.errors import public_text
 from privfed.deploy.files.receipt import (
     AnsweredRun,
     Commits,
@@ -34,8 +35,7 @@ from privfed.deploy.files.receipt import (
     charged_here,
     read_line,
 )
-from privfed.deploy.policies.policy import Code, Declined, Refusal, SpendingLimit
-from privfed.errors import public_text
+from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
 

@@ -18,8 +18,8 @@ from accounting import chain, durable, regular
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.ledger import Ledger
-from privfed.deploy.policies.policy import Code, Declined, Refusal
-from privfed.errors import public_text
+from privfed.core.errors import public_text
+from privfed.deploy.site.policy import Code, Declined, Refusal
 
 
 @dataclass(frozen=True)

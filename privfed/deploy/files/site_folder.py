@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.durable import create, make_folder
+from privfed.core.errors import Refused
 from privfed.deploy.files import data_file
 from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.policies import policy
-from privfed.errors import Refused
+from privfed.deploy.site import policy
 
 
 @dataclass(frozen=True)

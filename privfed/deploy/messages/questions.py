@@ -13,13 +13,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from accounting.documents import from_json
-from privfed.local.exchange import Exchange
+from privfed.client.exchange import Exchange
+from privfed.core.vector import Layout
 from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_sums import model_hash
 from privfed.round.play import Conversation, play
 from privfed.secure.frames import BadMessage, Reader, sized
-from privfed.vector import Layout
 
 Shape = tuple[tuple[int, ...], torch.dtype]
 

@@ -9,7 +9,7 @@ from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.run_state import LedgerCopy
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.policies.policy import Code, Declined, Refusal, SpendingLimit
+from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.run.setup import Setup
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from privfed.core.errors import Broken, Busy, Refused
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
@@ -18,10 +19,9 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
-from privfed.deploy.policies.policy import Declined, LocalPolicy
 from privfed.deploy.site.joining import AT_ONCE, Membership
+from privfed.deploy.site.policy import Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
-from privfed.errors import Broken, Busy, Refused
 from privfed.secure.frames import BadMessage
 from privfed.secure.summation import Aborted
 from privfed.store.folders import held_alone

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from accounting import regular
 from privfed.config.config import Config
+from privfed.core.errors import Refused, public_text
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -17,16 +18,15 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.run_state import RunState
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
-from privfed.deploy.policies.own_modules import outside_part
-from privfed.deploy.policies.policy import Code, Declined, LocalPolicy, Refusal
-from privfed.deploy.policies.policy_check import refusal
 from privfed.deploy.site.admission import Admission
+from privfed.deploy.site.own_modules import outside_part
 from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
 from privfed.deploy.site.people import nobody, readable_examples, site_people
+from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
+from privfed.deploy.site.policy_check import refusal
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
 from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Refused, public_text
 from privfed.run.setup import Setup
 from privfed.secure.frames import BadMessage
 

@@ -19,6 +19,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from privfed.config.config import Config
+from privfed.core.errors import Refused, public_text
+from privfed.core.parts import Part
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
 from privfed.data.sites import Entries, entry_identities, places_among_owners
 from privfed.data.sources.declared_examples import declared_columns
@@ -27,10 +30,7 @@ from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.readable import Readable, TableRows
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
-from privfed.errors import Refused, public_text
-from privfed.parts import Part
 from privfed.run.population import sites_of
-from privfed.vector import Indices
 
 _ROW = re.compile(r", row \d+")
 """Where in a table a message says that something is wrong: among rows of one person, a place."""

@@ -15,14 +15,14 @@ from typing import Any
 
 from accounting.guarantee import guarantee
 from privfed.config.config import Config
+from privfed.core.errors import Refused, public_text
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
-from privfed.deploy.policies.own_modules import outside_part
-from privfed.deploy.policies.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.joining import Membership
+from privfed.deploy.site.own_modules import outside_part
 from privfed.deploy.site.people import readable_examples, site_people
+from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.site_setup import largest_cohort, site_config
-from privfed.errors import Refused, public_text
 from privfed.plan.assumptions import Incomposable
 from privfed.run.prepare import streams_of
 

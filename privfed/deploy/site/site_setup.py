@@ -21,14 +21,14 @@ from torch import Tensor
 
 from privfed.config.config import Config
 from privfed.config.reading import read_resolved
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.data.federation import Federation
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
-from privfed.deploy.policies.policy import Code, Declined, Refusal
 from privfed.deploy.site.people import nobody
+from privfed.deploy.site.policy import Code, Declined, Refusal
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
-from privfed.errors import Refused
-from privfed.parts import Part
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 

@@ -23,26 +23,26 @@ import torch
 from torch import Tensor
 
 from defenses.types import SumRule
+from privfed.client.exchange import Chunk, Exchange
+from privfed.client.executor import LocalExecutor
+from privfed.core.errors import Refused
+from privfed.core.ranks import ALONE
+from privfed.core.vector import Indices
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
-from privfed.errors import Refused
-from privfed.local.exchange import Chunk, Exchange
-from privfed.local.executor import LocalExecutor
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
-from privfed.ranks import ALONE
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_sums import BySums
 from privfed.round.updates import ClientUpdates
 from privfed.run.setup import Setup
 from privfed.run.world import HeldElsewhere, shared_world
 from privfed.sampling.cohort import Cohort
-from privfed.secure.dropout import Leaves
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation, SiteSums
 from privfed.secure.frames import BadMessage
+from privfed.secure.limits import Leaves
 from privfed.secure.summation import Aborted, Accumulator, Session
-from privfed.vector import Indices
 
 _log = logging.getLogger(__name__)
 """A site's own log, which nobody else reads."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accounting.durable import write_atomically
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.parts import expected
 from privfed.grid.pictures.figures import (
     PROGRESS,
     ROUND,
@@ -30,7 +31,6 @@ from privfed.grid.pictures.panels import (
 )
 from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
 from privfed.grid.tables import read_table
-from privfed.parts import expected
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, expected
 from privfed.grid.results import Row, cell_of
-from privfed.parts import Part, expected
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -69,7 +69,7 @@ class Figure(Part):
     where: dict[str, Any] = {}
     """Keys that are fixed, and at what."""
     lower_is_better: bool | None = None
-    """Whether less is better; None: as the measure has it (`privfed.grid.summary`)."""
+    """Whether less is better; None: as the measure has it (`privfed.grid.tables`)."""
     log: bool = False
     """Whether a run's progress is shown on a logarithmic axis."""
     title: str = ""

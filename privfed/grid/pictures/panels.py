@@ -14,7 +14,7 @@ import numpy as np
 
 from privfed.grid.pictures.figures import COLOURS, DASHES, MARKERS, PROGRESS, Figure, text, values
 from privfed.grid.results import Row
-from privfed.grid.summary import Spread, spread
+from privfed.grid.tables import Spread, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

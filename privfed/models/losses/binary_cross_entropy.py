@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from privfed.core.deferred import F, Tensor, torch
+from privfed.core.errors import Refused
 from privfed.data.federation import Examples, Meaning
-from privfed.deferred import F, torch
-from privfed.errors import Refused
 from privfed.models.loss import (
     ScoredLoss,
     class_probabilities,
     log_odds,
     refuse_labels_unless,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class BinaryCrossEntropy(ScoredLoss):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from privfed.core.deferred import F, Tensor, torch
 from privfed.data.federation import NO_LABEL, Examples, Meaning
-from privfed.deferred import F, torch
 from privfed.models.loss import (
     TINY_SHARE,
     ScoredLoss,
     class_probabilities,
     refuse_labels_unless,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _VECTOR = 16
 """How many numbers a CPU's vector instructions take at once."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from privfed.core.deferred import Tensor, torch
 from privfed.data.federation import Examples, Meaning
-from privfed.deferred import torch
 from privfed.models.form import Task
 from privfed.models.loss import ScoredLoss, refuse_labels_unless
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _BOUNDS = (-1.0, 1.0)
 """The bounds of a number to predict, in scaled units."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privfed.errors import Refused
-from privfed.parts import find
+from privfed.core.errors import Refused
+from privfed.core.parts import find
 from privfed.privacy.mechanism import Mechanism
-from privfed.privacy.solved_for_run import InBands
+from privfed.privacy.noise_on_model import InBands
 from privfed.sampling.cohort import InGroups, Sampler
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"

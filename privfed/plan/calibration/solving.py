@@ -9,13 +9,19 @@ from dataclasses import replace
 from accounting.calibration import largest
 from accounting.errors import AccountingError, Unaccountable
 from accounting.guarantee import refuse_unaccountable
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.calibration.answer import CalibrationAnswer
-from privfed.plan.calibration.as_run import config_of, cost_of, guarantee_of, mechanism_of, plan_of
-from privfed.plan.calibration.contradictions import refuse_contradictory_question
+from privfed.plan.calibration.as_run import (
+    config_of,
+    cost_of,
+    guarantee_of,
+    mechanism_of,
+    plan_of,
+    refuse_contradictory_question,
+)
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.plan import Plan, refuse
-from privfed.privacy.solved_for_run import InBands
+from privfed.privacy.noise_on_model import InBands
 from privfed.sampling.cohort import InGroups
 
 _SMALLEST_RATE = 1e-9

@@ -8,9 +8,9 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
 from attacks.types import Knowledge
+from privfed.client.personal import personalises
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.local.personal import personalises
+from privfed.core.errors import Refused
 from privfed.plan.rule import rule_of, sends_weights
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from accounting.events import CHANGE, ZERO_OUT
 from defenses.types import RowRule, SumRule
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.parts import find
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
 from privfed.plan.rule import rule_of, rules_by_sums, tolerates, weighs_by_examples
-from privfed.registry import BUILT_IN
 
 _OF_UPDATES = frozenset({"root", "center", "model", "histories"})
 """What a rule may need that is about updates, and not about gradients."""

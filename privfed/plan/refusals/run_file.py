@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from privfed.client.personal import personalises
 from privfed.config.config import Config
-from privfed.local.personal import personalises
-from privfed.sampling.independent import independent_draw
+from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from accounting.over_rounds import RandomAllocation
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.privacy.solved_for_run import InBands
+from privfed.core.errors import Refused
+from privfed.privacy.noise_on_model import InBands
 
 
 def unproven_objective(config: Config) -> Iterator[str]:

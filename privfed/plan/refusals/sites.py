@@ -8,7 +8,7 @@ from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from defenses.types import SumRule
 from privfed.config.config import Config
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.refusals.sampling import release_of_draw
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits

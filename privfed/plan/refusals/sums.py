@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from defenses.types import RowRule
 from privfed.config.config import Config
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits
 

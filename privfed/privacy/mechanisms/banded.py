@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,11 @@ from pydantic import Field, field_validator, model_validator
 
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.factorization.optimal_bands import UNIT, optimal_bands
-from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
 from privfed.privacy.mechanism import (
     BoundedRows,
     Encoding,
@@ -28,13 +29,9 @@ from privfed.privacy.noise.correlated import (
     CorrelatedReals,
     refuse_overflow,
 )
+from privfed.privacy.noise.factorization import UNIT, optimal_bands, prefix_noise, square_root
 from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, refuse_inexact
 from privfed.sampling.cohort import Witness
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Banded(CorrelatedMechanism):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +14,21 @@ from accounting.errors import Unaccountable
 from accounting.events import CHANGE, ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, Gaussian
 from accounting.over_rounds import BufferedToeplitz, Separated
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.factorization.buffers import MOST_BUFFERS, Buffers, optimal_buffers
-from privfed.privacy.factorization.prefix_noise import relative_noise
 from privfed.privacy.mechanism import (
     BoundedRows,
     Encoding,
     PublicState,
 )
 from privfed.privacy.mechanisms.central_gaussian import CorrelatedMechanism, refuse_exchanges
+from privfed.privacy.noise.buffers import MOST_BUFFERS, Buffers, optimal_buffers
 from privfed.privacy.noise.correlated import BufferedNoise
+from privfed.privacy.noise.factorization import relative_noise
 from privfed.sampling.cohort import Witness
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Buffered(CorrelatedMechanism):

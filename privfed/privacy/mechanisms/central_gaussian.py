@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self, cast
 
 from pydantic import Field
 
 from accounting.events import CHANGE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
-from privfed.deferred import torch
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import (
     Split,
     clip_rows,
@@ -26,12 +28,12 @@ from privfed.privacy.mechanism import (
     BoundedSum,
     Encoding,
     Mechanism,
+    NoisedMechanism,
     PublicState,
     Setting,
     SumWithNoise,
     require_bounded,
 )
-from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.correlated import CorrelatedKeys
 from privfed.privacy.noise.gaussian_on_grid import (
     FINENESS,
@@ -40,12 +42,6 @@ from privfed.privacy.noise.gaussian_on_grid import (
     refuse_inexact,
 )
 from privfed.sampling.cohort import Witness
-from privfed.streams import Keys
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _AT_ONCE = 1 << 17
 """Numbers whose noise is drawn and added at once, for each thread that draws."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
 from scipy.special import ndtr
@@ -14,8 +14,10 @@ from accounting.events import ZERO_OUT, Event
 from accounting.noises import LARGEST_NOISE, IntegerNoise, Skellam
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, TruncatedPoisson, Unprotected
-from privfed.deferred import torch
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.codec import MOST_IN_SINGLE, Codec, padded, rotate, signs, unrotate
 from privfed.privacy.integers import Share
@@ -23,19 +25,14 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    NoisedMechanism,
     PublicState,
     Setting,
     require_bounded,
 )
-from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites
-from privfed.streams import Keys
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SPREAD = 4.0
 """k: a half of the modulus holds so many deviations of a rotated sum and its noise."""

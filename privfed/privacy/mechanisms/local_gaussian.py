@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
 from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
 from accounting.over_rounds import Separated
-from privfed.deferred import torch
+from privfed.core.deferred import Tensor, torch
+from privfed.core.streams import Keys
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import averaged, clip_rows
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
+    NoisedMechanism,
     PublicState,
     Setting,
 )
-from privfed.privacy.mechanisms.noised import NoisedMechanism
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of, refuse_inexact
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites
-from privfed.streams import Keys
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class LocalGaussian(NoisedMechanism):

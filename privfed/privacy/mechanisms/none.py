@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from accounting.events import Event
 from accounting.releases import Unprotected
+from privfed.core.deferred import Tensor
+from privfed.core.streams import Keys
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import averaged
 from privfed.privacy.mechanism import (
     BoundedRows,
@@ -16,11 +19,6 @@ from privfed.privacy.mechanism import (
     PublicState,
 )
 from privfed.sampling.cohort import Witness
-from privfed.streams import Keys
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class NoPrivacy(MechanismPart):

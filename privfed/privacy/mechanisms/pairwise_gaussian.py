@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
 from accounting.events import CHANGE, REPLACE_ONE, Event
 from accounting.noises import LARGEST_NOISE, same_cohort
-from privfed.deferred import torch
-from privfed.errors import Refused
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, PublicState, Setting
-from privfed.privacy.mechanisms.noised import NoisedMechanism
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    NoisedMechanism,
+    PublicState,
+    Setting,
+)
 from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
 from privfed.sampling.cohort import Witness
-from privfed.streams import Keys
-from privfed.vector import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _UPWARD = 1 + 1e-12
 """More than what rounding the formula of a deviation in double precision takes off."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.errors import Refused
-from privfed.privacy.factorization.buffers import Buffers
-from privfed.privacy.factorization.optimal_bands import UNIT
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
+from privfed.privacy.noise.buffers import Buffers
+from privfed.privacy.noise.factorization import UNIT
 from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, rounded_normal
-from privfed.streams import Keys, Streams
 
 Row = NDArray[np.float64]
 

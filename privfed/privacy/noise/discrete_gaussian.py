@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.core.streams import Keys
 from privfed.privacy.integers import Integers
-from privfed.streams import Keys
 
 LARGEST_DEVIATION = 400
 """The largest deviation with which squares of what is compared fit 63 bits."""

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privfed.deferred import torch
-from privfed.errors import Refused
-from privfed.streams import Keys, Reals, Words
-from privfed.vector import Indices
+from privfed.core.deferred import torch
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Reals, Words
+from privfed.core.vector import Indices
 
 T = TypeVar("T")
 _ERROR = 2e-14

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.core.streams import Keys
 from privfed.privacy.noise.gaussian_on_grid import grid_of, rounded_normal
-from privfed.streams import Keys
 
 _FINEST = 2.0**12
 """Steps of the grid in the smaller deviation, at least."""

@@ -12,16 +12,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.core.streams import Keys
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
 from privfed.privacy.noise.table_sampler import (
     TOTAL_VARIATION,
+    Uniforms,
     discrete_gaussian_table,
     reach,
     skellam_table,
 )
-from privfed.privacy.noise.uniforms import Uniforms
-from privfed.streams import Keys
 
 
 @dataclass(frozen=True)

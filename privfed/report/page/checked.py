@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_in_words
 from privfed.auditing.canaries.power import Power
+from privfed.core.text import ceiling
 from privfed.plan.proof import proof_in_words
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
@@ -17,7 +18,6 @@ from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.plan_rows.canaries import fewest_in_words, power_in_words
 from privfed.report.tables import accountant_epsilons
-from privfed.text import ceiling
 
 
 def power_picture(power: Power) -> Picture | None:

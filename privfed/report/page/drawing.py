@@ -20,10 +20,10 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from privfed.core.text import number, visible
 from privfed.grid.pictures.figures import COLOURS, DASHES, MARKERS
 from privfed.report.canvas import canvas, image
 from privfed.report.page.blocks import Figures, Picture
-from privfed.text import number, visible
 
 _PIXELS = 1.45
 """The most pixels that a point of a drawing becomes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid.pictures.drawing import draw
 from privfed.grid.pictures.figures import Figure
 from privfed.report.page.blocks import (

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
+from privfed.core.text import ceiling, number
 from privfed.grid.cells import grid_points, losses_of
 from privfed.grid.grid import Grid
 from privfed.grid.load import load_grid
 from privfed.grid.pictures.figures import PROGRESS, ROUND, Figure
 from privfed.grid.results import DONE, Files, Row, cell_of, measures_of
-from privfed.grid.summary import figure_with_measure, summary
-from privfed.grid.tables import read_table
+from privfed.grid.tables import figure_with_measure, read_table, summary
 from privfed.report.page.blocks import Figures
 from privfed.report.page.drawing import rounded
-from privfed.text import ceiling, number
 
 ATTACK = "attack.name"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from accounting.guarantee import Guarantee, left_out, sentence
 from privfed.auditing.audited_run import RunAudit
+from privfed.core.text import ceiling, number
 from privfed.plan.liars import COUNTS_ON_OTHERS
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.shared_noise import PARTY_WORDS
@@ -20,7 +21,6 @@ from privfed.report.tables import (
     party_rows,
     planned_row,
 )
-from privfed.text import ceiling, number
 
 _TRUSTED = {
     "server": "the server, which adds the noise, is trusted with what it sums",

@@ -17,7 +17,8 @@ from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
-from privfed.errors import Broken, PrivfedError, Refused
+from privfed.core.errors import Broken, PrivfedError, Refused
+from privfed.core.text import about_groups, with_numbers
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.liars import lost_claims
 from privfed.plan.plan import Plan, solve_plan
@@ -28,7 +29,6 @@ from privfed.run.forecast import RoundForecast, round_exchange
 from privfed.secure.summation import Culprit
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
-from privfed.text import about_groups, with_numbers
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds, spent_by
 from accounting.guarantee import guarantee
+from privfed.core.text import ceiling, number, size_of
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.checked import audit_chapter
 from privfed.report.page.configuration import configuration_chapter, environment, provenance_chapter
@@ -18,7 +19,6 @@ from privfed.report.page.promise import headline, promise_chapter
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.simulated import simulation_chapter
 from privfed.run.forecast import RoundForecast
-from privfed.text import ceiling, number, size_of
 
 
 def messages_chapter(facts: PageFacts) -> Chapter:

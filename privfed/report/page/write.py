@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from accounting import regular
 from accounting.durable import make_folder, write_atomically
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.text import visible
 from privfed.grid.results import Files
 from privfed.report.page.blocks import Page
 from privfed.report.page.grid_page import grid_page
@@ -22,7 +23,6 @@ from privfed.report.page.grid_tables import files_of, grid_facts
 from privfed.report.page.run_facts import run_facts
 from privfed.report.page.run_page import run_page
 from privfed.store.run_directory import RunDirectory, path_of
-from privfed.text import visible
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

@@ -8,9 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from privfed.plan.advice.advice import Advice, Alternative, relative
-from privfed.plan.advice.assumptions import PROMISES
-from privfed.text import ceiling
+from privfed.core.text import ceiling
+from privfed.plan.calibration.advice import PROMISES, Advice, Alternative, relative
 
 
 def advice_report(advice: Advice) -> RenderableType:

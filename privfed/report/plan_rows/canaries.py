@@ -8,9 +8,9 @@ from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import ADD_REMOVE, REPLACE_ONE
 from privfed.auditing.canaries.coins import canaries_drawn, canaries_sending, takes_places
 from privfed.auditing.canaries.power import Power
+from privfed.core.text import ceiling
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
-from privfed.text import ceiling
 
 _SHOWN = (0.5, 0.25, 0.1)
 """The shares of noise that are told of in a line."""

@@ -16,15 +16,14 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
+from privfed.core.text import ceiling, number
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import total
 from privfed.plan.proof import proof_in_words
-from privfed.privacy.noise_on_model import stays_on_model
+from privfed.privacy.noise_on_model import SolvedForRun, stays_on_model
 from privfed.privacy.shared_noise import noised_jointly
-from privfed.privacy.solved_for_run import SolvedForRun
 from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
 from privfed.run.forecast import Forecast
-from privfed.text import ceiling, number
 
 
 def pairs_row(plan: Plan) -> dict[str, str]:

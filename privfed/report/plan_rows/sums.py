@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privfed.config.config import Config
+from privfed.core.text import ceiling
 from privfed.plan.liars import liars_in_words
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee
@@ -10,7 +11,6 @@ from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.report.tables import LONGER_THAN_CLIPPED, counted
 from privfed.run.forecast import Forecast
 from privfed.secure.limits import Limits
-from privfed.text import ceiling
 
 _MADE_UP = {
     "even": "as many clients at each",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from privfed.config.config import Config
+from privfed.core.text import ceiling, size_of
 from privfed.plan.budget_shares import budget_shares
 from privfed.plan.plan import Plan
 from privfed.plan.refusals.clients import adds_updates
 from privfed.run.forecast import Forecast
-from privfed.text import ceiling, size_of
 
 
 def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:

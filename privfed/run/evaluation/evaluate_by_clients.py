@@ -1,6 +1,6 @@
 """One more charged release of a run that has ended, or not: its clients evaluate its model.
 
-*What is released*: the noised average of rows of measures (`privfed.measures.measure_row`), each
+*What is released*: the noised average of rows of measures (`privfed.metrics.measure_row`), each
 clipped to norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are
 the run's. It is one event in the run's own ledger, charged before anybody is drawn, as every round
 is; the noise is such that this event alone spends the ε that is asked for, and the run's budget,
@@ -24,8 +24,8 @@ from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.assembly import assembled
 from privfed.config.config import Config
 from privfed.config.overrides import assign, override
-from privfed.errors import Refused
-from privfed.measures.measure import Estimate
+from privfed.core.errors import Refused
+from privfed.metrics.measure import Estimate
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
 from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
@@ -39,9 +39,8 @@ from privfed.run.last_state import last_checkpoint, refuse_lost
 from privfed.run.loop import Ending, outcome_of
 from privfed.run.prepare import prepare
 from privfed.run.recorder import Recorder
-from privfed.run.resume import reassemble
 from privfed.run.setup import Setup
-from privfed.run.train import begin
+from privfed.run.train import begin, reassemble
 from privfed.run.world import build_world
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint

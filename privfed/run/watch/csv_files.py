@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from accounting import durable, regular
+from privfed.core.text import visible
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, RoundRecord
 from privfed.run.watch.watcher import Watcher, is_nominal
-from privfed.text import visible
 
 _ROUND = "round"
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, RoundRecord

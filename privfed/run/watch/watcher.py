@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from privfed.config.config import Config
-from privfed.errors import Refused
-from privfed.own_code import in_own_code
-from privfed.parts import Part, find, part_around
+from privfed.core.errors import Refused
+from privfed.core.own_code import in_own_code
+from privfed.core.parts import Part, find, part_around
 from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 

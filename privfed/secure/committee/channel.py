@@ -26,9 +26,8 @@ from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.server import CommitteeServer
 from privfed.secure.committee.terms import RoundTerms
-from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
-from privfed.secure.limits import UNLIMITED, Limits
+from privfed.secure.limits import UNLIMITED, Leaves, Limits
 from privfed.secure.primitives import KEY, KeyPair
 from privfed.secure.summation import Session
 

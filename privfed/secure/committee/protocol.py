@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
@@ -15,9 +15,8 @@ from privfed.secure.committee.channel import CommitteeChannel
 from privfed.secure.committee.dealing import DIGEST
 from privfed.secure.committee.messages import SEALED, MemberVote
 from privfed.secure.committee.policy import CommitteePolicy, drawn
-from privfed.secure.dropout import SENDS, Leaves, sending
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
-from privfed.secure.limits import Limits
+from privfed.secure.limits import SENDS, Leaves, Limits, sending
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import KEY, SIGNATURE, Expander

@@ -45,7 +45,7 @@ class Opening(_Signed):
     """Key holder to all: what is to be summed, and the key to encrypt it with.
 
     Its hash is the session's context; 32 fresh random bytes in `nonce` make it unlike any other.
-    `agreed` is the hash of what the parties were configured with (`privfed.secure.agreement`).
+    `agreed` is the hash of what the parties were configured with (`privfed.secure.identities`).
     """
 
     scheme: bytes

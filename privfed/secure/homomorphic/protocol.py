@@ -37,7 +37,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers

@@ -37,7 +37,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.integers import Integers
 from privfed.secure.frames import BadMessage
 from privfed.secure.summation import Aborted

@@ -10,12 +10,11 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Delivery, Wire
-from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory, client_identity
-from privfed.secure.limits import UNLIMITED, Limits
+from privfed.secure.limits import UNLIMITED, Leaves, Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.graphs.graph import Graph, graph_seed
+from privfed.secure.masked.graph import Graph, graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
 from privfed.secure.masked.server import MaskingServer

@@ -22,7 +22,7 @@ from privfed.secure.masked.client_state import (
     StateReader,
 )
 from privfed.secure.masked.expected import Expected, Insists
-from privfed.secure.masked.graphs.graph import Graph
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.unmasking import Survivors

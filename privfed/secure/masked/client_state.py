@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from privfed.errors import Broken
+from privfed.core.errors import Broken
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.agreement import agreement
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
+from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
 from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.messages.roster import Roster

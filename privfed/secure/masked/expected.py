@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.agreement import agreement
 from privfed.secure.frames import BadMessage
+from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
 from privfed.secure.masked.messages.roster import Invitation
 from privfed.secure.masked.policy import Policy, SitePolicy

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from privfed.core.streams import Keys
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.noise.uniforms import LEADING, REST, Leading
+from privfed.privacy.noise.table_sampler import LEADING, REST, Leading
 from privfed.secure.packing import Words
 from privfed.secure.primitives import KEY
-from privfed.streams import Keys
 
 _AES_BLOCK = 16
 _AT_ONCE = 1 << 18

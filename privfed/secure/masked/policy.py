@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from privfed.secure.masked.graphs import circle, random_graph
-from privfed.secure.masked.graphs.graph import Graph, RandomGraph
+from privfed.secure.masked import circle, random_graph
+from privfed.secure.masked.graph import Graph, RandomGraph
 from privfed.secure.summation import Aborted
 
 

@@ -7,18 +7,17 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.site_noise import whole_sites
 from privfed.secure.channel import Channel
-from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.frames import NUMBER
-from privfed.secure.limits import FEWEST, Limits
+from privfed.secure.limits import FEWEST, SENDS, Leaves, Limits
 from privfed.secure.masked.channel import MaskedChannel, masked_operations
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graphs.graph import Graph, graph_seed, recoverable
+from privfed.secure.masked.graph import Graph, graph_seed, recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation
 from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote

@@ -18,7 +18,7 @@ from privfed.secure.limits import Limits
 from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.evidence import Blame
 from privfed.secure.masked.expected import Insists
-from privfed.secure.masked.graphs.graph import recoverable
+from privfed.secure.masked.graph import recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged, sealed_size

@@ -9,7 +9,7 @@ from functools import cached_property
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.masked.derived_keys import agreed_secret, pair_key, self_key
 from privfed.secure.masked.evidence import Blame, WrongDealing, WrongShare, gives_its_secret
-from privfed.secure.masked.graphs.graph import Graph
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import next_layer, subtract_layer
 from privfed.secure.masked.messages.rows import Dealing
 from privfed.secure.masked.messages.sealed_shares import (

@@ -20,15 +20,15 @@ from privfed.auditing.canaries.power import power_of
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, weigh
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
 from privfed.report.plan_rows.canaries import fewest_in_words
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.cohort import Witness
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 
 MORE = ("data.clients=24", "audit.canaries=20")
 SEEDED = ("run.randomness=seeded", *MORE)

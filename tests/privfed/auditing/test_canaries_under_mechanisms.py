@@ -20,10 +20,12 @@ from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
 from privfed.auditing.scenarios import plan_of_mechanism
+from privfed.client.exchange import Exchange
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.data.federation import client_number
-from privfed.errors import Refused
-from privfed.local.exchange import Exchange
-from privfed.parts import find
 from privfed.plan.rule import rules_by_sums
 from privfed.plan.sum_limits import configured_limits
 from privfed.privacy import clipping
@@ -42,8 +44,6 @@ from privfed.secure.aborts import probability
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
 
 FULL = ("cohort.sampler=full", "cohort.size=0")
 FIXED = ("cohort.sampler=fixed_size",)

@@ -12,7 +12,7 @@ from experiments.audits_elsewhere import wrong_mechanisms
 from privfed.auditing import function_audit
 from privfed.auditing.function_audit import FunctionClaim, audit_function, claim_of, observe
 from privfed.auditing.released_function import ReleasedFunction
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 DELTA = 1e-5
 GAUSSIAN = FunctionClaim.of_gaussian(1.0, 1.0, 1, DELTA)

@@ -10,37 +10,41 @@ from click.testing import CliRunner
 from small import same_run, small, trained
 
 from privfed.auditing.canaries.coins import canary_identities, number_of_nothing
-from privfed.auditing.canaries.examples import CanaryExamples
 from privfed.auditing.canaries.input_space import space_of
-from privfed.auditing.canaries.learned import Learning, WithTraining, public_examples, with_trainees
+from privfed.auditing.canaries.learned import (
+    CanaryExamples,
+    Learning,
+    WithTraining,
+    public_examples,
+    with_trainees,
+)
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
+from privfed.client.exchange import Exchange
 from privfed.config.reading import load
+from privfed.core.errors import Broken, Refused
+from privfed.core.parts import find
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.data.preprocessing import Category, Numbers, Preprocessing
-from privfed.errors import Broken, Refused
-from privfed.local.exchange import Exchange
-from privfed.parts import find
 from privfed.plan.rule import rules_by_sums
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
-from privfed.run.canaries import input_canaries
-from privfed.run.canaries.input_canaries import (
+from privfed.run import input_canaries
+from privfed.run.check import check
+from privfed.run.input_canaries import (
     CanaryUpdates,
     crafted,
     self_influence,
     training_executor,
 )
-from privfed.run.check import check
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.sampling.cohort import Cohort, People
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
-from privfed.streams import Streams
 
 INPUTS = ("data.clients=24", "audit.canaries=20", "audit.kind=input", "audit.examples=3")
 SEEDED = ("run.randomness=seeded", *INPUTS)

@@ -18,14 +18,14 @@ from privfed.auditing.joint_audit import _refuse_different_public_clients, audit
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import overridden
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid.cell_charges import planned_charges
 from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import joints
 from privfed.plan.composed_guarantees import examples_guarantee
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Prior
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.store.run_directory import RunDirectory
 
 ROUND = Event(PoissonSampled(0.2, Gaussian(2.0)), "poisson")

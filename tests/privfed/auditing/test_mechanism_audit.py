@@ -12,11 +12,12 @@ from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
+from privfed.analytics.description_run import Asking, description_of
 from privfed.auditing.mechanism_audit import audit_mechanism, examine, measured_noise
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
 from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
@@ -25,7 +26,6 @@ from privfed.round.world import World
 from privfed.sampling.allocation import Allocation
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
-from privfed.statistics.description_run import Asking, description_of
 
 BASE = ("data.clients=20", "cohort.size=10", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
 MASKS = (

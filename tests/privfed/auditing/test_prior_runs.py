@@ -22,11 +22,10 @@ from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.population_identity import population_identity, same_unit
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Prior, Priors
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.store.lineage import Lineage
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import pack, unpack

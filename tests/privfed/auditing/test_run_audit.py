@@ -269,7 +269,7 @@ def test_an_audit_imports_nothing_that_the_directory_names(copy, tmp_path, monke
 def test_keys_that_a_later_version_adds_do_not_break_an_old_run(copy, monkeypatch):
     """Its digest is over what config.toml says, not over today's defaults."""
     from privfed.config import sections
-    from privfed.run.resume import resume
+    from privfed.run.train import resume
 
     class Later(sections.Secure):
         bits: int = 32

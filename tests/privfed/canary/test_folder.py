@@ -12,7 +12,7 @@ from accounting.errors import Misplaced
 from privfed.canary import Client, drawing, participants
 from privfed.canary.drawing import Drawing
 from privfed.canary.folder import Folder
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
 
 
 def drawn(path, relation="add/remove", count=40, seed=1):

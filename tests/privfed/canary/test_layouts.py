@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privfed.canary.layouts import flatten, shifted
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=12)
 KINDS = st.sampled_from([np.float16, np.float32, np.float64, np.int64])

@@ -15,8 +15,8 @@ from small import SMALL, small, trained
 from privfed.cli.main import main
 from privfed.config.catalog import catalog, key_of, schema
 from privfed.config.reading import load
+from privfed.core.registry import BUILT_IN
 from privfed.plan.plan import plan
-from privfed.registry import BUILT_IN
 from privfed.run.check import check
 from privfed.trained.evaluate import evaluate
 

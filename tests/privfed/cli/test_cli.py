@@ -246,7 +246,7 @@ def test_a_model_that_starts_from_elsewhere_is_said_to(finished, tmp_path):
     ],
 )
 def test_what_is_shown_is_never_less_than_what_was_spent(value, shown):
-    from privfed.text import ceiling
+    from privfed.core.text import ceiling
 
     assert ceiling(value) == shown
 

@@ -16,8 +16,8 @@ from small import trained
 from accounting.errors import LedgerBroken
 from privfed.cli.answering import answers_errors
 from privfed.cli.main import main
-from privfed.errors import Broken, Busy, RankLost, Refused, unreadable
-from privfed.failures import KINDS
+from privfed.core.errors import Broken, Busy, RankLost, Refused, unreadable
+from privfed.core.failures import KINDS
 from privfed.grid.results import DONE, FAILED, REFUSED
 
 MLP = ("--set", "model.name=mlp")

@@ -10,7 +10,7 @@ from accounting.noises import Skellam
 from accounting.releases import PoissonSampled
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipt, Receipts
-from privfed.deploy.policies.policy import SpendingLimit
+from privfed.deploy.site.policy import SpendingLimit
 from privfed.plan.assumed import Assumed
 
 EVENT, ALONE = (

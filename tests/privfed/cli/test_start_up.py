@@ -20,8 +20,8 @@ from experiments.benchmarks.start_up import (
     lines,
 )
 from privfed.config import catalog
-from privfed.parts import find
-from privfed.registry import BUILT_IN
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[3]
 ASK = """
@@ -43,7 +43,7 @@ from click.testing import CliRunner
 from accounting.bounds import pld
 from accounting.ledger import Ledger
 from privfed.cli.main import main
-from privfed.local.trainer import LocalTrainer
+from privfed.client.trainer import LocalTrainer
 
 charge, train, trained = Ledger.charge, LocalTrainer.train, []
 

@@ -21,12 +21,12 @@ from small import SMALL
 
 from privfed.cli.answering import never_quotes, quotes_on_request
 from privfed.cli.main import main
-from privfed.errors import Refused
-from privfed.failures import guarded
+from privfed.core.errors import Refused
+from privfed.core.failures import guarded
+from privfed.core.text import dump, visible, visible_toml
 from privfed.report import console as terminal
 from privfed.report import grid as experiment_report
 from privfed.report import progress
-from privfed.text import dump, visible, visible_toml
 
 ESC = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u200b\x7f\r\u2028"
 HOSTILE = st.text(

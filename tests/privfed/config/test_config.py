@@ -7,15 +7,15 @@ import pytest
 from pydantic import Field
 
 from accounting.choosing.repetitions import Repetitions
+from privfed.client.objectives.sgd import Sgd
 from privfed.config.chosen import Chosen
 from privfed.config.reading import load, overridden, read_resolved
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS
-from privfed.errors import Refused
-from privfed.local.objectives.sgd import Sgd
-from privfed.parts import Part, find
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, find
+from privfed.core.registry import BUILT_IN
 from privfed.plan.plan import plan
-from privfed.registry import BUILT_IN
 
 INTERFACE = """
 format = 1

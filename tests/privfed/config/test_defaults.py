@@ -11,7 +11,7 @@ from small import small
 from experiments.first_run.study import first_run
 from privfed.cli.main import main
 from privfed.config.reading import load, read_resolved
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.models.form import Task
 from privfed.models.losses.squared_error import SquaredError
 from privfed.plan.plan import plan

@@ -5,16 +5,16 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privfed import text
 from privfed.cli.main import main
 from privfed.config.reading import load
+from privfed.core import text
+from privfed.core.errors import Refused
+from privfed.core.own_code import own_frames
+from privfed.core.text import distance, nearest
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
-from privfed.deploy.policies.policy import LocalPolicy
-from privfed.errors import Refused
+from privfed.deploy.site.policy import LocalPolicy
 from privfed.grid.load import load_grid
-from privfed.own_code import own_frames
-from privfed.text import distance, nearest
 
 COLUMNS = ["mean_radius", "mean_texture", "mean perimeter", "worst_perimeter", "perimeter_error"]
 SHORT = st.text("ab_ C", max_size=6)

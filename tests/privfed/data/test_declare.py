@@ -15,14 +15,14 @@ from pyarrow import parquet
 
 from privfed.cli.main import main
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.declaring.columns import rounded_range
 from privfed.data.declaring.declaration import SampleSites
 from privfed.data.declaring.declare import declare, declare_file, declare_object
 from privfed.data.sources.table import Table
 from privfed.data.tables.delimited import delimiter_of, encoding_of
 from privfed.data.tables.readable import TableObject
-from privfed.errors import Refused
-from privfed.streams import Streams
 
 ROWS = 40
 

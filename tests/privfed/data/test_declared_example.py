@@ -4,10 +4,10 @@ import pyarrow
 import pytest
 import torch
 
+from privfed.core.errors import Refused
 from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.table import Table
 from privfed.data.tables.readable import TableObject
-from privfed.errors import Refused
 from privfed.models.form import Form
 
 COLUMNS = {

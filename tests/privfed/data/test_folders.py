@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.sources.folders import Folders
-from privfed.errors import Refused
 from privfed.run.check import check
 from privfed.run.train import train
-from privfed.streams import Streams
 
 STREAMS = Streams(0)
 GRAY = np.arange(6, dtype=np.uint8).reshape(2, 3)

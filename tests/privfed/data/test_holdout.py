@@ -8,18 +8,18 @@ import torch
 from helpers import rows_of, trainer
 from numbered import Numbered, numbered
 
+from privfed.client.exchange import Exchange
+from privfed.client.executor import LocalExecutor
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.core.vector import Layout
 from privfed.data.federation import Examples, client_number
 from privfed.data.holdout import held_out
 from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.partitions.label_skew import Dirichlet, Shards
 from privfed.data.population import populate
-from privfed.errors import Refused
-from privfed.local.exchange import Exchange
-from privfed.local.executor import LocalExecutor
 from privfed.models.recipes import Logistic
 from privfed.sampling.cohort import Cohort, Witness
-from privfed.streams import Streams
-from privfed.vector import Layout
 
 STREAMS = Streams(5)
 

@@ -12,13 +12,13 @@ from PIL import Image
 from pyarrow import parquet
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.forms.labels import ClassForm
 from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.population import populate
 from privfed.data.sources.hugging_face import HuggingFace
-from privfed.errors import Refused
 from privfed.run.check import check
-from privfed.streams import Streams
 
 STREAMS = Streams(0)
 OWNERS = ["bo", "ann", "bo"]

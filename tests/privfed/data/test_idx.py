@@ -12,11 +12,11 @@ from helpers import DATA
 
 from experiments.benchmarks.work.memory import forget_peak, peak
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.sources.idx import Idx, read_idx
-from privfed.errors import Refused
 from privfed.plan.plan import plan
 from privfed.run.train import train
-from privfed.streams import Streams
 
 STREAMS = Streams(0)
 
@@ -148,7 +148,7 @@ import numpy as np, torch
 from privfed.data.population import populate
 from privfed.data.sources.idx import Idx
 from privfed.data.partitions.basic import Iid
-from privfed.streams import Streams
+from privfed.core.streams import Streams
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from privfed.data.mapped import Mapped
-from privfed.data.pieces import Pieces
+from privfed.data.pieces import Mapped, Pieces
 
 
 def pieces_of(array, *bounds):

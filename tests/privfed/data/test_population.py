@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from numbered import Numbered, numbered
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
 from privfed.data.partitions.basic import Iid, Natural
 from privfed.data.partitions.label_skew import Dirichlet
 from privfed.data.population import populate
 from privfed.data.sources.digits import Digits
 from privfed.data.sources.synthetic import Synthetic
-from privfed.errors import Refused
 from privfed.run.check import check
-from privfed.streams import Streams
 
 STREAMS = Streams(5)
 

@@ -11,6 +11,8 @@ from numbered import Numbered, numbered
 import privfed
 from privfed.config.population_identity import population_identity
 from privfed.config.reading import load as load_run
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation, client_number
 from privfed.data.partitions.basic import Iid, Natural, Shuffled
 from privfed.data.partitions.label_skew import Shards
@@ -20,9 +22,7 @@ from privfed.data.sites import Sites
 from privfed.data.sources.table import GivenTable, Table
 from privfed.data.sources.text import Text
 from privfed.data.tables.readable import TableObject
-from privfed.errors import Refused
 from privfed.run.population import load_population, load_representatives
-from privfed.streams import Streams
 
 STREAMS = Streams(5)
 HOLDS = pd.DataFrame(

@@ -15,14 +15,14 @@ from pyarrow import parquet
 
 from privfed.cli.main import main
 from privfed.config.reading import load as load_run
-from privfed.data.mapped import Mapped
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.partitions.basic import Natural
+from privfed.data.pieces import Mapped
 from privfed.data.population import populate
 from privfed.data.sources.table import Table
 from privfed.data.tables.columns import read_array
 from privfed.data.tables.dates import Dates
-from privfed.errors import Refused
-from privfed.streams import Streams
 
 STREAMS = Streams(0)
 

@@ -11,15 +11,15 @@ from helpers import DATA
 from rich.console import Console
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
 from privfed.data.sources.leaf import Leaf
 from privfed.data.sources.text import PADDING, UNKNOWN, Characters, Text, speeches
-from privfed.errors import Refused
 from privfed.plan.plan import ON_TRAINED
 from privfed.report import outcome as report
 from privfed.run.train import train
-from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
 
 STREAMS = Streams(0)

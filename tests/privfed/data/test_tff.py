@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.partitions.basic import Natural
 from privfed.data.population import populate
 from privfed.data.sources.text import PADDING
 from privfed.data.sources.tff import Tff
-from privfed.errors import Refused
 from privfed.run.check import check
 from privfed.run.train import train
-from privfed.streams import Streams
 
 STREAMS = Streams(0)
 DIGITS = {"x": "pixels", "label": "label", "classes": 3, "shape": [1, 2, 3], "bounds": [0.0, 1.0]}

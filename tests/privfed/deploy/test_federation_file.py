@@ -2,9 +2,9 @@
 
 import pytest
 
+from privfed.core.errors import Refused
 from privfed.deploy.files.federation_file import FederationFile, add_site, agreed
 from privfed.deploy.files.keys import PublicKey, SiteKey
-from privfed.errors import Refused
 from privfed.secure.masked.policy import least_threshold
 
 KEYS = {name: SiteKey.draw(name).public for name in ("coordinator", "berlin", "paris", "rome")}

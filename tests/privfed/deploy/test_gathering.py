@@ -9,12 +9,12 @@ from asked import Asking
 from hospitals import hospitals
 from waiting import BRIEF, LONG
 
+from privfed.core.errors import Busy, Refused
 from privfed.deploy.carriers.carrier import NOBODY, Loopback
 from privfed.deploy.carriers.local_socket import LocalServer, Sockets
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.envelope import Envelope, Kind
-from privfed.errors import Busy, Refused
 from privfed.round.world import NoExclusions
 
 

@@ -9,10 +9,10 @@ from small import small
 
 from accounting.ledger import Ledger
 from privfed.config.config import digest
+from privfed.core.errors import Refused
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Kind, Reply, read_answer
-from privfed.deploy.policies.policy import Code, Declined
-from privfed.errors import Refused
+from privfed.deploy.site.policy import Code, Declined
 
 SEEDED = "run.randomness=seeded"
 DECLINED = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privfed.core.errors import Refused
 from privfed.deploy.files.keys import _SMALL_ORDER, KeyUnusable, PublicKey, SiteKey, UnknownKey
-from privfed.errors import Refused
 
 
 @pytest.fixture

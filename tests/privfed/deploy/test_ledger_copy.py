@@ -11,7 +11,7 @@ from accounting.ledger import Ledger
 from accounting.noises import Skellam
 from accounting.releases import PoissonSampled
 from privfed.deploy.files.run_state import LedgerCopy
-from privfed.deploy.policies.policy import Code, Declined
+from privfed.deploy.site.policy import Code, Declined
 
 EVENT = Event(PoissonSampled(0.1, Skellam(4e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
 START = bytes(32)

@@ -13,8 +13,8 @@ import time
 import pytest
 from waiting import BRIEF, LONG, until
 
+from privfed.core.errors import Refused
 from privfed.deploy.carriers.local_socket import LocalServer, ask
-from privfed.errors import Refused
 
 
 def reversed_bytes(question):

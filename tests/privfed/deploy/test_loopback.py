@@ -12,6 +12,9 @@ from small import model
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
+from privfed.core.errors import Busy, Refused
+from privfed.core.ranks import ALONE
+from privfed.core.vector import Layout
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import Reach
 from privfed.deploy.coordinator.coordinator import Coordinator
@@ -25,20 +28,16 @@ from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.agent import agent_of, open_member
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_work import SiteWork
-from privfed.errors import Busy, Refused
-from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.population import load_nobody
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere, shared_world
 from privfed.secure.frames import Reader, sized
 from privfed.secure.masked.messages.wire import decode, encode
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted
 from privfed.store.run_directory import RunDirectory
-from privfed.vector import Layout
 
 SITES, PATIENTS, ROUNDS = 5, 40, 4
 KEYS_OF_SITES = {f"h{site}": SiteKey.draw(f"h{site}") for site in range(SITES)}

@@ -14,6 +14,7 @@ from pyarrow import csv as pyarrow_csv
 from pyarrow import parquet
 from waiting import BRIEF, LONG
 
+from privfed.core.errors import Refused
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.site import joining
@@ -21,7 +22,6 @@ from privfed.deploy.site.people import nobody, readable_examples, site_people
 from privfed.deploy.site.run_party import FixedTime
 from privfed.deploy.site.site_check import check_site
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
-from privfed.errors import Refused
 from privfed.run.setup import Setup
 
 

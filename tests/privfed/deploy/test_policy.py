@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
 from privfed.deploy.files.federation_file import agreed
 from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.policies.own_modules import file_digest, outside_part, unlisted_model
-from privfed.deploy.policies.policy import TEXT, Code, LocalPolicy
-from privfed.deploy.policies.policy_check import refusal
-from privfed.errors import Refused
+from privfed.deploy.site.own_modules import file_digest, outside_part, unlisted_model
+from privfed.deploy.site.policy import TEXT, Code, LocalPolicy
+from privfed.deploy.site.policy_check import refusal
 
 RUN = (
     "data.sites=3",
@@ -221,7 +221,7 @@ def test_what_has_no_proof_is_declined(tmp_path):
 def test_parts_count_by_what_they_are_however_they_are_spelt(tmp_path):
     spelt = "privfed.privacy.mechanisms.distributed:SkellamNoise"
     assert declined(LocalPolicy(), f"privacy.mechanism={spelt}") is None
-    spelt = "privfed.local.objectives.fedfor:FedFor"
+    spelt = "privfed.client.objectives.fedfor:FedFor"
     assert declined(LocalPolicy(), f"client.objective={spelt}") is Code.OBJECTIVE
 
 

@@ -20,10 +20,10 @@ from accounting.guarantee import guarantee
 from accounting.noises import Gaussian, Skellam
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
+from privfed.core.errors import Refused
 from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
-from privfed.deploy.policies.policy import Code, Declined, SpendingLimit
-from privfed.errors import Refused
+from privfed.deploy.site.policy import Code, Declined, SpendingLimit
 from privfed.plan.assumed import Assumed
 from privfed.privacy.counted_noise import NoiseOfSites
 

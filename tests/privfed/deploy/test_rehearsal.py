@@ -7,8 +7,8 @@ from hospitals import POLICY, hospitals
 from scipy import stats
 from waiting import LONG
 
-from privfed.deploy.policies.policy import Code, Declined
 from privfed.deploy.site.joining import too_slow
+from privfed.deploy.site.policy import Code, Declined
 from privfed.deploy.site.site_setup import largest_cohort, rehearsed_seconds
 from privfed.deploy.site.site_work import SiteWork, flushed_denormals, flushes_denormals
 

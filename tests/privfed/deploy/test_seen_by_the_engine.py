@@ -14,10 +14,10 @@ from asked import Asking, Watched
 from hospitals import data_text, hospitals, stays, write_table
 from scipy import stats
 
+from privfed.client.trainer import LocalTrainer
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply
 from privfed.deploy.site import joining
 from privfed.deploy.site.run_party import FixedTime
-from privfed.local.trainer import LocalTrainer
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode
 from privfed.secure.summation import Aborted

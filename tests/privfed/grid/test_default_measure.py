@@ -7,12 +7,12 @@ from click.testing import CliRunner
 from grids import in_process
 
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid import engine as experiment
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.grid.pictures.figures import Figure
-from privfed.grid.summary import less_is_better
+from privfed.grid.tables import less_is_better
 from privfed.grid.tuning import best_options
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.cross_entropy import CrossEntropy

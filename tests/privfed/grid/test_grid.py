@@ -23,15 +23,14 @@ from pyarrow import parquet
 from waiting import LONG, until
 
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid import cell_job
 from privfed.grid import engine as experiment
 from privfed.grid.pictures.drawing import draw
 from privfed.grid.pictures.figures import MARKERS, Figure, values
 from privfed.grid.pictures.panels import draw_bars_panel, draw_curves_panel
 from privfed.grid.process_pool import Died, Ended, Started, work
-from privfed.grid.summary import spread, summary
-from privfed.grid.tables import read_table
+from privfed.grid.tables import read_table, spread, summary
 from privfed.store.run_directory import RunDirectory
 
 

@@ -22,16 +22,16 @@ from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.chosen import Chosen
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid import cell_job
+from privfed.grid import private_tuning as tuning
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cells import STOPPED
+from privfed.grid.private_tuning import candidates
 from privfed.grid.process_pool import Died, Ended, Started
 from privfed.grid.results import FAILED
-from privfed.grid.tuned import tune as tuning
-from privfed.grid.tuned.tune import candidates
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
-from privfed.run.resume import resume
+from privfed.run.train import resume
 
 
 @pytest.fixture(autouse=True)

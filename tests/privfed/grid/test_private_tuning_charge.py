@@ -9,9 +9,9 @@ from grids import in_process, write
 from private_tunings import BUDGET, TUNED, number, proposed, scored, tuned
 
 from accounting.ledger import Ledger
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
+from privfed.grid import private_tuning as tuning
 from privfed.grid.cells import STOPPED
-from privfed.grid.tuned import tune as tuning
 from privfed.run.train import train
 
 

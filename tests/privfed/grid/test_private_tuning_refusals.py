@@ -11,7 +11,7 @@ from privfed.config.assembly import assembled
 from privfed.config.chosen import Chosen
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid.load import load_grid
 from privfed.plan.refusals.run_file import choice_refusals
 

@@ -4,9 +4,9 @@ import pytest
 from grids import in_process, write
 from private_tunings import BUDGET, TUNED, number, scored, tuned
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.grid import private_tuning as tuning
 from privfed.grid.cells import STOPPED
-from privfed.grid.tuned import tune as tuning
 from privfed.store.run_directory import RunDirectory
 
 SPEAKING = """

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 from grids import in_process
 
+from privfed.cli.experiment import TEMPLATES
 from privfed.cli.main import main
 from privfed.grid import engine
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.grid.tables import read_table
-from privfed.grid.templates.shipped import TEMPLATES
 
 TASK = """
 format = 1

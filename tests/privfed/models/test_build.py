@@ -13,18 +13,17 @@ from safetensors.torch import load_file, save_file
 from small import SMALL, model, trained
 from torch import nn
 
+from privfed.client.autotune import fastest
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.trainer import LocalTrainer
 from privfed.config.reading import load
+from privfed.core.errors import Broken, Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
-from privfed.errors import Broken, Refused
-from privfed.local.autotune import fastest
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.trainer import LocalTrainer
 from privfed.models.lstm import Lstm
 from privfed.models.recipes import Foreign
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.store.checkpoint import Checkpoint
-from privfed.streams import Streams
 from privfed.trained.evaluate import evaluate
 
 

@@ -6,12 +6,12 @@ import torch
 from helpers import built as build
 from torch import nn
 
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.trainer import LocalTrainer
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
-from privfed.errors import Refused
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.trainer import LocalTrainer
 from privfed.models.cnn import Cnn
-from privfed.streams import Streams
 
 STREAMS = Streams(2)
 

@@ -8,13 +8,12 @@ from helpers import built
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from privfed.errors import Refused
-from privfed.local.silos import PerExample
-from privfed.models.lora.layers import adaptable
-from privfed.models.lora.targets import adapt_model, merge_model
+from privfed.client.silos import PerExample
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.models.adapters import adapt_model, adaptable, merge_model
 from privfed.models.recipes import Foreign
 from privfed.models.start import Lora, factors, is_factor, with_changes
-from privfed.streams import Streams
 
 SIZE, RANK, SCALE = 6, 2, 1.5
 

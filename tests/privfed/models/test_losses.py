@@ -9,16 +9,16 @@ from helpers import built
 from torch import nn
 from torch.nn import functional as F
 
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.trainer import LocalTrainer
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation, Meaning
-from privfed.errors import Refused
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.trainer import LocalTrainer
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.losses.multi_label import MultiLabel
 from privfed.models.losses.squared_error import SquaredError
 from privfed.models.recipes import Mlp
-from privfed.streams import Streams
 
 NOTHING = Meaning()
 

@@ -9,8 +9,8 @@ from helpers import CPU, built
 from small import model, small, trained
 from torch import nn
 
-from privfed.errors import Refused
-from privfed.local.silos import PerExample
+from privfed.client.silos import PerExample
+from privfed.core.errors import Refused
 from privfed.models.recipes import Foreign
 from privfed.report.plan import plan_table
 from privfed.run.check import check

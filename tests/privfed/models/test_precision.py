@@ -11,8 +11,9 @@ from small import model, small, trained
 from torch import nn
 
 from privfed.config.reading import read_resolved
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.errors import Refused
 from privfed.models.cnn import Cnn
 from privfed.models.recipes import Mlp
 from privfed.plan.plan import plan
@@ -20,9 +21,8 @@ from privfed.report.plan import plan_table
 from privfed.run import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import prepare
-from privfed.run.processes.worker_rank import RankZero
-from privfed.run.resume import resume
-from privfed.streams import Streams
+from privfed.run.train import resume
+from privfed.run.worker_rank import RankZero
 
 MIXED, FAST = "run.precision=mixed", "run.precision=fast"
 ROWS = ("model.name=mlp", "client.batch_size=40", "data.size_min=40")

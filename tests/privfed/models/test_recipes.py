@@ -8,8 +8,8 @@ from helpers import built
 from safetensors.torch import save_file
 from small import model, trained
 
+from privfed.core.errors import Refused
 from privfed.data.federation import Examples
-from privfed.errors import Refused
 from privfed.models.recipes import Logistic, Mlp
 
 

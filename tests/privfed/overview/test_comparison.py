@@ -12,8 +12,8 @@ from small import trained
 import privfed
 from privfed.auditing.joint_audit import audit_together
 from privfed.auditing.run_audit import audit
-from privfed.errors import Broken, Refused
-from privfed.overview.comparison import compare_runs
+from privfed.core.errors import Broken, Refused
+from privfed.report.runs.compared import compare_runs
 
 SAME = ("data.population=everybody",)
 

@@ -17,10 +17,10 @@ from accounting.ledger import Ledger
 from privfed.auditing.joint_audit import audit_together
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
-from privfed.errors import Busy, Refused
-from privfed.overview.listing import list_runs, run_directories
-from privfed.overview.run_facts import read_facts
-from privfed.overview.run_row import guarantees_of, row_at, row_of
+from privfed.core.errors import Busy, Refused
+from privfed.report.runs.listed import list_runs, run_directories
+from privfed.report.runs.run_facts import read_facts
+from privfed.report.runs.run_row import guarantees_of, row_at, row_of
 from privfed.run.train import train
 from privfed.store.folders import is_held
 from privfed.store.run_directory import RunDirectory

@@ -7,7 +7,7 @@ import pytest
 from small import small
 
 from accounting.documents import from_toml
-from privfed.overview.comparison import differences
+from privfed.report.runs.compared import differences
 
 
 @pytest.fixture

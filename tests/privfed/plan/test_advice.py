@@ -9,10 +9,9 @@ from small import SMALL
 
 from privfed.cli.main import main
 from privfed.config.reading import load
-from privfed.errors import Refused
-from privfed.plan.advice.advice import relative
-from privfed.plan.advice.advice_on_run import advice_on_run
-from privfed.plan.advice.question import AdviceQuestion, advise, promised
+from privfed.core.errors import Refused
+from privfed.plan.calibration.advice import relative
+from privfed.plan.calibration.advice_question import AdviceQuestion, advice_on_run, advise, promised
 from privfed.plan.plan import plan
 from privfed.privacy.noise_on_model import noise_on_model
 

@@ -23,7 +23,7 @@ from privfed.auditing.joint_audit import audit_together
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid.cell_charges import planned_charges
 from privfed.grid.cells import Cell
 from privfed.grid.joint_guarantee import joints
@@ -35,7 +35,7 @@ from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.counted_noise import NoiseOfClients, NoiseOfPairs, NoiseOfSites
 from privfed.privacy.noise.pairwise import part_alone
 from privfed.run.prepare import plan_with_length
-from privfed.run.resume import resume
+from privfed.run.train import resume
 
 PEOPLE = ("data.population=everybody", "data.clients=30", "run.rounds=2", "privacy.delta=1e-4")
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")

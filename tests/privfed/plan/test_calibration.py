@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.calibration.as_run import guarantee_of
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.calibration.solving import alternatives, solve

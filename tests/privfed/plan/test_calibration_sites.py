@@ -8,7 +8,7 @@ from commands import run
 
 import privfed
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.calibration.as_run import config_of
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.calibration.solving import solve

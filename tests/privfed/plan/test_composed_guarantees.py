@@ -13,8 +13,7 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.run.prepare import plan_with_length
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 
 PEOPLE = ("data.clients=60", "data.holdout=clients")
 IMPATIENT = (*PEOPLE, "stop.patience=1", "run.rounds=40", "run.evaluate_every=2", "client.lr=3.0")

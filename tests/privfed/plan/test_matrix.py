@@ -11,7 +11,7 @@ from small import SMALL, small
 from accounting.ledger import Ledger
 from privfed.cli.main import main
 from privfed.config.reading import as_written, overridden
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.matrix import (
     Combination,
     built_in,

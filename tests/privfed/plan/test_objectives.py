@@ -4,7 +4,7 @@ import pytest
 from html_page import Document
 from small import small, trained
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.report.page.write import write_run_page
 from privfed.report.plan import plan_table

@@ -22,15 +22,15 @@ from defenses.by_sums.norm_bound import NormBound
 from defenses.on_rows.median import Median
 from defenses.types import RowRule
 from defenses.weighing import Composed
+from privfed.client.trainer import LocalTrainer
 from privfed.config.reading import load
-from privfed.errors import Refused
-from privfed.local.trainer import LocalTrainer
+from privfed.core.errors import Refused
+from privfed.core.registry import BUILT_IN
 from privfed.plan.plan import plan
 from privfed.plan.rule import rule_in_words, rule_of, rules_by_sums
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.registry import BUILT_IN
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.samplers import Full, Poisson
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums

@@ -10,7 +10,7 @@ from small import SMALL, small
 
 from accounting.guarantee import guarantee
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.plan.proof import proof_in_words

@@ -6,7 +6,7 @@ import pytest
 from sites import AT_SITES
 from small import small
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.plan.sum_limits import configured_limits
 

@@ -7,12 +7,11 @@ from small import SMALL, stop_after, trained
 
 from accounting.ledger import Ledger
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan import solved_parts
 from privfed.plan.plan import plan
-from privfed.privacy.factorization.optimal_bands import optimal_bands
-from privfed.privacy.factorization.prefix_noise import square_root
-from privfed.run.resume import resume
+from privfed.privacy.noise.factorization import optimal_bands, square_root
+from privfed.run.train import resume
 
 FREE = [word for word in SMALL if "noise_multiplier" not in word]
 GROUPED = (

@@ -12,14 +12,14 @@ from small import model, same_run, small, trained
 
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import Split, clip_rows_and_tell, next_clip
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
-from privfed.streams import Keys
 
 ON = "privacy.adaptive_clip=true"
 
@@ -122,7 +122,7 @@ def test_noise_follows_the_clip_that_was_applied_and_a_wrong_scale_is_rejected(t
 @pytest.mark.parametrize("clip", [0.05, 0.3])
 def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_path, clip):
     sizes = [3, 9, 4, 6]
-    from privfed.local.exchange import Exchange
+    from privfed.client.exchange import Exchange
 
     mechanism = adaptive(clip, 1.0, 2.0)
     rounds = Rounds(tmp_path, sizes, size=4, lr=50.0, mechanism=mechanism)

@@ -19,17 +19,17 @@ from accounting.accountants import epsilon
 from accounting.events import ZERO_OUT, Event
 from accounting.noises import Gaussian
 from privfed.auditing.run_audit import audit
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
+from privfed.core.streams import Keys, Streams
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.factorization.optimal_bands import optimal_bands
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import banded as module
 from privfed.privacy.mechanisms.banded import Banded
 from privfed.privacy.noise.correlated import CorrelatedOnGrid, CorrelatedReals
+from privfed.privacy.noise.factorization import optimal_bands
 from privfed.privacy.noise.gaussian_on_grid import grid_of
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.samplers import Cyclic, Poisson
-from privfed.streams import Keys, Streams
 
 KEPT = Streams(0, key=bytes(32))
 CYCLIC = (

@@ -17,17 +17,17 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import BufferedToeplitz
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
 from privfed.plan.plan import plan
-from privfed.privacy.factorization.buffers import optimal_buffers
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import buffered as module
 from privfed.privacy.mechanisms.buffered import Buffered
+from privfed.privacy.noise.buffers import optimal_buffers
 from privfed.privacy.noise.correlated import BufferedNoise
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.allocation import Allocation
 from privfed.sampling.samplers import Cyclic, Full, Poisson
-from privfed.streams import Keys, Streams
 
 KEPT = Streams(0, key=bytes(32))
 SOLVED = optimal_buffers(2, 40, 3)

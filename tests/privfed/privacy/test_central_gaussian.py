@@ -10,14 +10,14 @@ from helpers import assert_normal
 import privfed
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.sampling.samplers import BySize, Poisson
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
 
 WITNESS = Poisson(size=10).witness(0, 100)
 KEYS = Streams(0).at("noise", 1)

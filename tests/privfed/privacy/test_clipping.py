@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.clipping import clip_rows, on_grid, toward_zero
 from privfed.privacy.mechanism import BoundedRows
 from privfed.secure.plain_sum import PlainAccumulator

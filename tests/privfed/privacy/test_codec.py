@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
 from privfed.privacy.codec import Codec
-from privfed.streams import Keys, Streams
 
 STREAMS = Streams(4, simulated=True)
 

@@ -9,20 +9,19 @@ import torch
 from distributed_noise import SETTING, STREAMS, fits, skellam_cdf
 from scipy import stats
 
+from privfed.core.streams import Keys, Streams
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.sampling.samplers import Full
 from privfed.secure.channel import Wire
-from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_identity
-from privfed.secure.limits import Limits
+from privfed.secure.limits import Leaves, Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted, Session
-from privfed.streams import Keys, Streams
 
 
 def summed(mechanism, leaves, rounds, *, protocol=None, arithmetic=False, tolerance=1.0, minimum=0):

@@ -15,7 +15,7 @@ from accounting.events import ADD_REMOVE, ZERO_OUT
 from accounting.noises import DiscreteGaussians, Skellam
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise

@@ -16,7 +16,8 @@ from accounting.events import ADD_REMOVE, ZERO_OUT
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
 from privfed.plan.plan import plan
 from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec, padded
@@ -29,7 +30,6 @@ from privfed.secure.homomorphic.protocol import Bfv
 from privfed.secure.limits import Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
-from privfed.streams import Keys
 
 
 @pytest.mark.parametrize(

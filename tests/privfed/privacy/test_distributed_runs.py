@@ -18,13 +18,13 @@ from accounting.noises import Skellam
 from privfed.auditing.prior_runs import priors
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.text import ceiling
 from privfed.plan.composed_guarantees import other_guarantee
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.report.tables import two_sided
-from privfed.run.resume import resume
-from privfed.text import ceiling
+from privfed.run.train import resume
 
 
 def test_masks_ciphertexts_and_arithmetic_release_the_same(tmp_path):

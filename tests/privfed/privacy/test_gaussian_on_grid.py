@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows, on_grid
 from privfed.privacy.mechanism import BoundedSum, Setting
 from privfed.privacy.mechanisms.banded import Banded
@@ -24,8 +26,6 @@ from privfed.privacy.noise.gaussian_on_grid import (
     refuse_inexact,
     rounded_normal,
 )
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
 
 SEEDED = Streams(7, simulated=True)
 

@@ -11,12 +11,12 @@ from accounting.events import REPLACE_ONE, Event
 from accounting.noises import Gaussian
 from defenses.on_rows.median import Median
 from privfed.auditing.run_audit import audit
+from privfed.core.streams import Keys, Streams
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import local_gaussian as local
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.sampling.samplers import Full
-from privfed.streams import Keys, Streams
 
 STREAMS = Streams(5, simulated=True)
 

@@ -8,15 +8,15 @@ import pytest
 from distributed_noise import fits, gaussian_cdf, skellam_cdf
 from scipy import stats
 
+from privfed.core.streams import Keys
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
 from privfed.privacy.noise.shares import WASTE, DiscreteGaussianShare, Layers, SkellamShare
 from privfed.privacy.noise.table_sampler import (
     DistributionTable,
+    FreshUniforms,
     discrete_gaussian_table,
     skellam_table,
 )
-from privfed.privacy.noise.uniforms import FreshUniforms
-from privfed.streams import Keys
 
 
 @pytest.mark.parametrize("variance", [0.3, 4.0, 1500.0])

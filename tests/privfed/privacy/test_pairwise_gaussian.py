@@ -18,7 +18,8 @@ from privfed.auditing.run_audit import audit
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
 from privfed.cli.main import main
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
 from privfed.plan.plan import plan
 from privfed.plan.rule import rule_of
 from privfed.privacy.mechanism import BoundedRows, Setting
@@ -28,7 +29,6 @@ from privfed.privacy.noise import pairwise as noises
 from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
 from privfed.run.train import train
 from privfed.sampling.samplers import Full, Poisson
-from privfed.streams import Keys, Streams
 
 STREAMS = Streams(5, simulated=True)
 CLIP, Z, CLIENTS, HOSTILE, COLLUDERS = 0.3, 1.5, 8, 1, 2

@@ -8,11 +8,11 @@ from distributed_noise import SETTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.local.objectives.sgd import Sgd
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.streams import Keys
 from privfed.privacy.codec import Codec, hadamard, padded, rotate, signs, unrotate
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.distributed import SkellamNoise
-from privfed.streams import Keys
 
 
 @given(st.integers(1, 70), st.integers(0, 10**6), st.sampled_from(["any", "one", "aligned"]))

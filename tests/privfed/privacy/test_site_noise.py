@@ -12,17 +12,17 @@ from small import small
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.noises import DiscreteGaussians, Gaussian, Skellam
 from accounting.releases import PoissonSampled, Repeated, SeveralSites, noise_of
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.noise.site_noise import SiteNoise, whole_sites
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
-from privfed.secure.dropout import Leaves
+from privfed.secure.limits import Leaves
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
-from privfed.streams import Streams
 
 ROUNDS = 300
 GONE = (0, 0, Leaves.BEFORE_MASKING, 0, 0)

@@ -5,15 +5,15 @@ import pytest
 import torch
 from helpers import Rounds, population
 
-from privfed.local.objectives.mime import MimeLite
-from privfed.local.objectives.scaffold import Scaffold
-from privfed.parts import find
+from privfed.client.objectives.mime import MimeLite
+from privfed.client.objectives.scaffold import Scaffold
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.mechanism import BoundedRows, Setting
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.registry import BUILT_IN
 from privfed.round.round import run_round
-from privfed.streams import Keys, Streams
-from privfed.vector import Layout
 
 SIZES = (3, 9, 4, 6)
 D = 18

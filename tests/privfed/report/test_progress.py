@@ -99,7 +99,7 @@ def test_where_a_run_goes_on_the_lines_are_those_of_the_rounds_that_are_left(tmp
     trained(tmp_path / "run")
     observer = PlainProgress(console())
     with observer:
-        from privfed.run.resume import resume
+        from privfed.run.train import resume
 
         resume(tmp_path / "run", lambda config: config.with_run(rounds=90), [observer])
     assert observer._every == 2

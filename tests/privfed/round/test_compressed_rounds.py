@@ -11,20 +11,21 @@ from papers import full_batches, quadratics
 from small import SMALL, model, same_run, small, trained
 
 from accounting.ledger import Ledger
-from privfed.errors import Refused
-from privfed.local.autotune import first_broadcast
-from privfed.local.compression.compressed import compressed
-from privfed.local.compression.compression import Sending, Space
-from privfed.local.compression.count_sketch import CountSketch
-from privfed.local.compression.low_rank import LowRank
-from privfed.local.compression.power_sgd import PowerSgd
-from privfed.local.compression.random_mask import RandomMask
-from privfed.local.compression.sign import Sign
-from privfed.local.compression.top_k import TopK
-from privfed.local.exchange import Exchange
-from privfed.local.objective import LocalStep
-from privfed.local.objectives.sgd import Sgd
-from privfed.local.objectives.worker_momentum import WorkerMomentum
+from privfed.client.autotune import first_broadcast
+from privfed.client.compression.compressed import compressed
+from privfed.client.compression.compression import Sending, Space
+from privfed.client.compression.count_sketch import CountSketch
+from privfed.client.compression.low_rank import LowRank
+from privfed.client.compression.power_sgd import PowerSgd
+from privfed.client.compression.random_mask import RandomMask
+from privfed.client.compression.sign import Sign
+from privfed.client.compression.top_k import TopK
+from privfed.client.exchange import Exchange
+from privfed.client.objective import LocalStep
+from privfed.client.objectives.sgd import Sgd
+from privfed.client.objectives.worker_momentum import WorkerMomentum
+from privfed.core.errors import Refused
+from privfed.core.vector import Shapes
 from privfed.plan.plan import plan
 from privfed.plan.rule import message_length
 from privfed.privacy.mechanism import BoundedRows
@@ -32,9 +33,8 @@ from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.report.page.run_facts import run_facts
 from privfed.run.check import check
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.cohort import Cohort
-from privfed.vector import Shapes
 
 CLIP = 0.05
 PARTS = {

@@ -17,7 +17,7 @@ from privfed.cli.main import main
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round.round import run_round
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.samplers import Full, Poisson
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from privfed.client.trainer import LocalTrainer
 from privfed.config.reading import load
-from privfed.local.trainer import LocalTrainer
+from privfed.core.streams import Streams
+from privfed.core.vector import all_finite
 from privfed.privacy.clipping import averaged
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.by_sums import BySums
 from privfed.round.updates import ClientUpdates
 from privfed.run.prepare import prepare
-from privfed.streams import Streams
-from privfed.vector import all_finite
 
 LONG = 300_000
 

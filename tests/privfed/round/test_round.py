@@ -9,8 +9,8 @@ from helpers import MoreThanDeclared, Rounds, population, trainer
 
 from accounting.guarantee import guarantee
 from defenses.on_rows.median import Median
-from privfed.errors import Refused
-from privfed.local.exchange import Exchange
+from privfed.client.exchange import Exchange
+from privfed.core.errors import Refused
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round import by_sums
 from privfed.sampling.cohort import People

@@ -11,7 +11,7 @@ from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.cross_entropy import CrossEntropy
 from privfed.models.losses.multi_label import MultiLabel
 from privfed.models.losses.squared_error import SquaredError
-from privfed.run.divergence import Baseline, Divergence, best_constant
+from privfed.run.evaluation.divergence import Baseline, Divergence, best_constant
 
 
 def labelled(y, classes, **meaning):

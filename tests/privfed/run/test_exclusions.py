@@ -16,26 +16,26 @@ from small import same_run, small, stop_after, trained
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.errors import LiarsProved
-from privfed.overview.listing import list_runs
-from privfed.overview.run_row import row_at
+from privfed.core.errors import LiarsProved
 from privfed.plan.liars import hostile_limit, liars_in_words, lost_claims, refuse_liars
 from privfed.plan.plan import plan
 from privfed.report.audit import audit_table
 from privfed.report.outcome import outcome_table
 from privfed.report.page.write import write_run_page
-from privfed.report.runs.listing import RunsTable
+from privfed.report.runs.listed import list_runs
+from privfed.report.runs.listing_table import RunsTable
+from privfed.report.runs.run_row import row_at
 from privfed.round.updates import ClientUpdates
 from privfed.round.world import NoExclusions
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.cohort import Cohort
 from privfed.secure.committee import evidence as committee_evidence
 from privfed.secure.committee import protocol as committee_protocol
 from privfed.secure.committee.channel import CommitteeChannel
 from privfed.secure.committee.messages import Disclosure
-from privfed.secure.dropout import Leaves
 from privfed.secure.identities import client_directory
+from privfed.secure.limits import Leaves
 from privfed.secure.masked import protocol
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.evidence import proves

@@ -13,31 +13,36 @@ from scipy import stats
 from small import model, same_run, small, trained
 
 from privfed.cli.main import main
+from privfed.client.objectives.fedcurv import FedCurv
+from privfed.client.objectives.feddane import FedDane
+from privfed.client.objectives.mime import Mime
+from privfed.client.objectives.personal.ifca import Ifca
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.data.partitions.basic import Iid, Natural, Shuffled
 from privfed.data.partitions.label_skew import Dirichlet, LongTail, Pachinko
 from privfed.data.partitions.shift import Concept, Covariate, _through
-from privfed.errors import Refused
 from privfed.grid.pictures.figures import Figure, check_figures
-from privfed.local.objectives.fedcurv import FedCurv
-from privfed.local.objectives.feddane import FedDane
-from privfed.local.objectives.mime import Mime
-from privfed.local.objectives.personal.ifca import Ifca
-from privfed.local.objectives.sgd import Sgd
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.squared_error import SquaredError
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
 from privfed.round.tally import Tally
 from privfed.run.check import check
-from privfed.run.heterogeneity import client_scores, distribution, gradients, measure_clients
+from privfed.run.evaluation.heterogeneity import (
+    client_scores,
+    distribution,
+    gradients,
+    measure_clients,
+)
 from privfed.run.population import load_population
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.availability import Devices
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import BySize
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 from privfed.trained.personalise import _halves
 from privfed.trained.stored_model import stored_model as evaluated
 

@@ -9,14 +9,14 @@ from small import SMALL, model, small, trained
 import privfed
 from privfed.cli.main import main
 from privfed.config.reading import load
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.grid.cells import cells
 from privfed.grid.grid import Grid
 from privfed.models import build
 from privfed.models.start import is_factor, with_changes
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.store.tensorfile import pack
-from privfed.streams import Streams
 from privfed.trained.export import Adapters, export
 from privfed.trained.kept_models import score_kept_models
 

@@ -11,14 +11,14 @@ from small import same_run, small, stop_after, trained
 from privfed.plan.plan import plan
 from privfed.report.page.write import write_run_page
 from privfed.round.tally import standings
-from privfed.run.misbehaviour.evidence import (
+from privfed.run.misbehaving import (
     LEVEL,
     benjamini_hochberg,
     benjamini_yekutieli,
     conformal,
     misbehaviour_in,
 )
-from privfed.run.resume import resume
+from privfed.run.train import resume
 
 WATCHED = (
     "run.simulation_metrics=true", "run.evaluate_every=3", "privacy.mechanism=none",

@@ -6,12 +6,11 @@ import torch
 from devices import require_device
 from small import model, same_run, small, stop_after, trained
 
-from privfed.local.device_memory import memory_of, need_of
+from privfed.client.device_memory import memory_of, need_of
 from privfed.privacy.clipping import blocks, clip_rows
 from privfed.run.prepare import prepare
-from privfed.run.processes.joining import joined
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.process_group import joined
+from privfed.run.train import resume, train
 
 SEEDED = "run.randomness=seeded"
 MODELS = {

@@ -12,8 +12,8 @@ from small import small, trained
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.errors import Broken
-from privfed.run.resume import resume
+from privfed.core.errors import Broken
+from privfed.run.train import resume
 from privfed.store.run_directory import RunDirectory
 
 SHORT = ("run.rounds=2", "run.checkpoint_every=2", "run.evaluate_every=1")

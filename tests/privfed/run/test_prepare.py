@@ -5,16 +5,15 @@ from small import SMALL, small, trained
 from tables import people
 
 from privfed.config.reading import load
+from privfed.core.errors import Refused
 from privfed.data.sources.synthetic import Synthetic
-from privfed.errors import Refused
-from privfed.leakage.membership import attack_configuration
-from privfed.leakage.subject import subject
 from privfed.models.recipes import Logistic
 from privfed.plan import plan as planning
+from privfed.privacy_attacks.membership import attack_configuration
+from privfed.privacy_attacks.subject import subject
 from privfed.run.check import check
 from privfed.run.prepare import plan_with_length, prepare
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.secure.plain_sum import PlainAccumulator
 from privfed.secure.summation import Aborted
 

@@ -12,19 +12,18 @@ from helpers import Rounds
 from small import SMALL, same_but_for_rounding, same_run, small, trained
 from waiting import LONG
 
-from privfed import ranks as module
 from privfed.cli.main import main
-from privfed.errors import RankLost, Refused
+from privfed.core import ranks as module
+from privfed.core.errors import RankLost, Refused
+from privfed.core.ranks import ALONE
 from privfed.privacy.mechanism import draws_in_parts
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.ranks import ALONE
 from privfed.round.round import run_round
+from privfed.run import process_group
 from privfed.run.prepare import prepare
-from privfed.run.processes import joining
-from privfed.run.processes.joining import joined
-from privfed.run.processes.worker_rank import refuse_ranks
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.process_group import joined
+from privfed.run.train import resume, train
+from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = "run.randomness=seeded"
 KINDS = {
@@ -103,7 +102,7 @@ class First:
 
 DIES_ONCE = """
 import os, sys
-from privfed import ranks
+from privfed.core import ranks
 from privfed.cli.main import main
 
 again, claimed = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0", ranks.Together.claimed
@@ -170,8 +169,10 @@ def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
 
 def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypatch):
     workers = []
-    started = joining._worker
-    monkeypatch.setattr(joining, "_worker", lambda *of: workers.append(started(*of)) or workers[-1])
+    started = process_group._worker
+    monkeypatch.setattr(
+        process_group, "_worker", lambda *of: workers.append(started(*of)) or workers[-1]
+    )
 
     class Kills(Quiet):
         def after_round(self, round):
@@ -276,7 +277,7 @@ def test_the_second_rank_neither_charges_nor_draws_and_each_adds_noise_where_no_
 def test_a_rank_of_another_version_does_not_take_part():
     """It might draw another part of the noise, or none."""
     with pytest.raises(Refused, match=r"rank 0 runs privfed 0\.0\.9, and this rank"):
-        joining.refuse_another_version("0.0.9")
+        process_group.refuse_another_version("0.0.9")
 
 
 class Silent(First):
@@ -380,8 +381,8 @@ def test_what_has_no_card_of_its_own_is_told_apart(monkeypatch):
 TWO_RANKS = """
 import json, sys
 import torch
-from privfed import ranks
-from privfed.run.processes.joining import joined
+from privfed.core import ranks
+from privfed.run.process_group import joined
 
 cards, made, sums = json.loads(sys.argv[1]), [], []
 ranks.card_of = lambda device: cards[int(__import__("os").environ["RANK"])]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small import model, small, trained
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.run.prepare import prepare
 from privfed.run.rehearsal import keeping, rehearse
 

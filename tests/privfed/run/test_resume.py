@@ -19,11 +19,11 @@ from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
 from privfed.config.reading import restated
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
 from privfed.run.last_state import state_from_releases
 from privfed.run.ledger_terms import terms
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.config_file import ConfigFile
 from privfed.store.round_logs import Releases

@@ -11,12 +11,12 @@ from accounting.events import ADD_REMOVE, ZERO_OUT, Event
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.plan.plan import plan
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.allocation import Allocation, uniform_below
 from privfed.sampling.cohort import People
-from privfed.streams import Streams
 
 KEPT = Streams(0, key=bytes(32))
 

@@ -14,16 +14,16 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
-from privfed.errors import Refused
-from privfed.local.objective import Cohorts
+from privfed.client.objective import Cohorts
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams, coins
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.availability import Always, Daily, Groups
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Full, Poisson
-from privfed.streams import Streams, coins
 
 STREAMS = Streams(3, simulated=True)
 SIZES = np.ones(40, dtype=np.int64)
@@ -333,7 +333,7 @@ def rate_of_the_present(monkeypatch):
 def five_percent_too_often(monkeypatch):
     monkeypatch.setattr("privfed.sampling.samplers.coins", lambda w, q: coins(w, 1.05 * q))
     monkeypatch.setattr(
-        "privfed.streams.Keys.bernoulli", lambda keys, q, n: coins(keys.bits(n), 1.05 * q)
+        "privfed.core.streams.Keys.bernoulli", lambda keys, q, n: coins(keys.bits(n), 1.05 * q)
     )
 
 

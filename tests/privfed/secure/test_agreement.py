@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from masked_sums import codec
 
+from privfed.core.streams import Keys
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
-from privfed.secure import agreement
+from privfed.secure import identities
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -15,7 +16,6 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.policy import Policy
-from privfed.streams import Keys
 
 SETTINGS = {
     "codec": codec(),
@@ -79,14 +79,14 @@ def test_who_is_configured_otherwise_completes_no_sum(other):
 
 def test_another_version_completes_no_sum(monkeypatch):
     facts = {"clip": 1.0, "noise": None}
-    here = agreement.agreement(**facts)
+    here = identities.agreement(**facts)
     assert (
-        here == agreement.agreement(noise=None, clip=np.float64(1)) != agreement.agreement(clip=1)
+        here == identities.agreement(noise=None, clip=np.float64(1)) != identities.agreement(clip=1)
     )
-    monkeypatch.setattr(agreement, "PROTOCOL", agreement.PROTOCOL + 1)
-    assert agreement.agreement(**facts) != here
+    monkeypatch.setattr(identities, "PROTOCOL", identities.PROTOCOL + 1)
+    assert identities.agreement(**facts) != here
     with pytest.raises(TypeError, match="no form that two parties could compare"):
-        agreement.agreement(of=object())
+        identities.agreement(of=object())
 
 
 NAMESAKE = make_dataclass("SkellamShare", [("variance", float)], frozen=True)
@@ -110,8 +110,8 @@ NAMESAKE = make_dataclass("SkellamShare", [("variance", float)], frozen=True)
     ids=str,
 )
 def test_what_differs_has_another_hash(one, other):
-    assert agreement.agreement(of=one) != agreement.agreement(of=other)
-    assert agreement.agreement(of=one) == agreement.agreement(of=one)
+    assert identities.agreement(of=one) != identities.agreement(of=other)
+    assert identities.agreement(of=one) == identities.agreement(of=one)
 
 
 @dataclass
@@ -121,4 +121,4 @@ class Changing:
 
 def test_what_may_change_cannot_be_agreed_on():
     with pytest.raises(TypeError, match="a Changing may change after two parties compared it"):
-        agreement.agreement(of=Changing())
+        identities.agreement(of=Changing())

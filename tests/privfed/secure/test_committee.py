@@ -19,7 +19,7 @@ from committee_sums import (
 )
 from masked_sums import codec, rows, sent
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Wire
 from privfed.secure.committee.channel import run_of
@@ -44,10 +44,9 @@ from privfed.secure.committee.messages import (
 )
 from privfed.secure.committee.policy import CommitteePolicy
 from privfed.secure.committee.protocol import CommitteeSums
-from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
-from privfed.secure.limits import Limits
+from privfed.secure.limits import Leaves, Limits
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.summation import Aborted
 

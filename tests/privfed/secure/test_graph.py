@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.secure.limits import Limits
-from privfed.secure.masked.graphs.circle import neighbours
-from privfed.secure.masked.graphs.graph import recoverable
+from privfed.secure.masked.circle import neighbours
+from privfed.secure.masked.graph import recoverable
 from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted

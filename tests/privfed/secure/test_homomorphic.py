@@ -7,7 +7,8 @@ import pytest
 import torch
 from encrypted_sums import BOTH, SESSION, Parties, holding, rows, total_of
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import schemes
@@ -16,7 +17,6 @@ from privfed.secure.homomorphic.protocol import Bfv, Ckks
 from privfed.secure.identities import client_identity, office_identity
 from privfed.secure.limits import Limits
 from privfed.secure.summation import Aborted
-from privfed.streams import Streams
 
 pytest.importorskip("tenseal")
 

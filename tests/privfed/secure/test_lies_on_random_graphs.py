@@ -8,9 +8,9 @@ from liar import Broken, Setting, World, idealise, judge
 from sets_of_clients import closed_parts, cut_off
 
 from privfed.secure.limits import Limits
+from privfed.secure.masked import circle
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.graphs import circle
-from privfed.secure.masked.graphs.graph import Graph, RandomGraph
+from privfed.secure.masked.graph import Graph, RandomGraph
 from privfed.secure.masked.messages.roster import Attestation
 
 

@@ -14,7 +14,7 @@ from privfed.privacy.noise.site_noise import SiteNoise
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.graphs.graph import Graph
+from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.policy import Policy, SitePolicy, least_threshold
 from privfed.secure.masked.shamir import LENGTH

@@ -9,21 +9,20 @@ from hypothesis import strategies as st
 from masked_sums import STREAMS, Fixed, codec, played, rows, sent, session
 from scipy import stats
 
+from privfed.core.streams import Streams
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Wire
-from privfed.secure.dropout import SENDS, Leaves, leaving
 from privfed.secure.identities import client_identity
-from privfed.secure.limits import Limits
+from privfed.secure.limits import SENDS, Leaves, Limits, leaving
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.graphs.circle import neighbours
-from privfed.secure.masked.graphs.graph import graph_seed
+from privfed.secure.masked.circle import neighbours
+from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted
-from privfed.streams import Streams
 
 
 @given(

@@ -7,11 +7,10 @@ import pytest
 from masked_sums import codec, rows, sent, session, signed, tampering
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.dropout import SENDS, Leaves
-from privfed.secure.limits import Limits
+from privfed.secure.limits import SENDS, Leaves, Limits
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.graphs.graph import RandomGraph
+from privfed.secure.masked.graph import RandomGraph
 from privfed.secure.masked.messages import wire
 from privfed.secure.summation import Aborted
 

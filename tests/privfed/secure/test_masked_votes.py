@@ -5,9 +5,9 @@ import pytest
 from masked_sums import Fixed, codec, played, rows, sent, session
 
 from privfed.secure.channel import Wire
-from privfed.secure.dropout import Leaves
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
+from privfed.secure.limits import Leaves
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.derived_keys import pair_key, self_key

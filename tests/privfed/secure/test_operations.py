@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from privfed.core.streams import Streams
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers, SkellamShare
 from privfed.privacy.noise.table_sampler import DistributionTable
@@ -19,7 +20,6 @@ from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.operations import UNIT_SECONDS, Operations
 from privfed.secure.primitives import Expander, KeyPair, SignedMessage, verified
 from privfed.secure.summation import Session
-from privfed.streams import Streams
 
 LENGTH = 50
 LAYERS = Layers(400.0, 0.34)

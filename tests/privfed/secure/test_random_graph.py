@@ -8,9 +8,10 @@ import pytest
 from scipy import stats
 from sets_of_clients import closed_parts, cut_off
 
-from privfed.secure.masked.graphs import circle
-from privfed.secure.masked.graphs.graph import RandomGraph
-from privfed.secure.masked.graphs.random_graph import (
+from privfed.secure.masked import circle
+from privfed.secure.masked.graph import RandomGraph
+from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.random_graph import (
     _keeps,
     coins_of,
     log_at_least,
@@ -20,7 +21,6 @@ from privfed.secure.masked.graphs.random_graph import (
     partners,
     sparsest_shape,
 )
-from privfed.secure.masked.policy import Policy
 
 CASES = [
     (clients, round(part * clients), round((1 - stay) * clients))

@@ -12,7 +12,7 @@ from second_client import LABELS, Refusal
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
-from privfed.secure.masked.graphs.graph import RandomGraph
+from privfed.secure.masked.graph import RandomGraph
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.messages.roster import Attestation
 from privfed.secure.masked.messages.wire import encode

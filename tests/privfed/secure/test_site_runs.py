@@ -9,9 +9,9 @@ from accounting.events import ADD_REMOVE
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
-from privfed.run.processes.worker_rank import refuse_ranks
+from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = ("run.randomness=seeded", "run.rounds=4", "data.sites=5")
 MASKS = (*SEEDED, "secure.protocol=masks")

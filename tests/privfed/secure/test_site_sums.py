@@ -7,19 +7,18 @@ import pytest
 import torch
 from masked_sums import tampering
 
+from privfed.core.streams import Streams
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.noise.shares import SkellamShare
 from privfed.privacy.noise.site_noise import SiteNoise
-from privfed.secure.dropout import SENDS, Leaves
 from privfed.secure.homomorphic.protocol import Bfv
-from privfed.secure.limits import Limits
+from privfed.secure.limits import SENDS, Leaves, Limits
 from privfed.secure.masked import channel as masked_channel
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted, Session
-from privfed.streams import Streams
 
 LENGTH, STEP, CLIP = 4, 0.125, 1.0
 ROWS = 12

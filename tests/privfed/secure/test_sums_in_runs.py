@@ -21,23 +21,21 @@ from defenses.on_rows.median import Median
 from privfed.auditing.run_audit import audit, opacus_epsilon
 from privfed.cli.main import main
 from privfed.config.reading import load, overridden
-from privfed.errors import Refused
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.plan.budget_shares import unspent
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.sampling.samplers import CappedPoisson, FixedSize, Full, Poisson
 from privfed.secure.aborts import probability
-from privfed.secure.dropout import Leaves, leaving, sending
-from privfed.secure.limits import Limits
+from privfed.secure.limits import Leaves, Limits, leaving, sending
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Aborted, Session
 from privfed.store.run_directory import RunDirectory
-from privfed.streams import Streams
 
 SEEDED = "run.randomness=seeded"
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")

@@ -13,13 +13,12 @@ from second_client import arithmetic, committee, graphs, noise
 from second_client.encoding import records, sha256, sized, u64
 
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.noise.table_sampler import skellam_table
-from privfed.privacy.noise.uniforms import REST
-from privfed.secure.agreement import PROTOCOL
+from privfed.privacy.noise.table_sampler import REST, skellam_table
 from privfed.secure.committee.messages import message_bytes, read_message
+from privfed.secure.identities import PROTOCOL
+from privfed.secure.masked import random_graph
+from privfed.secure.masked.circle import neighbours
 from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
-from privfed.secure.masked.graphs import random_graph
-from privfed.secure.masked.graphs.circle import neighbours
 from privfed.secure.masked.layered_noise import CipherUniforms, next_layer
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares

@@ -5,8 +5,8 @@ import torch
 from helpers import Rounds
 from small import small
 
+from privfed.core.schedules import CONSTANT, Cosine, Staircase
 from privfed.plan.plan import plan
-from privfed.schedules import CONSTANT, Cosine, Staircase
 from privfed.server.fedavg import FedAvg
 from privfed.server.fedavgm import FedAvgM
 from privfed.server.lookahead import Lookahead

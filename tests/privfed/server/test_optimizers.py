@@ -10,31 +10,31 @@ import torch
 from helpers import Rounds, Seen, population, trainer
 from small import model, same_run, small, trained
 
+from privfed.client.batches import plan_batches
+from privfed.client.objective import Cohorts
+from privfed.client.objectives.feddane import FedDane
+from privfed.client.objectives.fedfor import FedFor
+from privfed.client.objectives.fedlin import FedLin
+from privfed.client.objectives.fednova import FedNova
+from privfed.client.objectives.fedprox import AdaptiveFedProx, FedProx
+from privfed.client.objectives.mime import Mime, MimeLite
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
+from privfed.core.schedules import Cosine, Staircase, WarmUp
+from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.errors import Refused
-from privfed.local.batches import plan_batches
-from privfed.local.objective import Cohorts
-from privfed.local.objectives.feddane import FedDane
-from privfed.local.objectives.fedfor import FedFor
-from privfed.local.objectives.fedlin import FedLin
-from privfed.local.objectives.fednova import FedNova
-from privfed.local.objectives.fedprox import AdaptiveFedProx, FedProx
-from privfed.local.objectives.mime import Mime, MimeLite
-from privfed.local.objectives.sgd import Sgd
-from privfed.parts import find
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.registry import BUILT_IN
 from privfed.round.play import play
 from privfed.round.round import run_round
 from privfed.run.check import check
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
-from privfed.schedules import Cosine, Staircase, WarmUp
 from privfed.server.adaptive import FedAdagrad, FedAdam, FedYogi
 from privfed.server.fedavg import FedAvg
-from privfed.streams import Streams
 
 DELTAS = ([0.5, -2.0], [0.1, 0.0], [-0.3, 1.0])
 

@@ -16,8 +16,8 @@ from accounting import chain
 from privfed.cli.main import main
 from privfed.config.reading import keys_of_outside_parts
 from privfed.config.sections import SECTIONS
-from privfed.errors import Refused
-from privfed.registry import BUILT_IN, LISTS
+from privfed.core.errors import Refused
+from privfed.core.registry import BUILT_IN, LISTS
 from privfed.store.config_file import ConfigFile
 from privfed.store.lineage import Origin, _completed
 from privfed.store.run_directory import RunDirectory

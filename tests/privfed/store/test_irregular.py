@@ -39,10 +39,10 @@ READERS = {
 }
 FROM_USERS = {
     "accounting/regular.py",
-    *("privfed/config/reading.py", "privfed/config/catalog.py", "privfed/cli/flower.py"),
-    *("privfed/deploy/policies/own_modules.py", "privfed/deploy/site/site_check.py"),
+    *("privfed/config/reading.py", "privfed/config/catalog.py", "privfed/cli/site.py"),
+    *("privfed/deploy/site/own_modules.py", "privfed/deploy/site/site_check.py"),
     *("privfed/deploy/files/federation_file.py", "privfed/report/page/write.py"),
-    *("privfed/grid/templates/shipped.py", "privfed/data/sources/folders.py"),
+    *("privfed/cli/experiment.py", "privfed/data/sources/folders.py"),
     *("privfed/data/sources/text.py", "privfed/data/sources/hugging_face.py"),
 }
 """Modules that read what users name, which may be a pipe of their shell, or what privfed ships."""

@@ -10,7 +10,7 @@ from small import SMALL, small, trained
 from accounting.heads import HeadsFile
 from accounting.ledger import Ledger
 from privfed.cli.main import main
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.store.round_logs import Releases
 

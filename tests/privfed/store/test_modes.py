@@ -7,7 +7,7 @@ import pytest
 from small import trained
 from test_secrets import SECRET
 
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.secure.summation import Culprit
 from privfed.store.files import FILES
 from privfed.store.run_directory import RunDirectory

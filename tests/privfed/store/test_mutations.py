@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from small import trained
 
 from privfed.canary.drawing import Drawing
-from privfed.errors import PrivfedError, ran_out_of_memory
-from privfed.failures import report_error
+from privfed.core.errors import PrivfedError, ran_out_of_memory
+from privfed.core.failures import report_error
 from privfed.store.run_files import CheckpointFile
 
 OTHERS = (3, "x", [[1]], {"y": 1}, None, True, -1.5)

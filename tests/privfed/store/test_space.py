@@ -9,9 +9,9 @@ from small import same_run, trained
 
 from accounting.ledger import Ledger
 from privfed.canary.drawing import Drawing
-from privfed.errors import Refused
-from privfed.local.client_states import ClientStates
-from privfed.run.resume import resume
+from privfed.client.client_states import ClientStates
+from privfed.core.errors import Refused
+from privfed.run.train import resume
 
 RETURNING = "data.setting=cross_silo"
 OPEN = "privacy.mechanism=none"

@@ -5,8 +5,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from privfed.store import tensorfile, tensorparts
-from privfed.store.tensorparts import file_parts
+from privfed.store import tensorfile
+from privfed.store.tensorfile import file_parts
 
 TYPES = ("int64", "float64", "float32", "int32", "bfloat16", "float16", "int16", "int8", "uint8")
 
@@ -29,7 +29,7 @@ def every_type():
     ],
 )
 def test_bytes_are_those_of_the_library(tensors, monkeypatch):
-    monkeypatch.setattr(tensorparts, "_AT_ONCE", 5)  # or all of these were of one part
+    monkeypatch.setattr(tensorfile, "_AT_ONCE", 5)  # or all of these were of one part
     about = {"privfed": '{"a": "\\u00e9/<"}'}
     written = b"".join(file_parts(tensors, about))
     assert written == save({name: each.contiguous() for name, each in tensors.items()}, about)

@@ -22,8 +22,8 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors
 from privfed.cli.main import main
 from privfed.config.reading import load
+from privfed.core.errors import Broken, Busy, Refused
 from privfed.data.preprocessing import Category, Numbers, Preprocessing
-from privfed.errors import Broken, Busy, Refused
 from privfed.models.form import Form
 from privfed.models.recipes import Logistic
 from privfed.run.train import train

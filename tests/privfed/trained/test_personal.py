@@ -12,13 +12,13 @@ from small import same_run, small, stop_after, trained
 
 from accounting.ledger import Ledger
 from privfed.cli.main import main
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table
 from privfed.report.trained_model import export_table
 from privfed.run.check import check
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.store.run_directory import RunDirectory
 from privfed.trained import personalise
 from privfed.trained.evaluate import evaluate

@@ -18,11 +18,11 @@ from tables import AGE, FAST, ILL, SEX, WHO, written
 from privfed.cli.main import main
 from privfed.cli.trained_model import _to_standard_output
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
 from privfed.data.sources.idx import Idx
 from privfed.data.sources.table import Table
-from privfed.errors import Refused
 from privfed.run.train import train
-from privfed.streams import Streams
 from privfed.trained.predict import predict
 
 

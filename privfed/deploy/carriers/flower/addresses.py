@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from privfed.core.errors import public_text
 from privfed.deploy.carriers.carrier import NOBODY
 from privfed.deploy.carriers.flower.payload import MESSAGE_TYPE, carried_bytes, carrying
 from privfed.deploy.messages.envelope import Greeter
-from privfed.errors import public_text
 
 _log = logging.getLogger(__name__)
 _SPARE = 5.0

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from accounting.durable import make_folder
 from privfed.config.reading import load
+from privfed.core.errors import Refused
 from privfed.deploy.files.federation_file import FederationFile
-from privfed.errors import Refused
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

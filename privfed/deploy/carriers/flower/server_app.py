@@ -17,14 +17,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger import Ledger
+from privfed.core.errors import Refused, public_text
+from privfed.core.text import ceiling
 from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail
 from privfed.deploy.coordinator.coordinate import coordinate
-from privfed.errors import Refused, public_text
 from privfed.plan.plan import Plan
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import Observer, Outcome, RoundRecord
 from privfed.store.run_directory import RunDirectory
-from privfed.text import ceiling
 
 _log = logging.getLogger("privfed.deploy.flower")
 _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")

@@ -28,8 +28,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from accounting import regular
+from privfed.core.errors import Refused, public_text
 from privfed.deploy.carriers.flower.client_app import carried
-from privfed.errors import Refused, public_text
 
 _log = logging.getLogger(__name__)
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})

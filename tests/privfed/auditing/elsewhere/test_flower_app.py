@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from experiments.audits_elsewhere.flower_app import client_app, server_app
-from privfed.auditing.elsewhere.judging import PipelineClaim, judge_releases
+from privfed.auditing.judged_canaries import PipelineClaim, judge_releases
 from privfed.canary import participants
 from privfed.canary.drawing import Drawing
 

@@ -13,16 +13,16 @@ from accounting.guarantee import guarantee
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from experiments.audits_elsewhere.bare_loop import Pipeline, train
-from privfed.auditing.elsewhere.judging import (
+from privfed.auditing.judged_canaries import (
     PipelineClaim,
     gaussian_points,
     judge_releases,
     judgement_rows,
     refutable,
 )
-from privfed.auditing.elsewhere.models import cosines
+from privfed.auditing.judged_models import cosines
 from privfed.canary.drawing import Drawing
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 SMALL = Pipeline(rounds=3, clients=40, features=400, noise_multiplier=12.2)
 """It is (0.5, 1e-5)-private about a client."""

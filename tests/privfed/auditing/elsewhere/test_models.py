@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from privfed.auditing.elsewhere.models import model_files, models
+from privfed.auditing.judged_models import model_files, models
 from privfed.canary.layouts import flatten
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 
 ARRAYS = [np.arange(6, dtype=np.float32).reshape(2, 3) * number for number in range(1, 13)]
 STATE = {f"layer{n}.weight": torch.from_numpy(each) for n, each in enumerate(ARRAYS)}

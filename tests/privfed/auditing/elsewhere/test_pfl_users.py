@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("pfl", reason="pfl-research is not installed: pip install pfl==0.6.0")
 
 from experiments.audits_elsewhere.pfl_users import FEATURES, train
-from privfed.auditing.elsewhere.judging import PipelineClaim, judge_releases
+from privfed.auditing.judged_canaries import PipelineClaim, judge_releases
 from privfed.canary.drawing import Drawing
 
 pytestmark = pytest.mark.slow

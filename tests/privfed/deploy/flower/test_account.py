@@ -16,7 +16,7 @@ from experiments.federation.journal import Journal
 from experiments.federation.processes import ProgramEnded, Programs
 from privfed.deploy.files.receipt import Receipt
 from privfed.deploy.files.receipts import Receipts
-from privfed.deploy.policies.policy import SpendingLimit
+from privfed.deploy.site.policy import SpendingLimit
 from privfed.plan.assumed import Assumed
 
 EVENT, OTHER = (

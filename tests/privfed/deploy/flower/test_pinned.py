@@ -19,9 +19,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime import run_clientapp
 from waiting import LONG, until
 
+from privfed.core.errors import Refused
 from privfed.deploy.carriers.flower import site_executor
 from privfed.deploy.carriers.flower.site_executor import LEAST_SECRET, SiteExecutor, read_secret
-from privfed.errors import Refused
 
 
 def names(function):

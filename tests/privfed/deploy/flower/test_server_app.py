@@ -14,11 +14,11 @@ from experiments.federation.agreement import compare
 from experiments.federation.hospitals import NAMES, write_tables
 from experiments.federation.journal import Journal
 from experiments.federation.sites import Hospitals
+from privfed.core.errors import Refused
 from privfed.deploy.carriers.flower import server_app
 from privfed.deploy.carriers.flower.server_app import RunFailed, Settings, main
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.site.agent import serving
-from privfed.errors import Refused
 
 STATED = {"run": "/a/run.toml", "federation": "/a/f.toml", "key": "/a/key", "out": "/a/out"}
 SECONDS = {"seconds": LONG, "patience": LONG}

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from privfed.privacy.factorization.optimal_bands import UNIT, loss, optimal_bands
-from privfed.privacy.factorization.prefix_noise import prefix_noise, square_root
+from privfed.privacy.noise.factorization import UNIT, loss, optimal_bands, prefix_noise, square_root
 
 FIGURES = [(10, 500, 0.352), (50, 500, 0.217), (10, 2000, 0.331), (100, 2000, 0.143)]
 

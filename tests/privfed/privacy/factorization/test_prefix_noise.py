@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from privfed.privacy.factorization.prefix_noise import (
+from privfed.privacy.noise.factorization import (
     inverse_sums,
     prefix_noise,
     relative_noise,

@@ -7,7 +7,7 @@ from commands import run
 from grids import BASE, in_process, write
 from html_page import Document
 
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.grid import engine
 from privfed.report.page.write import write_grid_page
 

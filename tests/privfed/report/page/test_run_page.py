@@ -15,7 +15,7 @@ from html_page import Document
 from small import trained
 
 import privfed
-from privfed.errors import Broken, Refused
+from privfed.core.errors import Broken, Refused
 from privfed.report.page.blocks import Banner, BulletList, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.write import render, write_run_page

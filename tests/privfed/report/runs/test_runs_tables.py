@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from privfed.overview.comparison import Comparison, Difference, Evaluated, Side
-from privfed.overview.listing import Listing, SamePeople
-from privfed.overview.run_row import RunRow
 from privfed.report.console import SteadyConsole
-from privfed.report.runs.comparison import ComparisonTable
-from privfed.report.runs.listing import RunsTable
+from privfed.report.runs.compared import Comparison, Difference, Evaluated, Side
+from privfed.report.runs.comparison_table import ComparisonTable
+from privfed.report.runs.listed import Listing, SamePeople
+from privfed.report.runs.listing_table import RunsTable
+from privfed.report.runs.run_row import RunRow
 
 HOSTILE = "a\x1b[31m\nε 0.0001\u202e[red]"
 ROW = RunRow(

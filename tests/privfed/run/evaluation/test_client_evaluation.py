@@ -20,24 +20,24 @@ from privfed.auditing.mechanism_audit import audit_mechanism, examine
 from privfed.auditing.run_audit import audit
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
 from privfed.cli.main import main
+from privfed.client.client_measures import ClientMeasures
 from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.ranks import ALONE
+from privfed.core.streams import Streams
 from privfed.data.holdout import with_held_back
-from privfed.errors import Refused
-from privfed.local.client_measures import ClientMeasures
 from privfed.plan.budget_shares import budget_shares
 from privfed.plan.evaluation_cost import as_evaluation
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.ranks import ALONE
 from privfed.round.round import run_round
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.population import load_population
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.run.world import shared_world
 from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.store.round_logs import Releases
-from privfed.streams import Streams
 
 BY_CLIENTS = ("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", "run.evaluate_every=4")
 BUDGET = ("privacy.epsilon=8.0",)

@@ -16,8 +16,7 @@ from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.plan.prior_spending import charged_under
 from privfed.run.prepare import prepare
-from privfed.run.resume import resume
-from privfed.run.train import train
+from privfed.run.train import resume, train
 from privfed.store.round_logs import Releases
 
 BY = ("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", "run.evaluate_every=4")

@@ -6,7 +6,7 @@ import json
 import pytest
 from small import small, trained
 
-from privfed.run.resume import resume
+from privfed.run.train import resume
 from privfed.run.watch.csv_files import ColumnsFile
 
 WATCH = 'run.watch=["csv"]'

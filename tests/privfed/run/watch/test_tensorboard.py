@@ -6,8 +6,8 @@ import pytest
 import watching
 from small import trained
 
-from privfed.errors import Refused
-from privfed.run.resume import resume
+from privfed.core.errors import Refused
+from privfed.run.train import resume
 
 WATCH = 'run.watch=["tensorboard"]'
 OPTED = ("run.randomness=seeded", "run.simulation_metrics=true", "run.checkpoint_every=4")

@@ -8,9 +8,9 @@ from commands import run
 from small import SMALL, same_run, small, trained
 
 import privfed
-from privfed.errors import Refused
+from privfed.core.errors import Refused
 from privfed.run.check import check
-from privfed.run.resume import resume
+from privfed.run.train import resume
 
 FLAGS = [word for key in SMALL for word in ("--set", key)]
 

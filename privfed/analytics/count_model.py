@@ -1,0 +1,171 @@
+"""A model that adds up: trained once, from zero, its parameters are the average of what clients
+send.
+
+Its output on a client's counts is the sum of the parameters there, each times a public amplitude,
+and its loss is minus that. One step of gradient descent at rate 1 from zero is then exactly the
+client's vector of amplitudes, so that a release of statistics is a round of training: charged,
+drawn, bounded, summed and noised by the same code, and audited and composed as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from accounting.errors import AccountingError
+from accounting.events import Event, Spending
+from accounting.guarantee import guarantee
+from privfed.config.assembly import assembled
+from privfed.config.config import Config, Raw
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.data.federation import Examples, Meaning
+from privfed.models.form import Task
+from privfed.models.loss import ScoredLoss
+from privfed.plan.evaluation_cost import EvaluationCost, evaluation_cost, variance_weight
+from privfed.plan.round_cost import RoundCost, round_cost
+
+_ABOUT_COST = ("run", "cohort", "privacy", "secure", "evaluation", "budget", "aggregation")
+
+
+def epsilon_of_share(raw: Raw, described: Config) -> float:
+    """The epsilon that the description `described` spends alone as `budget.statistics` has it.
+
+    Its noise is solved for together with that of the training of the same run file, `raw`, and of
+    rounds that evaluate, so that all of them spend privacy.epsilon: with s its share, e that of
+    evaluation and w the `variance_weight` of a round,
+    z_D / z = sqrt(w_D (1 - s) (1 - e) / (s w (T - E))). What is then charged is its own event, and
+    training, which counts it, is solved for anew. Raises `Refused`.
+    """
+    config = _costs(raw)
+    privacy, cost, beside = config.privacy, round_cost(config), evaluation_cost(config)
+    description = round_cost(described)
+    ratio = _ratio(config, cost, beside, description)
+
+    def event(z: float) -> Event:
+        return description.event(z * ratio)
+
+    def besides(z: float) -> Spending:
+        return Counter({event(z): 1}) + Counter(beside.spending(z) if beside else {})
+
+    training = config.run.rounds - (beside.count if beside else 0)
+    try:
+        z = cost.solve(
+            training,
+            privacy.epsilon or 0.0,
+            privacy.delta,
+            privacy.accountant,
+            besides=besides,
+        )
+        return guarantee({event(z): 1}, privacy.delta, privacy.accountant).epsilon
+    except AccountingError as error:
+        raise Refused(f"budget.statistics: {error}") from error
+
+
+def _costs(raw: Raw) -> Config:
+    """A run that costs what training by `raw` does. Raises `Refused` for what has no share."""
+    about = {name: section for name, section in raw.items() if name in _ABOUT_COST}
+    config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
+    if not config.budget.statistics:
+        raise Refused(
+            "--epsilon is missing: what this release may cost, as 0.5; or set budget.statistics, "
+            "its share of what the run file may spend",
+            key="epsilon",
+        )
+    if config.privacy.epsilon in (None, math.inf) or config.shared_noise:
+        raise Refused(
+            "budget.statistics is a share of privacy.epsilon, of noise that does not depend on a "
+            "message's length; say what this release may cost: --epsilon",
+            key="budget.statistics",
+        )
+    return config
+
+
+def _ratio(
+    config: Config, cost: RoundCost, beside: EvaluationCost | None, description: RoundCost
+) -> float:
+    """The noise multiplier of the description over that of training."""
+    share, evaluations = config.budget.statistics, beside.count if beside else 0
+    left = (1 - share) * (1 - (config.budget.evaluation if beside else 0.0))
+    weights = [variance_weight(each.witness) for each in (description, cost)]
+    return math.sqrt(weights[0] * left / (share * weights[1] * (config.run.rounds - evaluations)))
+
+
+Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class CountModel(Part):
+    """One parameter for each count. `stretches` are lengths and amplitudes of counts, in order."""
+
+    stretches: list[Stretch] = Field(min_length=1)
+
+    @classmethod
+    def stretched(cls, amplitudes: list[float]) -> list[list[float]]:
+        """The stretches of `amplitudes` `[d]`."""
+        stretches: list[list[float]] = []
+        for amplitude in amplitudes:
+            if stretches and stretches[-1][1] == amplitude:
+                stretches[-1][0] += 1
+            else:
+                stretches.append([1.0, amplitude])
+        return stretches
+
+    def build(self, features: tuple[int, ...], width: int) -> nn.Module:
+        lengths, amplitudes = zip(*self.stretches, strict=True)
+        repeats = torch.tensor([int(length) for length in lengths])
+        return _counting(torch.tensor(amplitudes, dtype=torch.float32).repeat_interleave(repeats))
+
+
+def _counting(amplitudes: Tensor) -> nn.Module:
+    """The module whose output on x `[B, k]`, places of counts from 1 on (0: none), is their sum."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.counts = nn.Parameter(torch.zeros(len(amplitudes)))
+            self.register_buffer("amplitudes", amplitudes)
+
+        def forward(self, x: Tensor) -> Tensor:
+            place = (x - 1).clamp(min=0)
+            added = self.counts[place] * self.get_buffer("amplitudes")[place]
+            return (added * (x > 0)).sum(-1, keepdim=True)
+
+    return Counting()
+
+
+class Added(ScoredLoss):
+    """Minus the output: what is learned is what was added."""
+
+    @property
+    def measure(self) -> str:
+        return "added"
+
+    def defaults(self, task: Task) -> Mapping[str, Any]:
+        return {}
+
+    def width(self, examples: Examples) -> int:
+        return 1
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return y.new_zeros(width)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return -outputs.squeeze(-1)
+
+    def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
+        return outputs.double()
+
+    def measures(self, scores: Tensor) -> dict[str, float]:
+        return {self.measure: float(scores.mean())}
+
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        return outputs.squeeze(-1)
+
+    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+        return {"prediction": outputs.squeeze(-1)}

@@ -1,0 +1,168 @@
+"""A run file written from released statistics: what `privfed declare` asks a public sample for.
+
+Everything in it follows from a charged release and from public constants, so that it costs nothing
+more; the folder that was charged stands in `privacy.prior`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from privfed.analytics.statistics_file import ColumnStatistics, NumberStatistics, Statistics
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.text import ceiling
+from privfed.data.declaring.columns import (
+    CategoryColumn,
+    ColumnKind,
+    DateColumn,
+    LeftOutColumn,
+    NumericColumn,
+)
+from privfed.data.declaring.declaration import Declaration, LabelKind, SampleSites, declared_run
+from privfed.data.tables.dates import Dates, iso_date
+from privfed.data.tables.delimited import Dialect
+
+_MOST_CLASSES = 17
+"""Whole numbers from 0 have cells of their own up to the one before."""
+_LONGER = "its words are longer than the letters that were read; describe it with more --letters"
+_RARE = 0.05
+"""Of a column of numbers, so few words may be no numbers."""
+
+
+def declare_described(statistics: Statistics, label: str) -> str:
+    """The run file for the people whom `statistics` describe, to predict the column `label`.
+
+    Raises `Refused` where nothing is known of the label.
+    """
+    column = statistics.column(label)
+    if column is None:
+        names = ", ".join(each.name for each in statistics.columns)
+        raise Refused(f"--label: nobody asked for the column {label!r}; expected one of {names}")
+    data = statistics.data
+    kinds = {each.name: _kind(each, data) for each in statistics.columns if each.name != label}
+    form = {key: data[key] for key in ("delimiter", "encoding", "decimal") if data.get(key)}
+    declared = Declaration(
+        data["path"],
+        data["client"],
+        label,
+        _label(column),
+        kinds,
+        Dialect(**form),
+        sites=_sites(data),
+        known=_known(statistics),
+    )
+    epsilon = math.inf if statistics.epsilon == "inf" else statistics.epsilon
+    cost = f"epsilon {ceiling(epsilon)}, delta {statistics.delta:g}"
+    header = [
+        f"# Written from statistics that were released at {cost},",
+        "# which privacy.prior counts.",
+        "# Bounds hold what was seen through the noise: what lies beyond is clipped, and rare",
+        "# values count as no category. The budget below is for the description and training.",
+    ]
+    return declared_run(header, declared, _sections(statistics))
+
+
+def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
+    """Beside [data]: what has to be as it was there, so that both releases compose."""
+    seed = {"seed": statistics.seed} if statistics.seed else {}
+    seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
+    prior = [*statistics.earlier, statistics.run]
+    privacy = {"delta": statistics.delta, **statistics.privacy, "prior": prior}
+    joint = find("mechanism", statistics.mechanism, "privacy.mechanism").joint
+    return {
+        "run": {**seeded, **seed},
+        "cohort": {"sampler": "full"} if joint else {},
+        "privacy": privacy,
+        "secure": statistics.secure,
+    }
+
+
+def _known(statistics: Statistics) -> dict[str, Any]:
+    """The keys of [data] that say who the people are, as they were described."""
+    keys = ("clients", "population", "holdout", "holdout_fraction", "test_path")
+    data = {key: statistics.data[key] for key in keys if statistics.data.get(key)}
+    return {key: value for key, value in data.items() if key != "holdout" or value != "test"}
+
+
+def _sites(data: dict[str, Any]) -> SampleSites | None:
+    if not data.get("site"):
+        return None
+    return SampleSites(data["site"], data["sites"], data["sites_per_client"])
+
+
+def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
+    """What a column is, and why: by most of its rows."""
+    numbers, words = column.numbers, column.words.value
+    if column.kind == "values":
+        values = [each.value for each in column.values]
+        return CategoryColumn(f"the {len(values)} values that were asked for", values, True)
+    if column.kind == "dates":
+        dates = Dates.model_validate(data["dates"][column.name])
+        return _date_column(numbers, dates)
+    if numbers is not None and words <= 0.5:
+        low, high = numbers.range
+        if low == high:
+            return LeftOutColumn(f"{low:g} wherever anything was seen", (low - 1.0, high + 1.0))
+        odd = tuple(each.value for each in column.values if not each.cut)
+        part = 1 - numbers.outside.value
+        why = f"{part:.0%} of its numbers seen here, mean {numbers.mean.value:.4g}"
+        why += f"; {column.missing.value:.0%} empty" if column.missing.value >= 0.005 else ""
+        return NumericColumn(why, (low, high), numbers.quantiles["0.5"].value, odd)
+    values = [each.value for each in column.values if not each.cut]
+    cut = sum(each.count.value for each in column.values if each.cut)
+    if len(values) < 2:
+        return LeftOutColumn(_LONGER if cut else "too few of its words were read, or none was seen")
+    named = sum(each.count.value for each in column.values if not each.cut)
+    others = cut + (column.unnamed.value if column.unnamed else 0.0)
+    share = named / (named + others) if named + others else 0.0
+    why = f"{len(values)} words read from the sums, {share:.0%} of all; others are no category"
+    return CategoryColumn(why, sorted(values), True)
+
+
+def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
+    """The dates that were seen; those that were declared, where none was."""
+    if numbers is None:
+        return DateColumn("as it was asked for", dates.first, dates.last, dates.format, dates.first)
+    first, last = (iso_date(end) for end in numbers.range)
+    middle = iso_date(numbers.quantiles["0.5"].value)
+    return DateColumn(f"dates seen from {first} to {last}", first, last, dates.format, middle)
+
+
+def _label(column: ColumnStatistics) -> LabelKind:
+    """What the label is. Raises `Refused` where nothing was seen of it."""
+    values, numbers = [each.value for each in column.values if not each.cut], column.numbers
+    if column.kind == "values" and values == [str(n) for n in range(len(values))]:
+        return _classes({"classes": len(values)}, len(values), "whole numbers, as asked for")
+    if column.kind == "values":
+        return _classes({"labels": values}, len(values), "classes, as asked for")
+    if column.kind == "dates":
+        raise Refused(f"--label: {column.name!r} is a column of dates, which no loss is for")
+    if numbers is not None and column.words.value <= _RARE:
+        if (classes := _whole_classes(numbers)) >= 2:
+            return _classes({"classes": classes}, classes, f"whole numbers, 0 to {classes - 1}")
+        low, high = numbers.range
+        if low < high:
+            why = f"numbers, {1 - numbers.outside.value:.0%} of them here; beyond these, clipped"
+            return LabelKind({"label_bounds": [low, high]}, "squared_error", why)
+    if len(values) >= 2 and numbers is None:
+        return _classes({"labels": sorted(values)}, len(values), "words read from the sums")
+    raise Refused(
+        f"--label: too little was seen of {column.name!r}; describe it at a larger epsilon, or "
+        "declare its values by hand and describe the others"
+    )
+
+
+def _whole_classes(numbers: NumberStatistics) -> int:
+    """How many classes from 0 there are, where nearly all numbers are small whole ones; else 0."""
+    total = numbers.count.value
+    points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]
+    values = [cell.low for cell in points if cell.low is not None and (cell.count.low or 0.0) > 0.0]
+    at_points = sum(cell.count.value for cell in points)
+    few = total > 0 and at_points >= (1.0 - 2 * _RARE) * total
+    return min(int(max(values)) + 1, _MOST_CLASSES) if few and values and min(values) >= 0 else 0
+
+
+def _classes(declared: dict[str, Any], classes: int, why: str) -> LabelKind:
+    return LabelKind(declared, "binary_cross_entropy" if classes == 2 else "cross_entropy", why)

@@ -1,0 +1,164 @@
+"""A description of a federation: asked, charged, released, and read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from accounting.guarantee import spent
+from accounting.ledger import Ledger
+from privfed.analytics.described_table import DescribedTable
+from privfed.analytics.description_run import Asking, description_of
+from privfed.analytics.estimates import Sums
+from privfed.analytics.number_estimates import interval
+from privfed.analytics.statistics_file import STATISTICS, Statistics, write_statistics
+from privfed.config.config import Config
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.plan.plan import Plan, solve_plan
+from privfed.plan.rule import message_length
+from privfed.run.outcome import Observer
+from privfed.run.train import train
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import under, unpack
+
+
+def describe(
+    run_file: Path,
+    overrides: Iterable[str],
+    asking: Asking,
+    out: Path,
+    observers: Sequence[Observer] = (),
+) -> Statistics:
+    """Release statistics of the people of a run file into the new directory `out`.
+
+    *What is released*: the noised sum of one vector per client (`privfed.analytics.questions`), of
+    norm at most 1, and nothing else; all that the statistics say follows from it and from public
+    constants. *Unit and relation*: a client with all its rows, under the relation of the run file's
+    sampler; the event is that of one round of its mechanism in which everybody takes part, and
+    nothing is amplified. The directory is a run's: its ledger is audited, and counted by
+    `privacy.prior`, as any other.
+
+    Raises `Refused`, having written nothing, for what has no proof or cannot be.
+    """
+    train(description_of(run_file, overrides, asking), out, observers)
+    return statistics_of(out)
+
+
+def statistics_of(path: Path) -> Statistics:
+    """What the run at `path` released, as statistics, which are written there too.
+
+    No data are read. Raises `Refused` where it released nothing, or was no description.
+    """
+    directory = RunDirectory.open(path)
+    config, ledger = directory.config.read(), Ledger.load(directory.ledger)
+    if not isinstance(config.source, DescribedTable):
+        raise Refused(f"{path} is a run that trained a model; expected one of `privfed describe`")
+    tensors, about = unpack(directory.checkpoint.path)
+    _refuse_other_releases(path, int(about["updates"]), len(ledger.charges))
+    average = under(tensors, "model/")["counts"].double().numpy()
+    asked, divisor = config.source.asked, float(config.sampler.size)
+    plan = solve_plan(config, length=message_length(config, asked.length))
+    parts = config.data.sites_per_client
+    noise = noise_on_sum(plan, asked.length) * parts
+    sums = Sums.of(asked, average * divisor * parts, noise)
+    statistics = _stated(config, plan, ledger, sums, noise, path)
+    write_statistics(path / STATISTICS, statistics)
+    return statistics
+
+
+def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
+    """Raises `Refused` for a run that released nothing, or more than one vector."""
+    if not charges:
+        raise Refused(
+            f"{path} was interrupted before anything was charged; go on with it by `privfed train "
+            f"--resume {path}`, and read it again"
+        )
+    if not updates:
+        raise Refused(
+            f"{path} was charged, and released nothing: its sum aborted, or it was interrupted, "
+            "and what it cost is spent. Describe again into a new folder, and name both in "
+            "privacy.prior"
+        )
+    if updates > 1:
+        raise Refused(
+            f"{path} went on for {updates} rounds, whose sums are one model now; a description is "
+            "one round: start a new one"
+        )
+
+
+def noise_on_sum(plan: Plan, length: int) -> float:
+    """The deviation of each coordinate of a sum of vectors of `length`: noise, and rounding.
+
+    Central noise is in proportion to the norm of what was really summed. Under a secure sum each
+    client rounds to whole steps, which adds a variance of a quarter of a step squared at most. What
+    is released is rounded to float32.
+    """
+    algorithm, mechanism, size = plan.algorithm(), plan.mechanism, plan.config.sampler.size
+    deviation = mechanism.noise_on_update(size) * mechanism.clip
+    if mechanism.trust == "server":
+        deviation *= algorithm.encoding_factor(length)
+    step = algorithm.grid_step(length) or 0.0
+    return math.hypot(deviation, step / 2.0 * math.sqrt(size), size * 2.0**-24)
+
+
+def _stated(
+    config: Config, plan: Plan, ledger: Ledger, sums: Sums, noise: float, path: Path
+) -> Statistics:
+    privacy, source = config.privacy, config.source
+    assert isinstance(source, DescribedTable)
+    guarantee = spent(ledger, privacy.delta, privacy.accountant)
+    clients, sizes = sums.clients()
+    total, variance = sums.rows()
+    return Statistics(
+        epsilon=guarantee.epsilon if math.isfinite(guarantee.epsilon) else "inf",
+        delta=guarantee.delta,
+        unit=plan.event.unit,
+        relation=plan.event.relation,
+        mechanism=config.names["mechanism"],
+        population=config.data.population,
+        rows_per_client=source.rows_per_client,
+        note=plan.simulation,
+        ledger_head=ledger.head().hex(),
+        run=str(path),
+        noise=noise,
+        clients=clients,
+        rows=interval(max(total, 0.0), total, math.sqrt(variance), 0.0),
+        rows_of_clients=sizes,
+        columns=sums.columns(),
+        earlier=source.earlier,
+        data={key: value for key, value in config.values()["data"].items() if key in _DECLARED},
+        privacy={
+            "mechanism": config.names["mechanism"],
+            **_set(config.mechanism, _OF_MECHANISM),
+            **_set(config.privacy, {"accountant", "against"}),
+        },
+        secure={
+            **({"protocol": config.names["protocol"]} if config.secured else {}),
+            **_set(config.secure),
+            **_set(config.protocol),
+        },
+        randomness=config.run.randomness,
+        seed=config.run.seed,
+    )
+
+
+def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
+    """Those of the `keys` of a part (None: of all) that are not at their defaults."""
+    assert isinstance(part, Part)
+    values = part.model_dump(mode="json", exclude_none=True)
+    fields = type(part).model_fields
+    chosen = values.keys() if keys is None else values.keys() & {*keys}
+    changed = {key for key in chosen if values[key] != fields[key].default}
+    return {key: value for key, value in values.items() if key in changed}
+
+
+_OF_MECHANISM = {"sizing", "noise_sampler", "tolerance", "pair_noise", "colluders"}
+"""Keys of mechanisms that are not about training."""
+_DECLARED = (
+    *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
+    *("clients", "sites", "sites_per_client", "test_path", "holdout", "holdout_fraction", "dates"),
+)
+"""What a declaration takes over from [data]."""

@@ -1,0 +1,162 @@
+"""A table of the user's own as a release of statistics asks for it: one vector for each client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, Field, model_validator
+
+from privfed.analytics.questions import Asked, ColumnQuestion, NumbersAsked, as_values, chosen_rows
+from privfed.analytics.spelling import Spelling
+from privfed.core.errors import Refused
+from privfed.core.parts import Part
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
+from privfed.data.federation import Examples, client_number
+from privfed.data.sources.declared_table import Bounds
+from privfed.data.sources.table import origins_of_file
+from privfed.data.tables.cells import CellRules
+from privfed.data.tables.columns import Columns
+from privfed.data.tables.dates import Dates
+from privfed.data.tables.delimited import Dialect, known_encoding
+from privfed.data.tables.missing import refuse_absent
+from privfed.data.tables.readable import TableFile
+
+ROWS_PER_CLIENT = 1
+
+
+class DescribedTable(Part):
+    """What is asked of the columns of a table in a file, about `rows_per_client` rows of each
+    client at most.
+
+    Of `columns` nothing is declared; `ranges`, `dates` and `values` are those of a run file's
+    [data.features], [data.dates] and [data.categories], and are as public. Names of columns are
+    taken for public, too, as in any run file.
+    """
+
+    path: str
+    client: str = Field(min_length=1)
+    site: str = ""
+    delimiter: str = Field(",", min_length=1, max_length=1)
+    decimal: Literal[".", ","] = "."
+    encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
+    test_path: str = ""
+    missing_words: list[str] = []
+    columns: list[str] = []
+    """Columns of which nothing is declared."""
+    ranges: dict[str, Bounds] = {}
+    """Columns of numbers, and their bounds [low, high]."""
+    dates: dict[str, Dates] = {}
+    """Columns of dates, and their first and last day."""
+    values: dict[str, list[str | int | bool]] = {}
+    """Columns of words, and their values."""
+    rows_per_client: int = Field(ROWS_PER_CLIENT, ge=1, le=1000)
+    """How many rows of a client count, at most."""
+    buckets: int = Field(32, ge=1, le=4096)
+    """Into so many buckets fall words that nobody listed."""
+    letters: int = Field(12, ge=1, le=64)
+    """So many of their first bytes are read."""
+    earlier: list[str] = []
+    """Runs whose spending a declaration counts beside this release's: privacy.prior of the run
+    file."""
+    natural_partition: ClassVar[bool] = True
+    real_people: ClassVar[bool] = True
+    whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [*self.columns, *self.ranges, *self.dates, *self.values]
+        if not names:
+            raise ValueError("name at least one column to describe")
+        repeated = {name for name in names if names.count(name) > 1}
+        if twice := sorted(repeated | {*names} & {self.client, self.site}):
+            raise ValueError(f"{twice[0]!r} is named twice; expected each column once")
+        for name, (low, high) in self.ranges.items():
+            if not low < high:
+                raise ValueError(
+                    f"the bounds of {name!r} are [{low:g}, {high:g}]; expected low < high"
+                )
+        return self
+
+    @property
+    def asked(self) -> Asked:
+        """What each client is asked."""
+        spelling = Spelling(self.buckets, self.letters)
+        questions: list[ColumnQuestion] = [
+            *(NumbersAsked(name, spelling=spelling) for name in self.columns),
+            *(NumbersAsked(name, (low, high)) for name, (low, high) in self.ranges.items()),
+            *(NumbersAsked(name, each.bounds, each.format) for name, each in self.dates.items()),
+            *(as_values(name, values) for name, values in self.values.items()),
+        ]
+        return Asked(tuple(questions), self.rows_per_client)
+
+    @property
+    def squared_norm(self) -> float | None:
+        return None
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its files are written."""
+        return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Those of the same table where a model is trained on it."""
+        return origins_of_file(self.client, self.path)
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        """One example for each client (at each of its sites): the counts that its rows add to."""
+        table, asked = TableFile(Path(self.path), self.dialect), self.asked
+        columns = self._columns(table)
+        rules = CellRules(str(table), "clip", self.missing_words)
+        owners, people = rules.owners(columns.words[self.client], repr(self.client))
+        sites, site_names = np.zeros_like(owners), tuple[str, ...]()
+        if self.site:
+            sites, site_names = rules.sites(columns.words[self.site], repr(self.site))
+        count = max(len(site_names), 1)
+        entries, whose = np.unique(owners * count + sites, return_inverse=True)
+        persons, at = np.divmod(entries, count)
+        numbers = np.array([client_number(name) for name in people])[persons]
+        order = _order(whose, numbers, streams)
+        chosen, clients_of = chosen_rows(whose, order, self.rows_per_client)
+        places = [q.places(columns.words[q.name], self.dialect) for q in asked.questions]
+        x = asked.of_clients(places, chosen, clients_of, np.bincount(whose))
+        examples = replace(_examples(x), owners=persons, clients=people)
+        return replace(examples, sites=at, site_names=site_names) if self.site else examples
+
+    def _columns(self, table: TableFile) -> Columns:
+        """All columns that are asked for, and those that say whose a row is. Raises `Refused`."""
+        keys = {"columns": self.columns, "features": self.ranges, "dates": self.dates}
+        keys |= {"categories": self.values, "client": [self.client]}
+        keys |= {"site": [self.site]} if self.site else {}
+        asked = [(key, name) for key, names in keys.items() for name in names]
+        refuse_absent(asked, table.names(), table)
+        columns = table.read({}, {name: repr(name) for _, name in asked})
+        if not columns.rows:
+            raise Refused(f"data: {table} holds no row")
+        return columns
+
+    def load_test(self, clients: int, streams: Streams) -> Examples | None:
+        """One made-up example, where a public table is declared: statistics are scored on none."""
+        if not self.test_path:
+            return None
+        return _examples(np.full((1, self.asked.width), -1, dtype=np.int64))
+
+
+def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
+    """A random word for each row `[N]`, by its client's own coins and its place among its own."""
+    by_client = np.argsort(whose, kind="stable")
+    nth = np.empty_like(whose)
+    nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])
+    with np.errstate(over="ignore"):
+        rows = numbers[whose] + nth * np.int64(0x5851F42D4C957F2D)
+    return streams.at("cohort/rows", 0, rows).per_client(1)[:, 0]
+
+
+def _examples(places: Indices) -> Examples:
+    """Examples of these counts `[n, width]`, -1 for none, which have no label."""
+    x = torch.from_numpy(places + 1)
+    return Examples(x, torch.zeros(len(x), 1), classes=2)

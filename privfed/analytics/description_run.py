@@ -1,0 +1,295 @@
+"""From a run file to the run that releases statistics: one round, over all clients, of counts.
+
+The population, the relation, the mechanism and the secure sum are the run file's, so that its
+training and this release compose; clip, noise, model and cohort are this release's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
+from privfed.analytics.count_model import CountModel, epsilon_of_share
+from privfed.analytics.described_table import ROWS_PER_CLIENT, DescribedTable
+from privfed.config.assembly import assembled, named
+from privfed.config.chosen import AttackKeys, expected_hostile
+from privfed.config.config import Config, Raw
+from privfed.config.mistakes import listed_mistakes, mistakes
+from privfed.config.reading import as_written
+from privfed.config.sections import Aggregation
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.privacy.noise_on_model import InBands
+from privfed.sampling.cohort import InGroups
+
+_OF_TABLE = {
+    *("path", "client", "site", "test_path"),
+    *("delimiter", "decimal", "encoding", "missing_words"),
+}
+"""Keys of [data] that say where a table lies and how it is written."""
+_ESCAPED, _PATTERN = re.compile(r"\[([*?[])\]"), re.compile(r"[*?[]")
+
+
+def source_asked(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, Any]:
+    """Keys of a `described_table` from those of a run file's [data]. Raises `Refused`.
+
+    Of columns by the names `others` nothing is known, unless they are declared as well.
+    """
+    values = dict(_by_column(data, "categories"))
+    ranges = {_plain_name(name): each for name, each in _by_column(data, "features").items()}
+    dates = dict(_by_column(data, "dates"))
+    label = data.get("label")
+    if isinstance(label, str):
+        if data.get("labels"):
+            values[label] = data["labels"]
+        elif data.get("classes"):
+            values[label] = [*range(_class_count(data["classes"]))]
+        elif data.get("label_bounds"):
+            ranges[label] = data["label_bounds"]
+    declared = {*values, *ranges, *dates}
+    return {
+        **{key: data[key] for key in _OF_TABLE if key in data},
+        "columns": [name for name in dict.fromkeys(others) if name not in declared],
+        "ranges": ranges,
+        "dates": dates,
+        "values": values,
+    }
+
+
+def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What is declared by column. Raises `Refused` for anything else."""
+    stated = data.get(key, {})
+    if not isinstance(stated, Mapping):
+        raise Refused(
+            f"data.{key} is {stated!r}; expected a section [data.{key}]", key=f"data.{key}"
+        )
+    return stated
+
+
+def _class_count(stated: object) -> int:
+    """How many classes are declared. Raises `Refused` for what is no whole number, as names are."""
+    if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
+        raise Refused(
+            f"data.classes is {stated!r}; expected how many there are, a whole number above 1, for "
+            "labels that are numbers from 0 (data.labels lists classes by name)",
+            key="data.classes",
+        )
+    return stated
+
+
+def _plain_name(pattern: str) -> str:
+    """The one column that a key of [data.features] names. Raises `Refused` for a pattern."""
+    if _PATTERN.search(_ESCAPED.sub("", pattern)):
+        raise Refused(
+            f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
+            "how many there are is to be public: name each column, or leave it out",
+            key="data.features",
+        )
+    return _ESCAPED.sub(r"\1", pattern)
+
+
+_OF_TRAINING = {
+    *("epsilon", "noise_multiplier", "prior", "disjoint"),
+    *("clip", "adaptive_clip", "clip_quantile", "clip_rate", "count_noise"),
+}
+"""Keys of [privacy] that are about training: the norm is 1, and the budget is this release's."""
+_OF_ROUNDS = {
+    *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
+    *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
+}
+"""Keys of [run] that are about many rounds, about models, or about processes."""
+_OF_COHORTS = {"capacity", "minimum", "admitted"}
+"""Keys of [secure] that are about the size of a training cohort."""
+_OF_PEOPLE = (
+    *("population", "clients", "holdout", "holdout_fraction", "setting", "partition"),
+    *("sites", "sites_per_client", "site_partition"),
+)
+"""Keys of [data] that say who the people are."""
+_SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
+"""By whose rule everybody takes part, under these relations."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a description costs, and what it asks: `columns` beside those that are declared.
+
+    `epsilon` None: the share that the run file states. `delta` None: the run file's. Of columns not
+    declared words fall into `buckets`, and their first `letters` bytes are read.
+    """
+
+    epsilon: float | None
+    delta: float | None = None
+    columns: tuple[str, ...] = ()
+    rows_per_client: int = ROWS_PER_CLIENT
+    buckets: int = 32
+    letters: int = 12
+
+
+def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> Config:
+    """The configuration of the run that describes the people of a run file. Raises `Refused`."""
+    raw = as_written(run_file, overrides)
+    data = raw.get("data", {})
+    _refuse_others(raw, data)
+    source = {
+        **source_asked(data, asking.columns),
+        "rows_per_client": asking.rows_per_client,
+        "buckets": asking.buckets,
+        "letters": asking.letters,
+        "earlier": raw.get("privacy", {}).get("prior", []),
+    }
+    described = _validated(DescribedTable, "data", source)
+    epsilon = asking.epsilon
+    if epsilon is None:
+        costing = description_of(run_file, overrides, replace(asking, epsilon=1.0))
+        epsilon = epsilon_of_share(raw, costing)
+    return assembled(
+        {
+            "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
+            "data": {
+                **{key: data[key] for key in _OF_PEOPLE if key in data},
+                **source,
+                "source": "described_table",
+            },
+            "model": {
+                "name": "counts",
+                "loss": "added",
+                "stretches": CountModel.stretched(described.asked.amplitudes.tolist()),
+            },
+            "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
+            "server": {"optimizer": "fedavg", "lr": 1.0},
+            "cohort": _everybody(raw, data["clients"]),
+            "privacy": {
+                **_privacy(raw, data["clients"]),
+                **_delta(asking),
+                "clip": 1.0,
+                "epsilon": epsilon,
+            },
+            "secure": _secure(raw, data),
+        }
+    )
+
+
+def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
+    """Raises `Refused` for people of whom no release of statistics would be one over clients."""
+    source = named(raw, "source")
+    if not {"path", "client", "delimiter"} <= source.model_fields.keys():
+        given = hasattr(source, "kept_by_user")
+        why = "was passed in Python: write it to a file" if given else "has no columns by name"
+        raise Refused(
+            f"data.source is {data.get('source', 'digits')!r}, which {why}; statistics are those "
+            'of the columns of a table (data.source = "table")',
+            key="data.source",
+        )
+    if not data.get("client"):
+        raise Refused(
+            "data.client is missing: statistics are released over clients, and nobody says whose a "
+            "row is; name the column of clients",
+            key="data.client",
+        )
+    if not data.get("population"):
+        raise Refused(
+            "data.population is missing: name these people, so that training counts what their "
+            "description spent (privacy.prior)",
+            key="data.population",
+        )
+    if not data.get("clients"):
+        raise Refused(
+            "data.clients is missing: declare about how many clients there are, a public constant",
+            key="data.clients",
+        )
+    if named(raw, "partition").deals or data.get("holdout") == "examples":
+        key = "data.holdout" if data.get("holdout") == "examples" else "data.partition"
+        raise Refused(
+            f"{key} makes a simulation of real clients' rows; leave it out: a description is of "
+            "the clients whom the table names",
+            key=key,
+        )
+    if not named(raw, "mechanism").private:
+        raise Refused(
+            'privacy.mechanism is "none"; a description is released with noise: name a mechanism',
+            key="privacy.mechanism",
+        )
+    if raw.get("aggregation", {}).get("byzantine") and named(raw, "mechanism").trust == "sum":
+        raise Refused(
+            "aggregation.byzantine expects hostile clients, who would add none of the noise that "
+            "clients make up together, and a sum of statistics tolerates none of them; describe "
+            "with noise that a server adds, or that each client adds for itself",
+            key="aggregation.byzantine",
+        )
+
+
+def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
+    """The part `model` with these keys of a section. Raises `Refused` with what is wrong."""
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        wrong = mistakes(error, section, keys, model)
+        raise Refused(listed_mistakes(wrong)) from None
+
+
+def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
+    """The sampler by which all clients take part, under the relation of the run file's."""
+    cohort = raw.get("cohort", {})
+    sampler = named(raw, "sampler")
+    keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
+    drawn = _validated(sampler, "cohort", keys).of(clients)
+    if isinstance(drawn, InGroups) and isinstance(named(raw, "mechanism")(), InBands):
+        drawn = drawn.in_groups(drawn.possible_groups()[-1])  # however many: groups are public
+    relation = drawn.witness(1, clients).relation
+    everybody = _SAMPLERS[relation]
+    derived = find("sampler", everybody, "cohort.sampler").derives_size
+    dropout = {key: cohort[key] for key in cohort if key == "dropout"}
+    return {"sampler": everybody, "size": 0 if derived else clients, **dropout}
+
+
+def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
+    """[privacy] of the run file, as far as it is about people and who adds the noise."""
+    keys = _without(raw.get("privacy", {}), _OF_TRAINING)
+    mechanism = named(raw, "mechanism")
+    if mechanism.joint:
+        return {**keys, "colluders": _colluding(raw, clients)}
+    if not mechanism.remembers:
+        return keys
+    # Its noise hangs together over rounds, of which there is one here.
+    return _without(keys, {*mechanism.model_fields, "mechanism"})
+
+
+def _colluding(raw: Raw, clients: int) -> int:
+    """How many clients training counts on for no noise: who may be hostile, and colluders.
+
+    A description has no rule against the former, and holds against all of them as colluders.
+    """
+    aggregation, attack, privacy = (
+        _validated(model, name, {key: raw[name][key]} if key in raw.get(name, {}) else {})
+        for name, model, key in (
+            ("aggregation", Aggregation, "byzantine"),
+            ("attack", AttackKeys, "fraction"),
+            ("privacy", named(raw, "mechanism"), "colluders"),
+        )
+    )
+    return int(privacy.colluders) + expected_hostile(
+        aggregation.byzantine, attack.fraction * clients
+    )
+
+
+def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
+    """[secure] of the run file, but for how many clients a training cohort has.
+
+    Where sites are the parties, they are the same ones, and so is how many of them have to stay.
+    """
+    by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
+    return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))
+
+
+def _delta(asking: Asking) -> dict[str, float]:
+    return {} if asking.delta is None else {"delta": asking.delta}
+
+
+def _without(section: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in keys}

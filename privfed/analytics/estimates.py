@@ -1,0 +1,186 @@
+"""From the noised sums of a release to statistics of every column, which agree with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privfed.analytics.number_estimates import TWO_SIDED, CountedNumbers, interval
+from privfed.analytics.questions import (
+    MISSING_NODE,
+    OTHER_NODE,
+    SIZES,
+    Asked,
+    ColumnQuestion,
+    NumbersAsked,
+    ValuesAsked,
+)
+from privfed.analytics.spelling import ReadWord
+from privfed.analytics.statistics_file import (
+    CellCount,
+    ColumnStatistics,
+    StatedEstimate,
+    ValueCount,
+)
+from privfed.analytics.tree import (
+    AgreeingCounts,
+    Reals,
+    Tree,
+    agreeing,
+    measured_total,
+    nonnegative,
+)
+
+_EXACT_SIZES = 16
+"""Up to so many rows, clients are counted by their exact number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What was released: noised `counts` `[d]` of what was `asked`, and `deviations` `[d]`."""
+
+    asked: Asked
+    counts: Reals
+    deviations: Reals
+
+    @classmethod
+    def of(cls, asked: Asked, total: Reals, deviation: float) -> Sums:
+        """Those of a noised `total` `[d]` of clients' vectors, with noise of this deviation."""
+        amplitudes = asked.amplitudes
+        return cls(asked, total / amplitudes, deviation / amplitudes)
+
+    def part(self, number: int) -> tuple[Reals, Reals]:
+        """Counts and deviations of question `number`; the last one is of clients by their rows."""
+        ends = [*self.asked.starts.tolist(), self.asked.length]
+        return (
+            self.counts[ends[number] : ends[number + 1]],
+            self.deviations[ends[number] : ends[number + 1]],
+        )
+
+    def rows(self) -> tuple[float, float]:
+        """How many rows counted, and the variance: every question tells it, and so do clients."""
+        totals = []
+        for number, question in enumerate(self.asked.questions):
+            counts, deviations = self.part(number)
+            nodes = len(question.tree)
+            total, variance = measured_total(question.tree, counts[:nodes], deviations[:nodes] ** 2)
+            totals.append((float(total), variance))
+        if self.asked.rows <= _EXACT_SIZES:
+            counts, deviations = self.part(len(self.asked.questions))
+            counted = np.minimum(SIZES, self.asked.rows)
+            totals.append((float(counted @ counts), float(counted**2 @ deviations**2)))
+        weights = np.array([1.0 / max(variance, 1e-18) for _, variance in totals])
+        return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
+
+    def clients(self) -> tuple[StatedEstimate, list[CellCount]]:
+        """How many clients there are, and how many of them have how many rows.
+
+        Where a single row of each counts, all that tells the number of rows tells that of clients.
+        """
+        counts, deviations = self.part(len(self.asked.questions))
+        tree = Tree.flat(len(SIZES))
+        if self.asked.rows == 1:
+            total, variance = self.rows()
+        else:
+            of_sizes, variance = measured_total(tree, counts, deviations**2)
+            total = float(of_sizes)
+        agreed = agreeing(tree, counts, deviations**2, total, variance)
+        shown = nonnegative(tree, agreed.counts)
+        estimates, spread = agreed.linear(np.eye(len(SIZES)))
+        ends = [float(end) for end in (*np.array(SIZES[1:]) - 1, np.inf)]
+        cells = [
+            CellCount(
+                low=float(SIZES[n]),
+                high=ends[n] if np.isfinite(ends[n]) else None,
+                count=interval(shown[n], estimates[n], spread[n], 0.0),
+            )
+            for n in np.flatnonzero(shown > 0.0)
+        ]
+        return interval(float(shown.sum()), total, variance**0.5, 0.0), cells
+
+    def columns(self) -> list[ColumnStatistics]:
+        """What is known of each column."""
+        total, variance = self.rows()
+        columns = []
+        for number, question in enumerate(self.asked.questions):
+            counts, deviations = self.part(number)
+            nodes = len(question.tree)
+            measured, spread = counts[:nodes], deviations[:nodes]
+            agreed = agreeing(question.tree, measured, spread**2, total, variance)
+            column = Column(question, agreed, nonnegative(question.tree, agreed.counts), total)
+            columns.append(column.summary(counts, deviations))
+        return columns
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Estimates of one column's counts, of `total` rows; `counts` `[n]` are nowhere negative."""
+
+    question: ColumnQuestion
+    agreed: AgreeingCounts
+    counts: Reals
+    total: float
+
+    def summary(self, measured: Reals, deviations: Reals) -> ColumnStatistics:
+        """All that is known of it, from what was `measured` `[length]` with these `deviations`."""
+        question, nodes = self.question, len(self.question.tree)
+        if isinstance(question, ValuesAsked):
+            return self._summary("values", values=self._declared(question))
+        if not isinstance(question, NumbersAsked):
+            raise TypeError(f"nobody knows what to make of a {type(question).__name__}")
+        numbers = CountedNumbers(
+            question.cells, self.agreed, self.counts, measured[:nodes], deviations[:nodes]
+        ).summary()
+        if question.spelling is None:
+            return self._summary("dates" if question.dates else "numbers", numbers=numbers)
+        read = question.spelling.read(measured[nodes:], float(deviations[-1]))
+        values = [
+            ValueCount(
+                value=word.word,
+                count=StatedEstimate(value=word.count, low=word.low, high=word.high),
+                cut=word.cut,
+            )
+            for word in sorted(read, key=lambda word: -word.count)
+        ]
+        return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
+
+    def _unnamed(self, read: Sequence[ReadWord]) -> StatedEstimate:
+        """How many words there are beside those that were `read`."""
+        (words,), (deviation,) = self.agreed.linear(self._weights(OTHER_NODE))
+        value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
+        low = words - TWO_SIDED * deviation - sum(word.high for word in read)
+        high = words + TWO_SIDED * deviation - sum(word.low for word in read)
+        return StatedEstimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
+
+    def _summary(self, kind: str, **parts: object) -> ColumnStatistics:
+        blank: dict[str, object] = {"numbers": None, "values": [], "unnamed": None}
+        shares = {"missing": self._share(MISSING_NODE), "words": self._share(OTHER_NODE)}
+        return ColumnStatistics.model_validate(
+            {"name": self.question.name, "kind": kind, **shares, **blank, **parts}
+        )
+
+    def _weights(self, node: int) -> Reals:
+        return np.eye(1, len(self.question.tree), node)
+
+    def _share(self, node: int) -> StatedEstimate:
+        """The part of rows that `node` at the top counts."""
+        if self.total <= 0.0:
+            return StatedEstimate(value=0.0, low=0.0, high=1.0)
+        value = float(np.clip(self.counts[node] / self.total, 0.0, 1.0))
+        weights = self._weights(node) - value * self.question.tree.is_leaf
+        (estimate,), (deviation,) = self.agreed.linear(weights)
+        return interval(
+            value, value + float(estimate) / self.total, deviation / self.total, 0.0, 1.0
+        )
+
+    def _declared(self, question: ValuesAsked) -> list[ValueCount]:
+        nodes = OTHER_NODE + 1 + np.arange(len(question.values))
+        estimates, deviations = self.agreed.linear(np.eye(len(question.tree))[nodes])
+        return [
+            ValueCount(value=value, count=interval(self.counts[node], estimate, deviation, 0.0))
+            for value, node, estimate, deviation in zip(
+                question.values, nodes, estimates, deviations, strict=True
+            )
+        ]

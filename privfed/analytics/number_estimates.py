@@ -1,0 +1,213 @@
+"""What noised counts of cells tell of a column's numbers: range, mean, deviation, quantiles.
+
+All of it is post-processing of one release. Values follow from one histogram that is nowhere
+negative, so that they agree with each other; intervals of 95 % follow from the unbiased estimates
+on the tree, whose noise is Gaussian (or nearly), and include that a cell does not say where in it a
+number lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from privfed.analytics.cells import Cells
+from privfed.analytics.statistics_file import CellCount, NumberStatistics, StatedEstimate
+from privfed.analytics.tree import AgreeingCounts, Reals
+
+PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
+TWO_SIDED = float(norm.isf(0.025))
+"""Deviations on either side of an estimate that make an interval of 95 %."""
+_SEEN = 0.01
+"""The probability that any node is taken to be seen in which nobody is."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountedNumbers:
+    """A column's numbers by their cells.
+
+    `agreed` are the estimates, `counts` `[n]` those of them that are nowhere negative, and
+    `measured` `[n]` what each node's own noised count is, of these `deviations` `[n]`.
+    """
+
+    cells: Cells
+    agreed: AgreeingCounts
+    counts: Reals
+    measured: Reals
+    deviations: Reals
+
+    def summary(self) -> NumberStatistics | None:
+        """All that is known; None where no numbers are seen through the noise."""
+        limits = seen_range(self.cells, self.measured, self.deviations)
+        total = float(self.counts[self.cells.nodes].sum())
+        if limits is None or total <= 0.0:
+            return None
+        mean, deviation = self._moments(limits)
+        return NumberStatistics(
+            count=self._count(self.cells.nodes, total),
+            range=limits,
+            outside=self._outside(limits, total),
+            mean=mean,
+            deviation=deviation,
+            quantiles={f"{p:g}": self._quantile(p, total, limits) for p in PROBABILITIES},
+            histogram=self._histogram(),
+        )
+
+    def _linear(self, weights: Reals) -> tuple[Reals, Reals]:
+        """Estimates and deviations `[f]` of sums of cells by `weights` `[f, c]`."""
+        of_nodes = np.zeros((len(weights), len(self.cells.tree)))
+        of_nodes[:, self.cells.nodes] = weights
+        return self.agreed.linear(of_nodes)
+
+    def _count(self, nodes: NDArray[np.int64], value: float) -> StatedEstimate:
+        weights = np.zeros((1, len(self.cells.tree)))
+        weights[0, nodes] = 1.0
+        (estimate,), (deviation,) = self.agreed.linear(weights)
+        return interval(value, estimate, deviation, least=0.0)
+
+    def _histogram(self) -> list[CellCount]:
+        """The cells that hold anybody, by the counts that are nowhere negative."""
+        held = np.flatnonzero(self.counts[self.cells.nodes] > 0.0)
+        estimates, deviations = self._linear(np.eye(len(self.cells.nodes))[held])
+        return [
+            CellCount(
+                low=_bound(self.cells.lows[cell]),
+                high=_bound(self.cells.highs[cell]),
+                count=interval(self.counts[self.cells.nodes[cell]], estimate, deviation, 0.0),
+            )
+            for cell, estimate, deviation in zip(held, estimates, deviations, strict=True)
+        ]
+
+    def _outside(self, limits: tuple[float, float], total: float) -> StatedEstimate:
+        """The part of numbers in cells beyond the range.
+
+        Noise chose the range, too: the interval holds for all ranges that it might have chosen, by
+        a union bound over pairs of cells.
+        """
+        low, high = limits
+        within = (self.cells.lows >= low) & (self.cells.highs <= high)
+        value = float(self.counts[self.cells.nodes[~within]].sum()) / total
+        (estimate,), (deviation,) = self._linear((~within - value)[None].astype(float))
+        wider = float(norm.isf(0.025 / len(within) ** 2)) / TWO_SIDED
+        return interval(value, value + estimate / total, wider * deviation / total, 0.0, 1.0)
+
+    def _quantile(
+        self, probability: float, total: float, limits: tuple[float, float]
+    ) -> StatedEstimate:
+        """The number below which this part of all lies, which are clipped to `limits`.
+
+        Its interval joins all cells where it may lie: those whose left end has no more than this
+        part on its left, and whose right end no less, by bounds of 97.5 % each.
+        """
+        upto = np.tri(len(self.cells.nodes) + 1, len(self.cells.nodes), -1) - probability
+        excess, deviations = self._linear(upto)
+        margin = TWO_SIDED * deviations + 1e-9 * total
+        possible = np.flatnonzero(((excess - margin)[:-1] <= 0.0) & ((excess + margin)[1:] >= 0.0))
+        value, cell = self._at(probability * total)
+        first, last = min(possible.min(initial=cell), cell), max(possible.max(initial=cell), cell)
+        ends = value, float(self.cells.lows[first]), float(self.cells.highs[last])
+        value, low, high = (without_last_bits(min(max(end, limits[0]), limits[1])) for end in ends)
+        return StatedEstimate(value=value, low=low, high=high)
+
+    def _at(self, position: float) -> tuple[float, int]:
+        """The number at `position` in order, and its cell, as if numbers were spread evenly."""
+        counts = self.counts[self.cells.nodes]
+        ends = np.cumsum(counts)
+        cell = min(int(np.searchsorted(ends, position)), len(counts) - 1)
+        low, high = _finite(self.cells.lows[cell], self.cells.highs[cell])
+        part = (position - (ends[cell] - counts[cell])) / counts[cell] if counts[cell] else 0.0
+        return low + min(max(part, 0.0), 1.0) * (high - low), cell
+
+    def _moments(self, limits: tuple[float, float]) -> tuple[StatedEstimate, StatedEstimate]:
+        """Mean and standard deviation of the numbers clipped to `limits`.
+
+        The sums of least and largest values that the cells allow bound both. The interval of the
+        deviation allows for the mean's.
+        """
+        counts = self.counts[self.cells.nodes]
+        total, lows = counts.sum(), self.cells.lows.clip(*limits)
+        highs = self.cells.highs.clip(*limits)
+        middles = (lows + highs) / 2.0
+        mean = float(counts @ middles / total)
+        ends, deviations = self._linear(np.stack([lows - mean, highs - mean]))
+        low, high = _ends(mean + ends / total, deviations / total)
+        estimate = StatedEstimate(
+            value=mean,
+            low=min(max(low, limits[0]), mean),
+            high=max(min(high, limits[1]), mean),
+        )
+        nearest = np.maximum(np.maximum(lows - mean, mean - highs), 0.0) ** 2
+        farthest = np.maximum(np.abs(lows - mean), np.abs(highs - mean)) ** 2
+        ends, deviations = self._linear(np.stack([nearest, farthest]))
+        least, most = _ends(ends / total, deviations / total)
+        off = max(mean - low, high - mean)
+        width = limits[1] - limits[0]
+        spread = math.sqrt(float(counts @ (middles - mean) ** 2 / total))
+        return estimate, StatedEstimate(
+            value=spread,
+            low=min(math.sqrt(max(least - off**2, 0.0)), spread),
+            high=max(min(math.sqrt(max(most, 0.0)), width), spread),
+        )
+
+
+def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float, float] | None:
+    """The range of all nodes in which numbers are seen through the noise; None where in none.
+
+    A node is seen whose count exceeds what noise alone reaches with probability `_SEEN` in any of
+    them; where nodes below it are seen, these say where. What is seen beyond the outermost cells
+    has no end, and the range ends there.
+    """
+    numbers = ~np.isnan(cells.below)
+    threshold = float(norm.isf(_SEEN / max(int(numbers.sum()), 1)))
+    above_noise = numbers & (measured > np.maximum(threshold * deviations, 0.5))
+    below = np.where(above_noise, cells.below, np.inf)
+    above = np.where(above_noise, cells.above, -np.inf)
+    for nodes, first, parents in reversed(cells.tree.families):
+        low = np.minimum.reduceat(below[nodes], first)
+        high = np.maximum.reduceat(above[nodes], first)
+        known = np.isfinite(low)
+        below[parents] = np.where(known, low, below[parents])
+        above[parents] = np.where(known, high, above[parents])
+    if not above_noise.any():
+        return None
+    top = cells.tree.depths == 0
+    ends = float(cells.lows[1]), float(cells.highs[-2])
+    first, last = float(below[top].min()), float(above[top].max())
+    return without_last_bits(max(first, ends[0])), without_last_bits(min(last, ends[1]))
+
+
+def interval(
+    value: float, estimate: float, deviation: float, least: float, most: float = math.inf
+) -> StatedEstimate:
+    """The `value` with the interval around the unbiased `estimate`, widened to hold the value."""
+    low, high = estimate - TWO_SIDED * deviation, estimate + TWO_SIDED * deviation
+    low, high = (float(np.clip(end, least, most)) for end in (min(low, value), max(high, value)))
+    return StatedEstimate(value=float(np.clip(value, least, most)), low=low, high=high)
+
+
+def without_last_bits(value: float) -> float:
+    """`value` to 12 digits: cells begin where the float after another one lies."""
+    return float(f"{value:.12g}")
+
+
+def _ends(estimates: Reals, deviations: Reals) -> tuple[float, float]:
+    return (
+        float(estimates[0] - TWO_SIDED * deviations[0]),
+        float(estimates[1] + TWO_SIDED * deviations[1]),
+    )
+
+
+def _bound(end: float) -> float | None:
+    return without_last_bits(float(end)) if math.isfinite(end) else None
+
+
+def _finite(low: float, high: float) -> Sequence[float]:
+    """The ends of a cell, of which one may be infinite: then the other, twice."""
+    if math.isinf(low):
+        return high, high
+    return low, low if math.isinf(high) else high

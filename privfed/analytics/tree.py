@@ -1,0 +1,188 @@
+"""Counts on a tree: every node is counted with noise, and estimates are made to agree.
+
+A node's count is the sum of its children's. Of unbiased measurements with independent noise the
+best linear estimates that agree so are two passes over the tree, upwards and downwards, and the
+variance of any sum of leaves follows from the same passes (Hay, Rastogi, Miklau & Suciu 2010,
+section 4; here noise may differ from node to node).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.core.vector import Indices
+
+Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Nodes level by level: `parents` `[n]` of each, never falling, -1 for those at the top."""
+
+    parents: Indices
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    @classmethod
+    def flat(cls, nodes: int) -> Tree:
+        """A tree whose nodes are all at the top."""
+        return cls(np.full(nodes, -1, dtype=np.int64))
+
+    @cached_property
+    def depths(self) -> Indices:
+        """How many nodes lie above each `[n]`."""
+        depths = np.zeros(len(self), dtype=np.int64)
+        for node in np.flatnonzero(self.parents >= 0):
+            depths[node] = depths[self.parents[node]] + 1
+        return depths
+
+    @cached_property
+    def is_leaf(self) -> NDArray[np.bool_]:
+        """Which nodes have no children `[n]`."""
+        return ~np.isin(np.arange(len(self)), self.parents)
+
+    @cached_property
+    def leaves(self) -> Indices:
+        """The nodes without children."""
+        return np.flatnonzero(self.is_leaf)
+
+    @cached_property
+    def families(self) -> list[tuple[slice, Indices, Indices]]:
+        """Each level below the top: its nodes, where siblings begin in it, and their parents."""
+        families = []
+        for depth in range(1, int(self.depths.max()) + 1):
+            level = np.flatnonzero(self.depths == depth)
+            first = np.flatnonzero(np.diff(self.parents[level], prepend=-1))
+            nodes = slice(int(level[0]), int(level[-1]) + 1)
+            families.append((nodes, first, self.parents[level][first]))
+        return families
+
+    @cached_property
+    def path_lengths(self) -> Indices:
+        """How many nodes the longest way has that leads through each, from the top to a leaf."""
+        lengths = self.depths + 1
+        for nodes, first, parents in reversed(self.families):
+            lengths[parents] = np.maximum.reduceat(lengths[nodes], first)
+        return lengths
+
+    def paths(self, leaves: Indices, width: int) -> Indices:
+        """The nodes on the way to each of `leaves` `[k]`: `[k, width]`, -1 beyond the top."""
+        columns, nodes = [], leaves
+        for _ in range(width):
+            columns.append(nodes)
+            nodes = np.where(nodes >= 0, self.parents[nodes], -1)
+        return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class AgreeingCounts:
+    """Estimates `counts` `[..., n]` of a tree's nodes, in which children add up to their parent.
+
+    `partial` `[n]` are the variances of what was known of each node from below it, and
+    `total_variance` that of the sum at the top: from these follow all others.
+    """
+
+    tree: Tree
+    counts: Reals
+    partial: Reals
+    total_variance: float
+
+    def linear(self, weights: Reals) -> tuple[Reals, Reals]:
+        """Sums of leaves by `weights` `[f, n]` (of other nodes 0): values `[..., f]`, deviations
+        `[f]`.
+        """
+        values = self.counts @ weights.T
+        weights, variance = weights.copy(), np.zeros(len(weights))
+        for nodes, first, parents in reversed(self.tree.families):
+            within, upwards = _parted(weights[:, nodes], self.partial[nodes], first)
+            variance += within
+            weights[:, parents] += upwards
+        top = self.tree.depths == 0
+        within, upwards = _parted(weights[:, top], self.partial[top], np.zeros(1, dtype=np.int64))
+        variance += within + upwards[:, 0] ** 2 * self.total_variance
+        return values, np.sqrt(np.maximum(variance, 0.0))
+
+
+def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Reals]:
+    """What siblings add to the variance of their known sum `[f]`, and that sum's weight `[f, p]`.
+
+    What is known of siblings, less their share of its sum, is independent of the sum.
+    """
+    sums = np.add.reduceat(partial, first)
+    cross = np.add.reduceat(weights * partial, first, axis=1)
+    squares = np.add.reduceat(weights**2 * partial, first, axis=1)
+    return (squares - cross**2 / sums).sum(1), cross / sums
+
+
+def measured_total(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, float]:
+    """The sum at the top by all that was measured `[...]`, and its variance."""
+    known, partial = _upwards(tree, counts, variances)
+    top = tree.depths == 0
+    return known[..., top].sum(-1), float(partial[top].sum())
+
+
+def agreeing(
+    tree: Tree, counts: Reals, variances: Reals, total: Reals | float, total_variance: float
+) -> AgreeingCounts:
+    """The best estimates from measured `counts` `[..., n]` of these `variances` `[n]`.
+
+    `total` `[...]` is the best estimate of the sum at the top, in which these counts may have part.
+    """
+    known, partial = _upwards(tree, counts, variances)
+    agreed, top = known.copy(), tree.depths == 0
+    share = partial[top] / partial[top].sum()
+    agreed[..., top] += share * (np.asarray(total)[..., None] - known[..., top].sum(-1)[..., None])
+    for nodes, first, parents in tree.families:
+        gap = agreed[..., parents] - np.add.reduceat(known[..., nodes], first, axis=-1)
+        sums = np.add.reduceat(partial[nodes], first)
+        size = np.diff(np.append(first, nodes.stop - nodes.start))
+        agreed[..., nodes] += partial[nodes] * np.repeat(gap / sums, size, axis=-1)
+    return AgreeingCounts(tree, agreed, partial, total_variance)
+
+
+def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]:
+    """Each node's count as it and all below it have it `[..., n]`, and their variances `[n]`."""
+    known, partial = counts.copy(), np.maximum(variances, 1e-18)
+    for nodes, first, parents in reversed(tree.families):
+        sums = np.add.reduceat(known[..., nodes], first, axis=-1)
+        below = np.add.reduceat(partial[nodes], first)
+        both = 1.0 / (1.0 / partial[parents] + 1.0 / below)
+        known[..., parents] = both * (known[..., parents] / partial[parents] + sums / below)
+        partial[parents] = both
+    return known, partial
+
+
+def nonnegative(tree: Tree, agreed: Reals) -> Reals:
+    """Counts `[n]` of the nodes, none below 0, in which children add up to their parent.
+
+    From the top down, each family's are the closest to its estimates (in the Euclidean norm) that
+    are so.
+    """
+    counts, top = np.zeros(len(tree)), np.flatnonzero(tree.depths == 0)
+    counts[top] = _closest(agreed[top], max(float(agreed[top].sum()), 0.0))
+    for nodes, first, parents in tree.families:
+        ends = np.append(first[1:], nodes.stop - nodes.start)
+        for start, end, parent in zip(first, ends, parents, strict=True):
+            family = slice(nodes.start + int(start), nodes.start + int(end))
+            counts[family] = _closest(agreed[family], float(counts[parent]))
+    return counts
+
+
+def _closest(values: Reals, total: float) -> Reals:
+    """The point closest to `values` `[k]` that is nowhere negative and has this `total`.
+
+    Duchi, Shalev-Shwartz, Singer & Chandra 2008, figure 1.
+    """
+    if total <= 0.0:
+        return np.zeros_like(values)
+    falling = np.sort(values)[::-1]
+    excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
+    threshold = excess[np.flatnonzero(falling > excess)[-1]]
+    closest = np.maximum(values - threshold, 0.0)
+    closest[closest < 1e-9 * total] = 0.0
+    return np.asarray(closest * (total / closest.sum()))

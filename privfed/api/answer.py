@@ -1,0 +1,105 @@
+"""What a call comes to: facts by name as `--json` prints them, and the table that people read."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from privfed.core.errors import Refused
+
+
+def plain(value: Any) -> Any:
+    """`value` in the types of a run file, as deep as it goes; what else it holds stays."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | range):
+        return [plain(item) for item in value]
+    if not isinstance(value, type) and hasattr(value, "tolist"):  # arrays, their numbers, indices
+        return value.tolist()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def as_path(value: Any, argument: str) -> Path:
+    """The path that `value` is. Raises `Refused` for another type of the `argument`."""
+    if not isinstance(value, str | os.PathLike):
+        raise Refused(f"{argument} is {value!r}; expected a path")
+    return Path(value)
+
+
+def from_here(path: Path) -> Path:
+    """`path` as tables show it: from the working directory, where it lies in it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+_WIDTH = 110
+_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
+
+
+class Answer(Mapping[str, Any]):
+    """Facts by name, as keys and as attributes; shown as the table that the command line prints.
+
+    `result` is what they come from, with everything else that it knows.
+    """
+
+    def __init__(
+        self, facts: Mapping[str, Any], table: RenderableType, result: object = None
+    ) -> None:
+        self._facts = dict(facts)
+        self._table = table
+        self.result = result
+
+    def __getitem__(self, name: str) -> Any:
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._facts:
+            return self._facts[name]
+        try:
+            return getattr(self.result, name)
+        except AttributeError:
+            known = ", ".join(self._facts)
+            raise AttributeError(f"there is no {name!r}; known are {known}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._facts]
+
+    def __str__(self) -> str:
+        return table_text(self._table)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_html(self._table)
+
+
+def table_text(table: RenderableType) -> str:
+    """What rich would print of `table`, without colours or blanks at the ends of lines."""
+    screen = Console(
+        file=io.StringIO(), width=_WIDTH, markup=False, color_system=None, force_jupyter=False
+    )
+    with screen.capture() as printed:
+        screen.print(table)
+    return "\n".join(line.rstrip() for line in printed.get().splitlines())
+
+
+def table_html(table: RenderableType) -> str:
+    """The same as a piece of a page, for notebooks."""
+    screen = Console(
+        file=io.StringIO(), width=_WIDTH, markup=False, record=True, force_jupyter=False
+    )
+    screen.print(table)
+    return screen.export_html(inline_styles=True, code_format=_HTML)

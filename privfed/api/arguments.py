@@ -1,0 +1,197 @@
+"""The arguments of a call as a configuration: what a run file says, and objects beside it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from privfed.api.answer import plain
+from privfed.api.people import DeclaredPeople
+from privfed.config.assembly import assembled, default_keys
+from privfed.config.config import Config, Raw
+from privfed.config.overrides import assign
+from privfed.config.reading import read_raw
+from privfed.config.sections import SECTIONS
+from privfed.core.deferred import nn
+from privfed.core.errors import Refused
+from privfed.core.parts import expected, find
+from privfed.data.tables.arrow import is_dict_of_tables, is_table
+from privfed.models.given_module import GivenModule, code_digest, layout_digest
+from privfed.models.recipes import Foreign
+
+_SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
+"""Keys that are arguments by themselves."""
+
+
+def configuration(
+    people: Any, model: Any, short: Mapping[str, Any], sections: Mapping[str, Any]
+) -> Config:
+    """The configuration of a run over `people`. Raises `Refused` with every problem found.
+
+    `short` are values for keys in `_SHORT`, None where they are left out, and `sections` the keys
+    of each section.
+    """
+    raw = _of_people(people)
+    given = {name: section for name, section in sections.items() if section is not None}
+    if model is not None:
+        given["model"] = dict(model) if isinstance(model, Mapping) else {"name": model}
+    for name, section in given.items():
+        _assign_section(raw, name, section)
+    for argument, key in _SHORT.items():
+        if short.get(argument) is not None:
+            _refuse_twice(given, argument, key)
+            assign(raw, key, plain(short[argument]))
+    return assembled(raw)
+
+
+def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call passes as objects for a run that is there: classes or instances, by kind.
+
+    Raises `Refused` for what is no object of a part's.
+    """
+    passed: dict[str, Any] = {}
+    if model is not None:
+        passed["model"] = model
+    if people is not None:
+        passed["source"] = _source_again(people)
+    for name, section in sections.items():
+        naming = SECTIONS[name].parts if name in SECTIONS else {}
+        if not isinstance(section, Mapping):
+            raise Refused(f"{name} is {section!r}; expected its parts, as dict(key=part)")
+        for key, part in section.items():
+            if key not in naming:
+                known = [f"{each}.{key}" for each in SECTIONS for key in SECTIONS[each].parts]
+                raise Refused(f"{name}.{key} names no part; expected one of {', '.join(known)}")
+            passed[naming[key][0]] = part
+    for kind, part in passed.items():
+        if isinstance(part, str):
+            raise Refused(f"{part!r} was passed for the {kind}; a run knows its parts by name")
+    return passed
+
+
+def _source_again(people: Any) -> type[Any]:
+    """The class of the source that `people` are. Raises `Refused` for people in a file."""
+    if not isinstance(people, DeclaredPeople):
+        raise Refused(_undeclared(people))
+    source = people.section["source"]
+    if not isinstance(source, type):
+        raise Refused("data is a table in a file, which a run finds by itself; leave it out")
+    return source
+
+
+def part_class(kind: str, passed: Any) -> type[Any]:
+    """The class of a part that was passed. Raises `Refused` for what is none."""
+    named, _ = _part(kind, passed)
+    part = named if isinstance(named, type) else find(kind, named, kind)
+    return cast("type[Any]", part)
+
+
+def _of_people(people: Any) -> Raw:
+    """The keys that the first argument of a call stands for. Raises `Refused`."""
+    if people is None:
+        return {}
+    if isinstance(people, DeclaredPeople):
+        return {"data": dict(people.section), "model": {"loss": people.loss}}
+    if isinstance(people, Config):
+        return people.raw()
+    if isinstance(people, str | Path) and Path(people).suffix.lower() == ".toml":
+        return read_raw(Path(people))
+    raise Refused(_undeclared(people))
+
+
+def _undeclared(people: Any) -> str:
+    """Why `people` alone are not enough, and the call that declares them."""
+    what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
+    why = "what a model sees of them (columns, bounds, classes, how many clients) is declared, "
+    why += "since reading it off private data would be a release of its own"
+    if is_dict_of_tables(people):
+        return f"people is a {type(people).__name__} of several tables; pass one of them, declared"
+    if isinstance(people, Mapping):
+        call = "privfed.Arrays(people, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
+    elif is_table(people) or isinstance(people, str | Path):
+        call = (
+            'privfed.declare(public_sample, label="…", client="…").table(people, clients=500), or '
+            'by hand privfed.Table(people, label="…", client="…", clients=500, '
+            'labels=["no", "yes"], features={"age": (18, 94)})'
+        )
+    else:
+        return (
+            f"people is {what}; expected a privfed.Table, privfed.Arrays, a Config, the path of a "
+            "run file (.toml), or nothing for the default run"
+        )
+    return f"people is {what} without a declaration: {why}. Pass {call}"
+
+
+def _assign_section(raw: Raw, name: str, section: Any) -> None:
+    """Set the keys of the section `name`, as an argument holds them. Raises `Refused`."""
+    if name not in SECTIONS:
+        raise Refused(f"unknown argument {name!r}; {_instead(name)}")
+    if not isinstance(section, Mapping):
+        raise Refused(f"{name} is {section!r}; expected its keys, as dict(key=value)", key=name)
+    keys = dict(section)
+    if name == "client" and "privacy" in keys:
+        _assign_section(raw, "client.privacy", keys.pop("privacy"))
+    naming = SECTIONS[name].parts
+    for key in sorted(keys, key=lambda key: key not in naming):  # parts first: they own others
+        named, further = _part(naming[key][0], keys[key]) if key in naming else (keys[key], {})
+        assign(raw, f"{name}.{key}", plain(named))
+        for field, value in further.items():
+            if field in keys:
+                raise Refused(f"{name}.{field} is given twice: beside {name}.{key}, and in it")
+            assign(raw, f"{name}.{field}", plain(value))
+
+
+def _instead(argument: str) -> str:
+    """The sections that have the key `argument`, as arguments; for no key, what may stand there."""
+    sections = [name for name in SECTIONS if "." not in name]
+    owners = [name for name in sections if argument in default_keys(name)]
+    if not owners:
+        return expected(argument, [*sections, *_SHORT])
+    calls = " or ".join(f"{name}=dict({argument}=…)" for name in owners)
+    return f"it is a key of a section; pass {calls}"
+
+
+def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
+    """How a configuration names a part that was passed, and the part's own keys."""
+    if kind == "model" and isinstance(named, nn.Module):
+        part = GivenModule.of(named)
+        return part, {"layout": layout_digest(named), "code": code_digest(named)}
+    if isinstance(named, BaseModel):
+        return part_named(type(named)), named.model_dump(exclude_unset=True)
+    if isinstance(named, type) and issubclass(named, BaseModel):
+        return part_named(named), {}
+    if kind == "model" and callable(named):
+        return function_named(named), {}
+    return named, {}
+
+
+def part_named(part: type[Any]) -> Any:
+    """The name of a class that any process can import, or else the class itself."""
+    return _place(part) or part
+
+
+def function_named(function: Callable[..., Any]) -> Any:
+    """The same for a function that makes a model, or a class of modules."""
+    return _place(function) or Foreign.of(function)
+
+
+def _place(thing: Any) -> str:
+    """`module:name`, where that finds `thing` again from another process; else nothing."""
+    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
+    if not module or not name or module == "__main__" or "." in name:
+        return ""
+    try:
+        same = getattr(importlib.import_module(module), name, None) is thing
+    except ImportError:
+        return ""
+    return f"{module}:{name}" if same else ""
+
+
+def _refuse_twice(sections: Mapping[str, Any], argument: str, key: str) -> None:
+    section, _, name = key.partition(".")
+    if name in sections.get(section, {}):
+        raise Refused(f"{argument} and {key} are both given; expected one of them", key=key)

@@ -1,0 +1,108 @@
+"""A run that goes on from Python."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privfed.config.config import Config
+from privfed.config.overrides import assign
+from privfed.config.reading import reassembled
+from privfed.report.console import console
+from privfed.report.notebook import NotebookProgress, in_notebook
+from privfed.report.progress import PlainProgress, progress
+from privfed.run.outcome import Observer
+from privfed.store.run_directory import RunDirectory
+
+
+@contextlib.contextmanager
+def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
+    """A context that says, where it is interrupted, how to go on; torch's threads are as before.
+
+    `given` are the kinds of parts that were passed as objects. A run that is not `lasting` is gone.
+    """
+    try:
+        with own_threads():
+            yield
+    except (KeyboardInterrupt, OSError) as error:
+        if (path / "ledger.jsonl").exists():
+            error.add_note(
+                _way_on(path, given) if lasting else "this run was temporary, and is gone"
+            )
+        raise
+
+
+def _way_on(path: Path, given: Collection[str]) -> str:
+    """How to go on with the run at `path`."""
+    names = {"model": "model=…", "source": "data=…"}
+    again = [names.get(kind, f"{kind}=…") for kind in sorted(given)]
+    call = ", ".join([repr(str(path)), *again])
+    return f"what was released is kept; go on with it: privfed.load({call}).resume()"
+
+
+@contextlib.contextmanager
+def own_threads() -> Iterator[None]:
+    """A context whose number of torch's threads is its own: runs set it (`run.threads`)."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def is_shown(shown: bool | None) -> bool:
+    """Whether anything is shown; None: in notebooks and terminals alone."""
+    return shown if shown is not None else in_notebook() or sys.stdout.isatty()
+
+
+@contextlib.contextmanager
+def watched(shown: bool | None) -> Iterator[list[Observer]]:
+    """A context with whoever shows a run; None: in notebooks and terminals alone."""
+    if not is_shown(shown):
+        yield []
+        return
+    screen = console(False)
+    watcher: PlainProgress = NotebookProgress(screen) if in_notebook() else progress(screen)
+    with watcher:
+        yield [watcher]
+
+
+class TemporaryFolder:
+    """A folder at `path` that is removed with this object, or when the process ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="privfed-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def go_on(
+    directory: RunDirectory,
+    changes: Mapping[str, Any],
+    observers: Sequence[Observer],
+    progress: bool | None,
+) -> None:
+    """Go on with a run, with other values for some keys."""
+    from privfed.run.process_group import joined
+    from privfed.run.train import resume as resume_in
+
+    def changed(stored: Config) -> Config:
+        raw = stored.raw()
+        for key, value in changes.items():
+            assign(raw, key, value)
+        return reassembled(raw, stored)
+
+    workers = directory.config.read().run.workers
+    with (
+        resumable(directory.path, directory.given),
+        watched(progress) as observer,
+        joined(workers) as ranks,
+    ):
+        resume_in(directory, changed, [*observer, *observers], ranks)

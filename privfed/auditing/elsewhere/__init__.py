@@ -1,1 +1,0 @@
-"""Canaries of pipelines that are not privfed's: what their released models show of a claim."""

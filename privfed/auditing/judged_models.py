@@ -1,0 +1,179 @@
+"""Models that another pipeline released, as files in a folder, in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.auditing.canaries.scores import without_common
+from privfed.canary.layouts import Numbers, flatten
+from privfed.core.errors import Refused, public_text
+
+_AT_ONCE = 2**26
+"""Numbers of differences that are multiplied with all directions at a time."""
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """Cosines of K directions with what each of T releases changed, `[T, K]`.
+
+    `final` `[K]` are those with the whole way, from the initial model to the last.
+    """
+
+    by_release: Numbers
+    final: Numbers
+
+    def statistics(self) -> dict[str, Numbers]:
+        """A score of each canary `[K]`: "iterates" by single releases, "final" by the whole way.
+
+        No coin is looked at. The first leaves out what releases have in common, which is the
+        model's way where cohorts change, and hides canaries that take part in every round; these
+        the second shows. Of one release both say the same, and the second stands alone.
+        """
+        if len(self.by_release) == 1:
+            return {"final": self.final}
+        return {"iterates": without_common(self.by_release).sum(0), "final": self.final}
+
+
+def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosines:
+    """Cosines of `directions` `[K, d]` with the differences of successive `models` `[d]`.
+
+    Releases that changed nothing are left out. Raises `Refused` where none changed anything.
+    """
+    ends: list[Numbers] = []
+    units = _units(models, ends)
+    at_once = max(1, _AT_ONCE // directions.shape[1])
+    rows = []
+    while batch := list(islice(units, at_once)):
+        rows.append(np.stack(batch) @ directions.T)
+    whole_way = ends[-1] - ends[0]
+    if not rows or not whole_way.any():
+        raise Refused("the last of the released models is the first; expected them to change")
+    final = directions @ _unit(whole_way)
+    return Cosines(np.concatenate(rows).astype(np.float64), final.astype(np.float64))
+
+
+def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
+    """The way from each model to the next, at length one; the first and last go into `ends`."""
+    for before, after in pairwise(models):
+        ends[:] = [ends[0] if ends else before, after]
+        if (after != before).any():
+            yield _unit(after - before)
+
+
+def _unit(vector: Numbers) -> NDArray[np.float32]:
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+_LARGEST = 1e100
+"""A model's number whose square is finite still, as is the sum of many."""
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of models in `folder`, in the order of the last number in their names.
+
+    Raises `Refused` for fewer than two, and where numbers do not put them in one order.
+    """
+    if not folder.is_dir():
+        raise Refused(f"--releases: {folder} is no directory; expected one of released models")
+    numbered: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in _READERS or path.name.startswith("."):
+            continue
+        digits = re.findall(r"\d+", path.stem)
+        if not digits:
+            raise Refused(
+                f"{path} has no number in its name, so that its place among the releases is not "
+                "known; name the initial model 0, and later ones by their rounds"
+            )
+        number = int(digits[-1])
+        if number in numbered:
+            raise Refused(
+                f"{numbered[number]} and {path} both have the number {number}; expected one model "
+                "of each round, whose number is the last in its name"
+            )
+        numbered[number] = path
+    if len(numbered) < 2:
+        raise Refused(
+            f"{folder} has {len(numbered)} models ({', '.join(_READERS)}); expected the "
+            "initial one, and the last or all that were released"
+        )
+    return [numbered[number] for number in sorted(numbered)]
+
+
+def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
+    """The models in the files at `paths`, each as one vector `[d]`.
+
+    Raises `Refused` for a file that holds no model of `dimension` numbers, or one that diverged.
+    """
+    for path in paths:
+        model = _read(path)
+        if len(model) != dimension:
+            raise Refused(
+                f"{path} has {len(model):,} floating-point numbers, the canaries {dimension:,}; "
+                "expected models in the layout that the clients were given"
+            )
+        if not np.isfinite(model).all():
+            raise Refused(f"{path} has numbers that are not finite; nothing can be said of it")
+        if np.abs(model).max() > _LARGEST:
+            raise Refused(f"{path} has numbers above {_LARGEST:g}; nothing can be said of it")
+        yield model
+
+
+def _read(path: Path) -> Numbers:
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path} is no file; expected one with a model, or another name")
+    try:
+        return flatten(_READERS[path.suffix.lower()](path))
+    except Refused as error:
+        raise Refused(f"{path}: {public_text(error)}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # of libraries that read what anybody may have written
+        raise Refused(
+            f"{path} cannot be read as a {path.suffix} file of arrays: {public_text(error)}; "
+            "nothing that could run code is unpickled: save arrays, tensors, or a state_dict"
+        ) from None
+
+
+def _read_npy(path: Path) -> Any:
+    with path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _read_npz(path: Path) -> Any:
+    """A list where `numpy.savez` was given no names, and otherwise a mapping."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if all(re.fullmatch(r"arr_\d+", name) for name in arrays):
+        return [arrays[name] for name in sorted(arrays, key=lambda name: int(name[4:]))]
+    return arrays
+
+
+def _read_torch(path: Path) -> Any:
+    import torch
+
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _read_safetensors(path: Path) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".safetensors": _read_safetensors,
+}
+"""How a file of each kind is read."""

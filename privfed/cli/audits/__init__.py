@@ -1,1 +1,0 @@
-"""What `privfed audit` does beside auditing runs."""

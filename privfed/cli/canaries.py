@@ -1,0 +1,191 @@
+"""The commands that test a pipeline that is not privfed's: `privfed canary new` and `judge`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privfed.cli.answering import (
+    ANYTHING,
+    DIRECTORY,
+    JSON,
+    answers_errors,
+    print_answer,
+    print_json,
+)
+from privfed.core.errors import Refused
+from privfed.core.failures import REFUTED
+
+if TYPE_CHECKING:
+    from privfed.auditing.judged_canaries import PipelineClaim
+
+
+_LARGEST = 50
+"""A claim above which no number of canaries would say anything."""
+_SMALLEST_DELTA = 1e-300
+
+
+@click.group("canary")
+def canary() -> None:
+    """Test the ε of a pipeline that is not privfed's, by canary clients."""
+
+
+@canary.command("new")
+@click.argument("directory", metavar="DIR", type=ANYTHING)
+@click.option("--count", type=click.IntRange(1), default=500, show_default=True, help="How many.")
+@click.option(
+    "--dimension", type=click.IntRange(1), required=True, help="The model's floating-point numbers."
+)
+@click.option(
+    "--clip",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="The pipeline's clip: a canary sends a row a thousand times as long.",
+)
+@click.option(
+    "--relation",
+    default="add/remove",
+    show_default=True,
+    help="add/remove, zero-out or replace-one: the neighbours of the claim.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), help="Coins that follow from a number, for simulations."
+)
+@answers_errors
+def new_canaries_command(
+    directory: Path, count: int, dimension: int, clip: float, relation: str, seed: int | None
+) -> int:
+    """Draw secret directions and coins into a new folder DIR, before the run.
+
+    Keep DIR to yourself until the run has ended. Give its manifest.json, which holds no secret, to
+    whoever should be able to check that coins and directions were fixed before.
+    """
+    from privfed.canary.drawing import Drawing
+
+    folder = Drawing(count, dimension, clip, relation, seed).write(directory)
+    meaning, heads = folder.manifest().meaning, int(folder.coins().sum())
+    click.echo(
+        f"{count} canaries for models of {dimension:,} numbers: {heads} {meaning.heads_name}, "
+        f"{count - heads} {meaning.tails_name}"
+    )
+    click.echo(
+        "privfed: start a client for each of privfed.canary.participants(DIR), which answers by "
+        "privfed.canary.Client(DIR, number); save the initial model and all that are released. "
+        f"Then: privfed canary judge {shlex.quote(str(directory))} --releases MODELS "
+        "--claimed-epsilon ε --delta δ",
+        err=True,
+    )
+    return 0
+
+
+@canary.command("judge")
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.option(
+    "--releases",
+    type=ANYTHING,
+    required=True,
+    metavar="MODELS",
+    help="A folder of models, the initial one first: .npy, .npz, .pt or .safetensors, by number.",
+)
+@click.option(
+    "--claimed-epsilon",
+    "epsilons",
+    type=float,
+    multiple=True,
+    help="What is claimed; several points of one claim are given with a δ each.",
+)
+@click.option("--delta", "deltas", type=float, required=True, multiple=True, help="At which δ.")
+@click.option("--gaussian", is_flag=True, help="By Gaussian noise, with everybody in each round.")
+@click.option(
+    "--noise-multiplier",
+    type=click.FloatRange(0, min_open=True),
+    help="Instead of ε: the deviation of Gaussian noise over the sensitivity.",
+)
+@click.option(
+    "--sampling-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="… on Poisson cohorts of this rate.",
+)
+@click.option("--rounds", type=click.IntRange(1, 10**6), help="… in so many rounds.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds.")
+@JSON
+@answers_errors
+def judge_command(
+    directory: Path,
+    releases: Path,
+    epsilons: tuple[float, ...],
+    deltas: tuple[float, ...],
+    gaussian: bool,
+    noise_multiplier: float | None,
+    sampling_rate: float | None,
+    rounds: int | None,
+    confidence: float,
+    as_json: bool,
+) -> int:
+    """Hold released models against a claim; exit code 4 where the canaries in DIR refute it."""
+    if noise_multiplier is None:
+        if sampling_rate is not None or rounds is not None:
+            raise Refused("--sampling-rate and --rounds go with --noise-multiplier; give that, too")
+        claim = _stated_claim(epsilons, deltas, gaussian)
+    else:
+        if epsilons or gaussian or len(deltas) != 1:
+            raise Refused(
+                "--noise-multiplier says all of a claim but its --delta; give one, and neither "
+                "--claimed-epsilon nor --gaussian"
+            )
+        claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
+    if not 0 < confidence < 1:
+        raise Refused(f"--confidence is {confidence}; expected between 0 and 1")
+    from privfed.auditing.judged_canaries import judge_releases, judgement_rows
+    from privfed.canary.folder import Folder
+    from privfed.report.tables import rows
+
+    judgement = judge_releases(Folder(directory), releases, claim, confidence)
+    code = REFUTED if judgement.refuted else 0
+    if as_json:
+        return print_json(judgement.to_json(), code)
+    print_answer(judgement, lambda: rows(judgement_rows(judgement)), as_json=False)
+    return code
+
+
+def _stated_claim(
+    epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
+) -> PipelineClaim:
+    """The claim whose points are stated, from as many options of either kind."""
+    if len(epsilons) != len(deltas) or not epsilons:
+        raise Refused(
+            f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times; "
+            "expected pairs, points of one claim"
+        )
+    for epsilon, delta in zip(epsilons, deltas, strict=True):
+        _refuse_delta(delta)
+        if not 0 <= epsilon <= _LARGEST:
+            raise Refused(f"the claimed ε is {epsilon:g}; expected one from 0 to {_LARGEST}")
+    if gaussian and len(epsilons) > 1:
+        raise Refused("--gaussian takes all other points of a claim from its first; give one")
+    from privfed.auditing.judged_canaries import PipelineClaim
+
+    points = list(zip(epsilons, deltas, strict=True))
+    return PipelineClaim.of_gaussian(points[0]) if gaussian else PipelineClaim.at(points)
+
+
+def _claim_of_rounds(
+    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
+) -> PipelineClaim:
+    """The claim of a pipeline whose noise, cohorts and rounds are known."""
+    _refuse_delta(delta)
+    from privfed.auditing.judged_canaries import PipelineClaim
+
+    return PipelineClaim.of_rounds(noise_multiplier, sampling_rate, rounds, delta)
+
+
+def _refuse_delta(delta: float) -> None:
+    if not _SMALLEST_DELTA <= delta < 1:
+        raise Refused(
+            f"--delta is {delta:g}; expected one between 0 and 1, of {_SMALLEST_DELTA:g} or more"
+        )

@@ -1,1 +1,0 @@
-"""The commands of canaries for other people's pipelines."""

@@ -1,0 +1,234 @@
+"""Which examples each client sees at each local step, exactly as E epochs of minibatches go.
+
+Every epoch is a fresh permutation of the client's own examples, cut into batches of B; the last
+batch of an epoch may be smaller, and a client with fewer than B examples has one batch an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import LocalStep, Objective
+from privfed.core.streams import Keys
+from privfed.core.vector import Indices
+from privfed.data.federation import Federation
+
+P = TypeVar("P")
+R = TypeVar("R")
+MOST_AHEAD = 1 << 24
+"""Numbers that are read ahead at most, 64 MB of them: what has more is read step by step."""
+
+
+def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P, R]]:
+    """Each of `pieces`, in order, with what `read` makes of it.
+
+    A thread works that out one piece ahead of the caller, and never further. What `read` raises is
+    raised where its piece would have come. Once the iterator is closed, nothing is read any more.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading") as thread:
+        before = None
+        for piece in pieces:
+            following = piece, thread.submit(read, piece)
+            if before:
+                yield before[0], before[1].result()
+            before = following
+        if before:
+            yield before[0], before[1].result()
+
+
+def in_memory(federation: Federation, ids: Indices) -> Federation:
+    """Clients `ids` `[c]` alone, in their order: those numbered from 0, with their own examples.
+
+    Their features are copied into memory and have their final form. A store is never empty: where
+    nobody has an example, there is one that is nobody's.
+    """
+    offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
+    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+    rows = np.repeat(federation.offsets[ids], np.diff(offsets)) + within
+    if len(rows):
+        index = torch.from_numpy(rows).to(federation.examples.y.device)
+        x, y = federation.gather(index)
+    else:
+        x, y = federation.examples.made_up(1)
+    examples = replace(
+        federation.examples, x=x, y=y, owners=None, clients=(), sites=None, site_names=()
+    )
+    return replace(
+        federation,
+        examples=examples,
+        offsets=offsets,
+        identities=federation.identify(ids),
+        sites=None if federation.sites is None else federation.sites[ids],
+        persons=None,
+        _stages={},
+    )
+
+
+def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
+    """The population that holds clients `ids` `[c]` in memory, and their places there `[c]`.
+
+    It is `federation` itself where they have more examples than are held at once.
+    """
+    numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
+    if numbers > MOST_AHEAD:
+        return federation, ids
+    return in_memory(federation, ids), np.arange(len(ids))
+
+
+@dataclass(frozen=True)
+class Course:
+    """Models `w` `[c, d]` on their way from `origin` `[c, d]`, and what is `carried` `[c, j]`.
+
+    Both change in place, step by step. `state` `[c, k]` is what clients keep, or the gradients that
+    their objective is anchored to.
+    """
+
+    origin: Tensor
+    w: Tensor
+    state: Tensor | None
+    carried: Tensor | None
+
+    @classmethod
+    def begin(
+        cls,
+        objective: Objective,
+        clients: int,
+        broadcast: Broadcast,
+        state: Tensor | None,
+        measured: Tensor | None = None,
+    ) -> Course:
+        """So many clients before their first step, as `objective` has them begin."""
+        origin = objective.origin(broadcast, state, measured).expand(clients, -1)
+        carried = objective.carry(broadcast, state)
+        if carried is not None:
+            carried = carried.expand(clients, -1).clone()
+        return cls(origin, origin.clone(), state, carried)
+
+    def of(self, clients: slice) -> Course:
+        """Some of the clients, whose steps are steps of this course."""
+        state = None if self.state is None else self.state[clients]
+        carried = None if self.carried is None else self.carried[clients]
+        return Course(self.origin[clients], self.w[clients], state, carried)
+
+    def step(
+        self,
+        grad: Tensor,
+        anchor: Tensor | None,
+        number: int,
+        epoch: Tensor,
+        steps: Tensor,
+        lr: float,
+    ) -> LocalStep:
+        """The step that comes next, with the gradients `[c, d]` of everybody's batch."""
+        return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
+
+    def go(
+        self,
+        direction: Tensor,
+        lr: float,
+        carried: Tensor | None,
+        training: Tensor | None = None,
+    ) -> None:
+        """Move models by `-lr` times `direction` `[c, d]`, and carry `carried` `[c, j]` from here.
+
+        Only clients who are `training` `[c, 1]` do, where that is not all.
+        """
+        if self.carried is not None and carried is not None:  # before models move: it may be these
+            going = carried if training is None else torch.where(training, carried, self.carried)
+            self.carried.copy_(going)
+        if training is None:
+            self.w.sub_(direction, alpha=lr)
+        else:
+            self.w.sub_(torch.where(training, lr * direction, 0.0))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`rows` `[c, S, B]` of the store and `mask` of the same shape; False is padding.
+
+    Client k takes `steps[k]` steps, all its batches after those are empty. `epochs` `[c, S]` are
+    those over before each of its steps. Padding repeats the first example of its own batch. How
+    much padding there is depends on who else is in the chunk, and a model may give NaN for an
+    example, which no weight of zero undoes: so padding must be an example that is in the batch
+    anyway, never another client's and never a made-up one.
+    """
+
+    rows: Indices
+    mask: NDArray[np.bool_]
+    steps: Indices
+    epochs: Indices
+
+    def training(self) -> list[tuple[int, bool]]:
+        """Each step's number of clients up to the last who trains, and whether those before do.
+
+        They do where clients come in descending order of their steps.
+        """
+        going = self.steps[:, None] > np.arange(self.rows.shape[1])
+        counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
+        return list(zip(counts.tolist(), (going.sum(0) == counts).tolist(), strict=True))
+
+
+def steps(sizes: Indices, epochs: Indices | int, batch_size: int, most: int = 0) -> Indices:
+    """Local steps of clients with `sizes` `[c]` examples, over `epochs` of all or `[c]` of each.
+
+    At most `most` of them, unless that is 0.
+    """
+    total = epochs * -(-sizes // batch_size)
+    return np.minimum(total, most) if most else total
+
+
+def plan_batches(
+    federation: Federation,
+    ids: Indices,
+    keys: Keys,
+    epochs: Indices | int,
+    batch_size: int,
+    most_steps: int = 0,
+) -> Batches:
+    """The batches of clients `ids` `[c]`, whose keys `keys` holds in the same order.
+
+    Each takes at most `most_steps`, unless that is 0. A client's batches depend on its own key and
+    size only, not on who else is in the chunk.
+    """
+    sizes = federation.sizes(ids)
+    batch_size = min(batch_size, max(int(sizes.max(initial=0)), 1))
+    total = steps(sizes, epochs, batch_size, most_steps)
+    most = int(np.max(epochs, initial=1))
+    orders = _permutations(sizes, keys, most)
+    step = np.arange(total.max(initial=0))
+    per_epoch = np.maximum(-(-sizes // batch_size), 1)[:, None]
+    epoch, batch = np.divmod(step[None, :], per_epoch)
+    position = batch[:, :, None] * batch_size + np.arange(batch_size)
+    mask = (position < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
+    first = np.where(mask[:, :, :1], position[:, :, :1], 0)
+    epoch = np.minimum(epoch, most - 1)
+    flat = epoch[:, :, None] * orders.shape[2]
+    chosen = flat + np.where(mask, position, first)
+    chosen = chosen.reshape(len(ids), mask.shape[1] * batch_size)
+    within = np.take_along_axis(
+        orders.reshape(len(ids), orders.shape[1] * orders.shape[2]), chosen, axis=1
+    ).reshape(mask.shape)
+    rows = within + federation.offsets[ids][:, None, None]
+    return Batches(np.where(sizes[:, None, None] > 0, rows, 0), mask, total, epoch)
+
+
+def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
+    """`[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
+    longest = max(int(sizes.max(initial=0)), 1)
+    orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
+    beyond = np.arange(longest) >= sizes[:, None]
+    for epoch in range(epochs):
+        words = keys.per_client(longest, salt=epoch) >> np.uint64(1)
+        words[beyond] = np.iinfo(np.uint64).max
+        orders[:, epoch] = np.argsort(words, axis=1, kind="stable")
+    return orders

@@ -1,0 +1,64 @@
+"""How clients score a model: on the examples that each of them holds back, one row per client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.vector import Indices, Layout
+from privfed.data.federation import Federation
+from privfed.metrics.groups import ExampleGroups
+from privfed.metrics.measure_row import MeasureRow
+from privfed.models.network import Network
+
+
+class Measurement(Sgd):
+    """Rows of `length` measures, and no update: nobody trains."""
+
+    length: int = 0
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("measures", self.length),))
+
+
+@dataclass(frozen=True)
+class ClientMeasures:
+    """`federation` has the examples that clients score on, and `row` what they make of them.
+
+    Where they score `personal` models, `network` has what stays with them, too.
+    """
+
+    federation: Federation
+    network: Network
+    row: MeasureRow
+    groups: ExampleGroups
+    personal: bool = False
+
+    def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
+        """The rows `[c, m]` of clients `ids` `[c]` about the model `params` `[d]` in `round`.
+
+        Or about models of their own `[c, d]`.
+
+        A client's row follows from its own examples and the model alone, to the last bit: each is
+        scored by itself, since the kernels of several clients' examples at once round otherwise,
+        and the class that is predicted may hang on that.
+        """
+        federation = self.federation.at(round)
+        models = params.expand(len(ids), -1)
+        rows = [self._row(federation, *each) for each in zip(ids, models, strict=True)]
+        return torch.stack(rows) if rows else params.new_zeros(0, self.row.length)
+
+    def _row(self, federation: Federation, client: int, params: Tensor) -> Tensor:
+        """The row `[m]` of one client."""
+        start, end = federation.offsets[client : client + 2]
+        if start == end:
+            return params.new_zeros(self.row.length)
+        examples = federation.examples.take(np.arange(start, end))
+        scored = self.network.scored(params, examples)
+        vectors = torch.cat([self.row.of_examples(outputs, y) for outputs, y in scored])
+        groups = self.groups.of(examples.x, examples.y)
+        return self.row.of_clients(vectors, np.array([0, end - start]), groups)[0].to(params)

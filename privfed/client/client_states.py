@@ -1,0 +1,226 @@
+"""What clients remember between rounds: for their objective, or of a model's part that stays.
+
+A simulation keeps every client's memory; in a deployment each client keeps its own. It is secret:
+it lies under private/ (mode 0700) and is never published.
+
+Why it costs no privacy beyond the clipped message (unit: one client; add/remove; Poisson): a
+client's state follows from its own data, its own coins, public ones (who is at hand, who drops out)
+and what was released, so leaving a client out changes nobody else's. Fix the other clients' coins;
+given what was released before, a round's output is then (1 - q) P0 + q E_h P1(h) against P0, over
+the client's own history h, whose posterior is independent of this round's coin, and every P1(h) is
+P0 shifted by at most the clip. Hockey-stick and Renyi divergences are jointly (quasi-)convex (van
+Erven & Harremoes 2014, theorems 11 and 13), so the mixture is no further from P0 than its worst
+member: the round's event is that of a stateless objective, and rounds compose adaptively.
+
+Why under other draws and noise, likewise:
+- `full` (zero-out): this is q = 1, where no coin is left, and all rounds of both worlds, with the
+  client and with zeros for it, differ by a shift of at most the clip.
+- `cyclic` (zero-out): a slot that was drawn before training, whatever the data, fixes a client's
+  rounds, which are charged as seen; in these it is `full`, and in all others both worlds agree.
+  Noise that is correlated over its rounds is charged for rows that may depend on all that was
+  released before (Denisov, McMahan, Rush, Smith & Guha Thakurta 2022).
+- Noise on each row (replace-one): who takes part is seen, and coins hide nothing. Given what was
+  released, a row is under either data a mixture, over the client's own history, of noise about
+  means no longer than the clip: by the same convexity two such are no further apart than two means
+  at twice the clip, which is charged. Others' rows do not change, so that noise which pairs of
+  clients share, seen with what colluders know, is as good (`PairwiseGaussian`).
+
+A row in which a client scores a model of its own (`evaluation.personal`) is such a row, too: no
+longer than its clip, and of that client's own history.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import regular
+from accounting.durable import make_folder, recover_folder, sync_folder, write_atomically
+from privfed.core.deferred import Tensor, torch
+from privfed.core.errors import Broken, Refused, public_text
+from privfed.core.vector import Indices
+
+SETTLED = "settled.f32"
+"""The file of what was true at the last checkpoint."""
+
+
+class ClientStates:
+    """`[k]` float32 numbers per client in a mapped file, and a journal of rounds beside it.
+
+    `settled` `[clients, 1 + k]` holds what was true at the last checkpoint (first column: 1 where
+    the client has a state). Each later round is a file of its own, durable before the round's
+    release is, so that a resume finds both or neither. Memory is flat in clients and cohort.
+
+    `folded.txt` is the last round that `settled` has taken in: after a power cut any of the files
+    that were removed since may be back, and an older one would undo a newer.
+    """
+
+    def __init__(self, folder: Path, run: str, clients: int, width: int, checkpoint: int) -> None:
+        """Open, or create where the last checkpoint of `run` is that of round 0.
+
+        Raises `Broken` where the file is missing, of another size, or of another run.
+        """
+        self._folder, self._clients = folder, clients
+        self._file, self._owner = folder / SETTLED, folder / "of.txt"
+        self._upto = folder / "folded.txt"
+        self._record = np.dtype([("client", "<i8"), ("values", "<f4", (width,))])
+        self._where: dict[int, tuple[Path, int]] = {}
+        size = 4 * clients * (1 + width)
+        if checkpoint == 0 and not self._file.exists():
+            make_folder(folder, 0o700)
+            write_atomically(self._owner, run.encode())
+            _create(self._file, size)  # last: where it is, the owner is
+        if folder.is_dir():
+            folder.chmod(0o700)
+            recover_folder(folder)
+        if not self._file.is_file() or self._file.stat().st_size != size:
+            raise Broken(
+                f"{self._file} is missing or not of {clients} clients with {width} numbers each: "
+                "what clients remembered of this run is gone, or the data have changed. Restore "
+                "it, or start a new run"
+            )
+        if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
+            raise Broken(
+                f"{folder} holds what clients remembered of another run, or of other clients (or "
+                "in another order) than there are now; restore this one's, or the data"
+            )
+        _reserve(self._file, size)
+        self._settled = np.memmap(self._file, np.float32, "r+", shape=(clients, 1 + width))
+        self._fold(checkpoint)
+        self.begin(checkpoint)
+
+    def begin(self, round: int) -> None:
+        """What was scattered in a round that did not end is forgotten."""
+        self._path, self._earlier = self._journal(round), self._where
+        self._temporary = self._path.with_name(f".{self._path.name}.tmp")
+        self._temporary.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """What was scattered in an aborted round is forgotten, and what its exchanges kept."""
+        self._temporary.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._where = self._earlier
+
+    def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
+        """States `[c, k]` of clients `ids` `[c]`, and which of them `[c]` have one.
+
+        The others' is `unseen` `[k]`.
+        """
+        held = np.array(self._settled[ids])
+        places = [self._where.get(client) for client in ids.tolist()]
+        for path in {place[0] for place in places if place}:
+            journal = self._read(path)
+            for row, place in enumerate(places):
+                if place and place[0] == path:
+                    held[row, 0], held[row, 1:] = 1, journal[place[1]]["values"]
+        states = torch.from_numpy(held).to(unseen.device)
+        returning = states[:, 0] == 1
+        return torch.where(returning[:, None], states[:, 1:], unseen), returning
+
+    def scatter(self, ids: Indices, values: Tensor) -> None:
+        """New states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""
+        records = np.empty(len(ids), self._record)
+        records["client"], records["values"] = ids, values.detach().cpu().numpy()
+        with self._temporary.open("ab") as file:
+            file.write(records.tobytes())
+
+    def keep(self) -> None:
+        """Make what the round scattered durable, and the states of the next round."""
+        if not self._temporary.exists() and self._path.exists():
+            return  # a later exchange of the same round
+        with self._temporary.open("ab") as file:
+            file.flush()
+            os.fsync(file.fileno())
+        self._temporary.replace(self._path)
+        sync_folder(self._folder)
+        self._show(self._path)
+
+    def replay(self, round: int, released: bool) -> None:
+        """Take up round `round` of a run that was cut off, or forget it if it released nothing.
+
+        Raises `Broken` where its journal is gone.
+        """
+        path = self._journal(round)
+        if released:
+            self._show(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def settle(self, round: int) -> None:
+        """Fold in every round up to `round`, whose checkpoint is durable."""
+        self._fold(round)
+        self._where = {}
+
+    def _fold(self, upto: int) -> None:
+        rounds = {path: int(path.stem) for path in sorted(self._folder.glob("[0-9]*.f32"))}
+        done, before = [path for path, round in rounds.items() if round <= upto], self._folded()
+        new = [path for path in done if rounds[path] > before]
+        for path in new:  # whole values, so doing it twice after a crash does no harm
+            for record in self._read(path):
+                self._settled[record["client"], 1:] = record["values"]
+                self._settled[record["client"], 0] = 1
+        if new:
+            self._settled.flush()
+            write_atomically(self._upto, b"%d" % upto)
+        for path in done:
+            path.unlink()
+        if done:
+            sync_folder(self._folder)
+
+    def _folded(self) -> int:
+        """The last round that is taken in; 0, too, where an older version took it in."""
+        text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
+        if not text.isdecimal():
+            raise Broken(f"{self._upto} does not hold the number of a round", text[:20])
+        return int(text)
+
+    def _show(self, path: Path) -> None:
+        clients = self._read(path)["client"].tolist()
+        self._where = self._where | {client: (path, place) for place, client in enumerate(clients)}
+
+    def _read(self, path: Path) -> NDArray[Any]:
+        """A round's records, mapped. Raises `Broken` where they are not whole."""
+        size = path.stat().st_size if path.is_file() else -1
+        if size == 0:
+            return np.empty(0, self._record)
+        if size < 0 or size % self._record.itemsize:
+            raise Broken(f"{path} is missing or torn: what clients remembered of its round is gone")
+        records: NDArray[Any] = np.memmap(path, self._record, "r")
+        if not np.isin(records["client"], np.arange(self._clients)).all():
+            raise Broken(f"{path} names clients that this run does not have; it was edited")
+        return records
+
+    def _journal(self, round: int) -> Path:
+        return self._folder / f"{round:06d}.f32"
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Takes the blocks of all `size` bytes of the file at `path`, before anything relies on them.
+
+    A hole of a mapped file that finds no block later ends the process by SIGBUS, without a word.
+    """
+    try:
+        with path.open("r+b") as file:
+            if hasattr(os, "posix_fallocate"):  # macOS has none
+                os.posix_fallocate(file.fileno(), 0, size)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Refused(
+            f"{path} takes {size:,} bytes for what clients remember between rounds, but the file "
+            f"system does not give them ({public_text(error)}); no round was charged. Free space "
+            "there and resume the run, or start one whose --out lies elsewhere"
+        ) from None
+
+
+def _create(path: Path, size: int) -> None:
+    """A file of zeros, whole or not there at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,132 @@
+"""Count sketches, and the largest coordinates of what they add up to: FetchSGD (Rothchild, Panda,
+Ullah, Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1).
+
+Each of R rows of a sketch adds up the coordinates of a bucket, with signs, both by a public hash
+(Charikar, Chen & Farach-Colton 2002). With S the sketch of a round's release and rho the momentum,
+
+    S_u <- rho S_u + S,   S_e <- S_e + S_u,
+    Delta = the k largest coordinates of what S_e estimates,
+    S_e, S_u <- 0 in all cells of which sketch(Delta) has one
+
+so that momentum, and what was left off, wait in sketches at the server, made of nothing but
+releases; clients remember nothing. Algorithm 1 subtracts sketch(Delta) from S_e instead. Estimates
+of so many coordinates as there are cells collide, and to subtract them grows S_e without end; the
+authors' own code empties the cells, with that reason, and those of momentum. Hashes stay the same
+through a run, or sums of sketches of different rounds would mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.compression.compression import CompressionPart, Sending, Space
+from privfed.client.objective import Memory
+from privfed.core.deferred import Tensor, torch
+from privfed.core.vector import Shapes
+
+
+class CountSketch(CompressionPart):
+    """FetchSGD: a count sketch is summed, and the largest coordinates of it become the update.
+
+    A client sends fraction d numbers, clipped after they were sketched: collisions may lengthen a
+    row, so a clip before would bound nothing. Rows of the sketch are divided by sqrt(sketch_rows),
+    which leaves its length that of the update on average. Linear, and the top is taken of what was
+    released: goes with secure sums and noise, for the event of a round without it.
+    """
+
+    fresh: ClassVar[bool] = False
+
+    fraction: float = Field(0.1, gt=0, le=1)
+    """Numbers of a sketch, over those of a model."""
+    sketch_rows: int = Field(5, ge=1, le=99)
+    """Hashes, of whose estimates the median counts."""
+    top: float = Field(0.05, gt=0, le=1)
+    """Which part of the coordinates moves in a round."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Of the sketches, rho; with one of the server's optimizers beside it there are two."""
+
+    def length(self, shapes: Shapes) -> int:
+        return self.sketch_rows * self._columns(shapes)
+
+    def _columns(self, shapes: Shapes) -> int:
+        return max(1, round(self.fraction * shapes.length / self.sketch_rows))
+
+    def init(self, space: Space) -> Memory:
+        empty = torch.zeros(self.length(space.shapes))
+        return {"momentum": empty, "error": empty}
+
+    def encode(
+        self, updates: Tensor, error: Tensor | None, sending: Sending
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.hashes(sending.space).sketch(updates), error
+
+    def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
+        hashes, d = self.hashes(sending.space), sending.space.shapes.length
+        momentum = self.momentum * memory["momentum"].to(released) + released
+        error = memory["error"].to(released) + momentum
+        estimated = hashes.estimate(error)
+        largest = estimated.abs().topk(max(1, round(self.top * d))).indices
+        update = torch.zeros_like(estimated)
+        update[largest] = estimated[largest]
+        waiting = hashes.sketch(update[None])[0] == 0.0
+        return update, {"momentum": momentum * waiting, "error": error * waiting}
+
+    def hashes(self, space: Space) -> Hashes:
+        """The public hashes of a run."""
+        return _hashes(space, self.sketch_rows, self._columns(space.shapes))
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Of each of R rows: the `buckets` `[R, d]` of coordinates, below `columns`, and `signs`."""
+
+    buckets: Tensor
+    signs: Tensor
+    columns: int
+
+    def sketch(self, rows: Tensor) -> Tensor:
+        """Sketches `[c, R columns]` of `rows` `[c, d]`."""
+        device, few = rows.device, len(self.buckets)
+        signed = [rows * signs.to(rows) for signs in self.signs]
+        with _in_one_order():
+            sums = [
+                rows.new_zeros(len(rows), self.columns).index_add_(1, buckets.to(device), part)
+                for buckets, part in zip(self.buckets, signed, strict=True)
+            ]
+        sketch: Tensor = torch.cat(sums, dim=1) / few**0.5
+        return sketch
+
+    def estimate(self, sketch: Tensor) -> Tensor:
+        """What vector `[d]` a `sketch` `[R columns]` is of: the median over its rows."""
+        few = len(self.buckets)
+        table = sketch.reshape(few, self.columns) * few**0.5
+        guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)
+        ordered = guesses.sort(dim=0).values
+        median: Tensor = (ordered[(few - 1) // 2] + ordered[few // 2]) / 2
+        return median
+
+
+@contextlib.contextmanager
+def _in_one_order() -> Iterator[None]:
+    """What a GPU adds up in one place comes in one order, so that seeded runs repeat there too."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+@functools.lru_cache(maxsize=2)
+def _hashes(space: Space, rows: int, columns: int) -> Hashes:
+    d = space.shapes.length
+    words = torch.from_numpy(space.coins(0).bits(rows * d).copy().view("int64")).reshape(rows, d)
+    signs = 1.0 - 2.0 * (words & 1).double()
+    return Hashes((words >> 1 & (1 << 62) - 1) % columns, signs, columns)

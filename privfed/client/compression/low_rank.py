@@ -1,0 +1,175 @@
+"""Low rank: each matrix of an update in a public random subspace (Konecny, McMahan, Yu, Richtarik,
+Suresh & Bacon 2016, section 2, structured updates of low rank).
+
+A layer's update M `[h, w]` is sent as M Q, with Q `[w, r]` of orthonormal columns, uniform among
+subspaces, so that E[Q Q^T] = r / w I and w / r M Q Q^T is M on average. The paper trains M within
+the subspace; here training is free, and its update is projected, which needs no other objective.
+A matrix that is higher than wide is sent as Q^T M.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from privfed.client.compression.compression import Space
+from privfed.client.compression.linear import Linear
+from privfed.core.deferred import Tensor, torch
+from privfed.core.streams import Keys
+from privfed.core.vector import Shapes
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A parameter `[height, width]` that begins at `start` of a flat vector.
+
+    A kernel of a convolution is `[channels out, all others]`.
+    """
+
+    start: int
+    height: int
+    width: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The matrices `[c, height, width]` in `flat` `[c, d]`, without a copy."""
+        part = flat[:, self.start : self.start + self.height * self.width]
+        return part.reshape(len(flat), self.height, self.width)
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The `matrices` of a model of d numbers, and the `places` of all `others`: slices."""
+
+    matrices: tuple[Matrix, ...]
+    others: tuple[slice, ...]
+
+    @classmethod
+    def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
+        """Those of whose height and width the smaller is above `saves`; all else is sent whole."""
+        matrices, others = [], []
+        ends = itertools.accumulate(shapes.sizes)
+        for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
+            height = shape[0] if shape else 1
+            width = math.prod(shape[1:])
+            if len(shape) > 1 and min(height, width) > saves:
+                matrices.append(Matrix(end - size, height, width))
+            else:
+                others.append(slice(end - size, end))
+        return cls(tuple(matrices), tuple(others))
+
+    @property
+    def rest(self) -> int:
+        """How many numbers are in no matrix."""
+        return sum(part.stop - part.start for part in self.others)
+
+    def others_of(self, flat: Tensor) -> Tensor:
+        """What is in no matrix `[c, rest]` of `flat` `[c, d]`."""
+        parts = [flat[:, part] for part in self.others]
+        return torch.cat(parts, dim=1) if parts else flat[:, :0]
+
+    def put_others(self, flat: Tensor, others: Tensor) -> None:
+        """Write `others` `[c, rest]` into their places of `flat` `[c, d]`."""
+        sizes = [part.stop - part.start for part in self.others]
+        for place, part in zip(self.others, torch.split(others, sizes, dim=1), strict=True):
+            flat[:, place] = part
+
+
+class LowRank(Linear):
+    """A public random subspace of each layer's matrix, another each round.
+
+    A matrix `[h, w]` takes rank * min(h, w) numbers; vectors, and matrices that would not get
+    smaller, are sent whole. A row is clipped after it was projected; the release is multiplied by
+    max(h, w) / rank. Linear: goes with secure sums and noise, for the event of a round without it.
+    """
+
+    rank: int = Field(4, ge=1)
+    """Columns of a subspace."""
+
+    def length(self, shapes: Shapes) -> int:
+        matrices = _matrices(shapes, self.rank)
+        return sum(_thin(each, self.rank) for each in matrices.matrices) + matrices.rest
+
+    def projection(self, space: Space, number: int) -> Subspaces:
+        return _subspaces(space, number, self.rank)
+
+
+def _matrices(shapes: Shapes, rank: int) -> Matrices:
+    """Those whose longer side has more than `rank` numbers: mostly all."""
+    split = Matrices.thinned(shapes, 0)
+    wide = tuple(each for each in split.matrices if max(each.height, each.width) > rank)
+    small = (each for each in split.matrices if each not in wide)
+    slices = [slice(each.start, each.start + each.height * each.width) for each in small]
+    others = sorted([*split.others, *slices], key=lambda part: part.start)
+    return Matrices(wide, tuple(others))
+
+
+def _thin(matrix: Matrix, rank: int) -> int:
+    """How many numbers are sent of a matrix."""
+    return rank * min(matrix.height, matrix.width)
+
+
+@dataclass(frozen=True)
+class Subspaces:
+    """One `basis` `[long side, r]` for each of the `matrices` of models of `d` numbers."""
+
+    matrices: Matrices
+    bases: tuple[Tensor, ...]
+    d: int
+
+    def apply(self, rows: Tensor) -> Tensor:
+        """Each matrix times its basis, and what is in no matrix: `[c, m]`."""
+        thin = [self._turned(m, rows) @ q.to(rows) for m, q in self._pairs()]
+        return torch.cat([*(part.flatten(1) for part in thin), self.matrices.others_of(rows)], 1)
+
+    def back(self, sent: Tensor) -> Tensor:
+        """Each thin matrix times its basis' transpose, at its place: `[c, d]`."""
+        flat, start = sent.new_zeros(len(sent), self.d), 0
+        for matrix, basis in self._pairs():
+            rank = basis.shape[1]
+            count = _thin(matrix, rank)
+            part = sent[:, start : start + count].reshape(len(sent), -1, rank)
+            self._turned(matrix, flat).copy_(part @ basis.to(sent).T)
+            start += count
+        self.matrices.put_others(flat, sent[:, start:])
+        return flat
+
+    def scales(self) -> Tensor:
+        """Of each coordinate `[d]` its matrix' longer side over the rank; 1 outside of them."""
+        scales = torch.ones(1, self.d)
+        for matrix, basis in self._pairs():
+            matrix.of(scales).fill_(len(basis) / basis.shape[1])
+        return scales[0]
+
+    def _pairs(self) -> Iterator[tuple[Matrix, Tensor]]:
+        return zip(self.matrices.matrices, self.bases, strict=True)
+
+    def _turned(self, matrix: Matrix, rows: Tensor) -> Tensor:
+        """The matrix with its longer side last, without a copy."""
+        part = matrix.of(rows)
+        return part if matrix.width >= matrix.height else part.transpose(1, 2)
+
+
+@functools.lru_cache(maxsize=4)
+def _subspaces(space: Space, number: int, rank: int) -> Subspaces:
+    matrices, keys = _matrices(space.shapes, rank), space.coins(number)
+    longer = [max(each.height, each.width) for each in matrices.matrices]
+    bases = [
+        orthonormal(keys.derived(b"layer %d" % place), size, rank)
+        for place, size in enumerate(longer)
+    ]
+    return Subspaces(matrices, tuple(bases), space.shapes.length)
+
+
+def orthonormal(keys: Keys, size: int, rank: int) -> Tensor:
+    """A basis `[size, rank]` of a subspace that is uniform among all, float64.
+
+    Of independent normal columns, which no rotation changes in distribution.
+    """
+    normal = torch.from_numpy(keys.normal(size * rank)).reshape(size, rank)
+    basis: Tensor = torch.linalg.qr(normal).Q
+    return basis

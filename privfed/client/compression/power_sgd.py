@@ -1,0 +1,156 @@
+"""PowerSGD: each layer's update by one step of the power method (Vogels, Karimireddy & Jaggi 2019,
+Algorithm 1), in two exchanges over one cohort.
+
+With M the mean of the clients' updates of a layer, `[h, w]`, and Q `[w, r]` the basis that the
+round before released, orthonormal:
+
+    P = mean of M_k Q,   P^ = an orthonormal basis of P's columns,   Q' = mean of M_k^T P^,
+    M is taken to be P^ Q'^T,   and Q' is the next basis
+
+Both means are sums of what clients compute from their own update, so secure sums carry them.
+
+*Privacy.* What is released is (P, Q') of a round. Both rows of a client are of the update it
+trained in this round; each is clipped to C, and what the second is computed from is released. So
+they are two adaptive Gaussian releases over one cohort, as FedDane's: one event of two exchanges,
+Poisson(q, Gaussian(z / sqrt(2))), never two events. Bases are orthonormal, so no row is longer than
+the update. The simulation trains a client anew for the second exchange, from the same coins, so
+that memory stays flat in the cohort; a client that is at home keeps its update. DP-SGD in silos is
+refused, as it would draw its noise twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.compression.compression import ErrorFeedback, Sending, Space, compressed_row
+from privfed.client.compression.low_rank import Matrices, orthonormal
+from privfed.client.exchange import Broadcast, Exchange
+from privfed.client.objective import Memory
+from privfed.core.deferred import Tensor, torch
+from privfed.core.vector import Shapes
+
+
+class PowerSgd(ErrorFeedback):
+    """PowerSGD: rank r approximations of each layer by two sums a round.
+
+    A matrix `[h, w]` takes rank h numbers in the first exchange and rank w in the second, in which
+    vectors and small matrices are sent whole; both are as long as the longer. Each is clipped by
+    itself, and the round is one event of two exchanges. Linear in the second once the first is
+    released: goes with secure sums and noise, and with aggregation.rule = "mean".
+    """
+
+    exchanges: ClassVar[int] = 2
+
+    rank: int = Field(2, ge=1)
+    """Columns of each layer's bases."""
+
+    def length(self, shapes: Shapes) -> int:
+        split = _split(shapes, self.rank)
+        heights = self.rank * sum(each.height for each in split.matrices)
+        widths = self.rank * sum(each.width for each in split.matrices)
+        return max(heights, widths + split.rest)
+
+    def received(self, shapes: Shapes) -> int:
+        """The bases Q and P^ of each layer."""
+        matrices = _split(shapes, self.rank).matrices
+        return self.rank * sum(each.height + each.width for each in matrices)
+
+    def init(self, space: Space) -> Memory:
+        keys, split = space.coins(0), _split(space.shapes, self.rank)
+        bases = [
+            orthonormal(keys.derived(b"layer %d" % place), each.width, self.rank)
+            for place, each in enumerate(split.matrices)
+        ]
+        return {"basis": _flat([basis[None] for basis in bases])[0].float()}
+
+    def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        """The first exchange: the layers' updates times their bases."""
+        basis = {"compression_basis": memory["basis"].to(sending.broadcast["params"])}
+        layout = compressed_row(self.length(sending.space.shapes))
+        released = yield Exchange("project", {**sending.broadcast, **basis}, layout)
+        split = _split(sending.space.shapes, self.rank)
+        sides = [each.height for each in split.matrices]
+        left = [_orthonormalised(part) for part in _thin(released[None], sides, self.rank)]
+        return {"compression_left": _flat(left)[0].to(released)}
+
+    def encode(
+        self, updates: Tensor, error: Tensor | None, sending: Sending
+    ) -> tuple[Tensor, Tensor | None]:
+        """The row of the exchange that is asked for; what is left off is known in the second."""
+        corrected = updates if error is None else updates + error
+        split, broadcast = _split(sending.space.shapes, self.rank), sending.broadcast
+        if "compression_left" not in broadcast:
+            sides = [each.width for each in split.matrices]
+            bases = _thin(broadcast["compression_basis"][None], sides, self.rank)
+            parts = [
+                each.of(corrected) @ basis
+                for each, basis in zip(split.matrices, bases, strict=True)
+            ]
+            return self._padded(parts, corrected[:, :0], sending), error
+        left = self._left(sending)
+        parts = [
+            each.of(corrected).transpose(1, 2) @ basis
+            for each, basis in zip(split.matrices, left, strict=True)
+        ]
+        sent = self._padded(parts, split.others_of(corrected), sending)
+        if error is None:
+            return sent, None
+        return sent, corrected - self._update(sent, sending)
+
+    def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
+        split = _split(sending.space.shapes, self.rank)
+        right = _thin(released[None], [each.width for each in split.matrices], self.rank)
+        basis = _flat([_orthonormalised(part) for part in right])[0].to(released)
+        return self._update(released[None], sending)[0], {"basis": basis}
+
+    def _left(self, sending: Sending) -> list[Tensor]:
+        """The orthonormal basis P^ `[1, h, r]` of each layer, as it was released."""
+        split = _split(sending.space.shapes, self.rank)
+        sides = [each.height for each in split.matrices]
+        return _thin(sending.broadcast["compression_left"][None], sides, self.rank)
+
+    def _update(self, sent: Tensor, sending: Sending) -> Tensor:
+        """The updates `[c, d]` of rows `[c, m]` of the second exchange: P^ Q'^T of each layer."""
+        split = _split(sending.space.shapes, self.rank)
+        flat = sent.new_zeros(len(sent), sending.space.shapes.length)
+        sides = [each.width for each in split.matrices]
+        right = _thin(sent, sides, self.rank)
+        for each, left, part in zip(split.matrices, self._left(sending), right, strict=True):
+            each.of(flat).copy_(left @ part.transpose(1, 2))
+        start = self.rank * sum(sides)
+        split.put_others(flat, sent[:, start : start + split.rest])
+        return flat
+
+    def _padded(self, parts: list[Tensor], others: Tensor, sending: Sending) -> Tensor:
+        """Rows `[c, m]` of `parts` and `others` `[c, k]`, with zeros behind them."""
+        rows = torch.cat([*(part.flatten(1) for part in parts), others], dim=1)
+        missing = self.length(sending.space.shapes) - rows.shape[1]
+        return torch.nn.functional.pad(rows, (0, missing))
+
+
+@functools.lru_cache(maxsize=4)
+def _split(shapes: Shapes, rank: int) -> Matrices:
+    """The matrices of which a product of thin ones is smaller: both sides above twice the rank."""
+    return Matrices.thinned(shapes, 2 * rank)
+
+
+def _thin(flat: Tensor, sides: list[int], rank: int) -> list[Tensor]:
+    """The thin matrices `[c, side, rank]` at the beginning of `flat` `[c, m]`."""
+    sizes = [side * rank for side in sides]
+    parts = torch.split(flat[:, : sum(sizes)], sizes, dim=1)
+    return [part.reshape(len(flat), -1, rank) for part in parts]
+
+
+def _flat(parts: list[Tensor]) -> Tensor:
+    """Thin matrices `[c, side, rank]` behind one another: `[c, m]`."""
+    return torch.cat([part.flatten(1) for part in parts], dim=1) if parts else torch.zeros(1, 0)
+
+
+def _orthonormalised(part: Tensor) -> Tensor:
+    """An orthonormal basis of the columns of `part` `[1, side, rank]`, worked out in float64."""
+    basis: Tensor = torch.linalg.qr(part.double()).Q
+    return basis

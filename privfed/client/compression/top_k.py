@@ -1,0 +1,39 @@
+"""The largest coordinates of each client's update (Aji & Heafield 2017), with a memory of the rest
+(Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with memory", Algorithm 1).
+"""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from privfed.client.compression.compression import Biased
+from privfed.core.deferred import Tensor, torch
+from privfed.core.vector import Shapes
+
+
+class TopK(Biased):
+    """Each client's largest coordinates, and where they are.
+
+    A client sends 32 bits and a place for each of fraction d numbers (or all, where that is less),
+    and, with error feedback, keeps the rest. Not linear: which coordinates these are hangs on the
+    row, so that the server is sent each by itself. Where noise is the server's, the row is clipped
+    before it is summed.
+    """
+
+    fraction: float = Field(0.1, gt=0, le=1)
+    """Which part of the coordinates is sent."""
+    error_feedback: bool = True
+    """Whether clients remember what was left off, and send it later: for clients that return."""
+
+    def bits(self, shapes: Shapes) -> float:
+        place = math.ceil(math.log2(shapes.length + 1))
+        return min(self._count(shapes.length) * (32 + place), 32 * shapes.length)
+
+    def _count(self, d: int) -> int:
+        return max(1, round(self.fraction * d))
+
+    def shortened(self, rows: Tensor) -> Tensor:
+        largest = rows.abs().topk(self._count(rows.shape[1]), dim=1).indices
+        return torch.zeros_like(rows).scatter_(1, largest, rows.gather(1, largest))

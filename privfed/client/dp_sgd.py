@@ -1,0 +1,129 @@
+"""Example-level privacy inside local training: DP-SGD in each silo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeGuard
+
+import numpy as np
+from pydantic import Field
+
+from accounting.events import ADD_REMOVE, Event
+from accounting.noises import LARGEST_NOISE, Gaussian
+from accounting.releases import PoissonSampled, Repeated
+from privfed.core.deferred import Tensor, torch
+from privfed.core.parts import Part
+from privfed.core.streams import Keys
+from privfed.privacy.clipping import clip_rows
+from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
+
+_AT_ONCE = 256
+Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
+"""The gradients `[B, d]` of a model `[d]`, one for each of the named examples `[B]`."""
+
+
+class ClientMechanism(Protocol):
+    """How a silo protects its examples while it trains."""
+
+    private: ClassVar[bool]
+    """Whether it does; then it is an `ExamplePrivacy`."""
+
+
+class ExamplePrivacy(ClientMechanism, Protocol):
+    """Protects single examples of a silo, at a `delta` of their own."""
+
+    delta: float
+
+    def steps(self, epochs: int) -> int:
+        """Local steps of a round."""
+        ...
+
+    def event(self, epochs: int) -> Event:
+        """A silo's round."""
+        ...
+
+    def gradient(
+        self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
+    ) -> Tensor:
+        """One step's released gradient `[d]` at model w `[d]`, of a silo with so many examples."""
+        ...
+
+
+def protects_examples(mechanism: ClientMechanism) -> TypeGuard[ExamplePrivacy]:
+    """Whether silos train privately for each of their examples."""
+    return mechanism.private
+
+
+class NoClientPrivacy(Part):
+    """No example-level privacy."""
+
+    private: ClassVar[bool] = False
+
+
+class DpSgd(Part):
+    """DP-SGD in each silo: clipped gradients of single examples, and noise at every local step.
+
+    Releases, at every local step of a silo's training, (sum of its drawn examples' clipped
+    gradients + N(0, (z C)^2 I)) / batch_size; the model it trains and sends is post-processing.
+
+    *What is released*: those vectors `[d]`, to whoever sees the silo's updates, also the server.
+
+    *Unit and relation*: one example of one silo; the silo's data with or without it (add/remove).
+
+    *Sensitivity*: C in L2, by `clip_rows` on gradients of single examples; an example enters with
+    weight one, and the divisor is a constant.
+
+    *Sampler*: at each step each example of the silo enters by its own coin of bias
+    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so that their
+    number follows from constants too. A silo's round is that many PoissonSampled(rate,
+    Gaussian(z)), and is charged to the silo's own ledger before it trains. That the silo itself may
+    be drawn by chance amplifies nothing here.
+
+    *Trust*: the silo, which draws coins and noise.
+
+    *Arithmetic*: sums and noise are exact on a grid, as central noise (for up to 2^22 z drawn
+    examples). An example's own gradient is computed in a batch with others, by kernels whose
+    float32 rounding may depend on them (by about 1e-7 of it); the bound is C for the ideal one.
+
+    Source: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
+    single examples by Opacus (Yousefpour et al. 2021).
+    """
+
+    clip: float = Field(1.0, ge=1e-6, le=1e20)
+    """The largest norm of one example's gradient."""
+    noise_multiplier: float = Field(1.0, ge=0, le=LARGEST_NOISE)
+    """The noise's deviation over the clip, at every local step."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """The delta of the examples' guarantee."""
+    sampling_rate: float = Field(0.05, gt=0, le=1)
+    """Each example's probability to enter a step; public, so never computed from a silo's size."""
+
+    private: ClassVar[bool] = True
+
+    def steps(self, epochs: int) -> int:
+        """Local steps of a round."""
+        return epochs * math.ceil(1 / self.sampling_rate)
+
+    def event(self, epochs: int) -> Event:
+        """A silo's round."""
+        step = PoissonSampled(self.sampling_rate, Gaussian(self.noise_multiplier))
+        return Event(Repeated(self.steps(epochs), step), "poisson", ADD_REMOVE, unit="example")
+
+    def gradient(
+        self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
+    ) -> Tensor:
+        """One step's released gradient `[d]` at model w `[d]`, of a silo with so many examples.
+
+        `keys` are this silo's and this step's own.
+        """
+        drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.sampling_rate, examples))
+        deviation = self.noise_multiplier * self.clip
+        total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
+        for start in range(0, len(drawn), _AT_ONCE):  # exact on the grid, so in any pieces
+            rows = gradients(w, drawn[start : start + _AT_ONCE])
+            bounded = clip_rows(rows, self.clip, grid_of(deviation))
+            total += bounded.rows.sum(0, dtype=torch.float64)
+        noise = gaussian_on_grid(keys.derived(b"noise"), deviation, len(w))
+        released: Tensor = ((total + torch.from_numpy(noise).to(total)) / batch_size).to(w.dtype)
+        return released

@@ -1,0 +1,285 @@
+"""The cohort in this process: trained chunk by chunk, so that memory is flat in the cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.client.batches import as_read, read_ahead, steps
+from privfed.client.byzantine import Attackers
+from privfed.client.client_measures import ClientMeasures
+from privfed.client.exchange import Broadcast, Chunk, Exchange
+from privfed.client.objective import ClientState
+from privfed.client.personal import personalises
+from privfed.client.silos import PrivateSilos
+from privfed.client.trainer import LocalTrainer
+from privfed.core.errors import ran_out_of_memory
+from privfed.core.ranks import Alone, Ranks, refuse_miscounted
+from privfed.core.schedules import CONSTANT, Schedule
+from privfed.core.streams import Keys, Streams, coins, uniforms
+from privfed.core.vector import Indices
+from privfed.data.federation import Federation
+from privfed.data.pieces import Mapped
+from privfed.sampling.availability import Always, Availability
+from privfed.sampling.cohort import Cohort
+
+FEWEST_EPOCHS = 2
+"""Local epochs from which on examples are read ahead."""
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Trains `chunk` clients at once, those with the most local steps first."""
+
+    trainer: LocalTrainer
+    streams: Streams
+    chunk: int
+    by_examples: bool
+    schedule: Schedule = CONSTANT
+    stragglers: float = 0.0
+    drop_stragglers: bool = False
+    states: ClientState | None = None
+    silos: PrivateSilos | None = None
+    weights: tuple[float, ...] = ()
+    most_examples: int = 0
+    """The most that a client weighs by its examples; 0: no bound."""
+    availability: Availability = field(default_factory=Always)
+    attackers: Attackers | None = None
+    poisoned: Federation | None = None
+    """The population as byzantine clients train on it, where they poison their examples."""
+    measures: ClientMeasures | None = None
+    """How clients score a model, in runs where they do."""
+    ranks: Ranks = field(default_factory=Alone)
+    unordered: bool = False
+    """Whether ranks may take clients as they come: the sums of rows are the same in any order."""
+
+    def answering(self, cohort: Cohort) -> Cohort:
+        """Those of `cohort` who are at hand and, with `drop_stragglers`, do every epoch."""
+        who = self.trainer.federation.identify(cohort.clients)
+        here = self.availability.present(cohort.round, who, self.streams)
+        if self.drop_stragglers:
+            here &= self._epochs(who, cohort.round) == self.trainer.epochs
+        return replace(cohort, clients=cohort.clients[here])
+
+    def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        times = torch.zeros(len(cohort.clients), dtype=torch.int64)
+
+        def counted(chunk: Chunk) -> Chunk:
+            times[torch.from_numpy(np.searchsorted(cohort.clients, chunk.ids))] += 1
+            return chunk
+
+        yield from map(counted, self._answers(exchange, cohort))
+        refuse_miscounted(self.ranks, times)
+
+    def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
+        """This rank's part of the cohort's answers."""
+        if exchange.task == "measure" and self.measures:
+            yield from self._measured(exchange, cohort, self.measures)
+            return
+        if exchange.task not in ("train", "project", "gradient"):
+            raise ValueError(f"this executor does not know the task {exchange.task!r}")
+        lr = self.trainer.lr * self.schedule.factor(cohort.round)
+        federation = self.trainer.federation.at(cohort.round)
+        trainer = replace(self.trainer, federation=federation, lr=lr)
+        honest, hostile = self._parted(cohort)
+        yield from self._chunks(exchange, cohort, trainer, honest)
+        if self.poisoned and len(hostile):
+            steering = self.attackers.steering(exchange.remembered) if self.attackers else None
+            poisoned = replace(trainer, federation=self.poisoned, steering=steering)
+            yield from self._chunks(exchange, cohort, poisoned, hostile)
+
+    def _measured(
+        self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
+    ) -> Iterator[Chunk]:
+        """The cohort's rows of measures: each client weighs the same."""
+        for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
+            models = exchange.broadcast["params"]
+            if measures.personal:
+                models = self._personal(ids, exchange.broadcast)
+            rows = measures.rows(ids, models, cohort.round)
+            yield Chunk(ids, rows, rows.new_ones(len(rows)))
+
+    def _personal(self, ids: Indices, broadcast: Broadcast) -> Tensor:
+        """The models `[c, d]` that clients `ids` `[c]` use for themselves."""
+        objective, states = self.trainer.objective, None
+        if not personalises(objective):
+            raise ValueError("clients have no models of their own to score")
+        if self.states:
+            states, _ = self.states.gather(ids, objective.unseen(broadcast))
+        return objective.personal(broadcast, states, None)
+
+    def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
+        """The clients that train on their own examples, and those on poisoned ones."""
+        ids = self.by_work(cohort.clients)
+        if self.attackers is None or self.poisoned is None:
+            return ids, ids[:0]
+        bad = self.attackers.hostile(cohort.round)[ids]
+        return ids[~bad], ids[bad]
+
+    def _chunks(
+        self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
+    ) -> Iterator[Chunk]:
+        """Answers of clients `ids` as `trainer` has their examples."""
+        chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
+        for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
+            holding = replace(trainer, federation=federation)
+            yield from self._in_memory(exchange, holding, chunk, mine, cohort.round)
+
+    def _in_memory(
+        self,
+        exchange: Exchange,
+        trainer: LocalTrainer,
+        chunk: Indices,
+        ids: Indices,
+        round: int,
+    ) -> Iterator[Chunk]:
+        """`_answer`, or answers of halves of the clients where memory does not suffice.
+
+        The round was charged, so it goes on. A row is a function of its client and the model alone,
+        whoever else is in a chunk, and nothing of the first try was seen or kept. Silos are charged
+        as they train, and alone anyway.
+        """
+        answer = None
+        try:
+            answer = self._answer(exchange, trainer, chunk, ids, round)
+        except RuntimeError as error:
+            if len(ids) == 1 or self.silos or not ran_out_of_memory(error):
+                raise
+        if answer is not None:
+            yield answer
+            return
+        halves = zip(np.array_split(chunk, 2), np.array_split(ids, 2), strict=True)
+        for half, places in halves:  # by now the first try holds no memory
+            yield from self._in_memory(exchange, trainer, half, places, round)
+
+    def _answer(
+        self,
+        exchange: Exchange,
+        trainer: LocalTrainer,
+        chunk: Indices,
+        ids: Indices,
+        round: int,
+    ) -> Chunk:
+        """The answer of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`."""
+        keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
+        if exchange.task == "gradient":
+            gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
+            rows = exchange.scale * gradients
+        else:
+            rows = self._train(trainer, ids, chunk, exchange, keys, round)
+        return Chunk(chunk, rows, self._weights(chunk).to(rows))
+
+    def _with_examples(
+        self, federation: Federation, chunks: Iterator[Indices]
+    ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
+        """Each of `chunks` of clients, with a population that holds them, and their places there.
+
+        Examples in files are read ahead where clients go over them several times: for one epoch it
+        is no faster. Silos that protect examples draw these by themselves, after they are charged.
+        """
+        again = self.trainer.epochs >= FEWEST_EPOCHS
+        if self.silos or not again or not isinstance(federation.examples.x, Mapped):
+            return ((chunk, (federation, chunk)) for chunk in chunks)
+        return read_ahead(chunks, partial(as_read, federation))
+
+    def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
+        """This rank's of clients `ids`, most work first, a chunk at a time."""
+        if not self.unordered:
+            ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
+        chunks = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
+        if not self.unordered:
+            yield from chunks
+            return
+        for number in self.ranks.claimed(task, len(chunks)):
+            yield chunks[number]
+
+    def _train(
+        self,
+        trainer: LocalTrainer,
+        ids: Indices,
+        chunk: Indices,
+        exchange: Exchange,
+        keys: Keys,
+        round: int,
+    ) -> Tensor:
+        """Rows `[c, m]` of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`.
+
+        What they remember is gathered before, and scattered after.
+        """
+        broadcast, who = exchange.broadcast, trainer.federation.identify(ids)
+        epochs = self._epochs(who, round)
+        before, returning = None, None
+        if self.states:
+            before, returning = self.states.gather(chunk, trainer.objective.unseen(broadcast))
+        if self.silos:
+            noise = self.streams.at("noise/silo", round, who)
+            rows, after = self.silos.train(
+                trainer, ids, broadcast, before, round, noise, keys, epochs, returning
+            )
+        else:
+            rows, after = trainer.train(ids, broadcast, before, keys, epochs, returning)
+        if self.states is None or exchange.task == "project":
+            return rows
+        if after is None:
+            raise ValueError("an objective that keeps a state has to return it")
+        # Who diverged keeps what they had.
+        finite = (rows.isfinite().all(1) & after.isfinite().all(1)).cpu()
+        self.states.scatter(chunk[finite.numpy()], after[finite])
+        return rows
+
+    def root(self, exchange: Exchange, round: int) -> Tensor:
+        federation = self.trainer.federation.at(round).server_population()
+        lr = self.trainer.lr * self.schedule.factor(round)
+        trainer = replace(self.trainer, federation=federation, lr=lr)
+        keys = self.streams.at("root", round, np.zeros(1, dtype=np.int64))
+        return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
+
+    def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
+        """Local steps `[c]` of clients `ids` in `round`, and examples they process `[c]`.
+
+        A gradient over all examples counts as an epoch, each step's second one as a second step.
+        """
+        trainer, objective = self.trainer, self.trainer.objective
+        sizes = trainer.federation.sizes(ids)
+        taken = trainer.steps(sizes, self._epochs(trainer.federation.identify(ids), round))
+        epochs, rest = np.divmod(taken, np.maximum(steps(sizes, 1, trainer.batch_size), 1))
+        twice = 2 if objective.anchored == "batch" else 1
+        passes = (objective.anchored == "all") + (objective.exchanges - 1)
+        passes = passes + (objective.measures != "") * trainer.models_measured
+        examples = twice * (epochs * sizes + rest * trainer.batch_size) + passes * sizes
+        return twice * taken + steps(sizes, passes, trainer.batch_size), examples
+
+    def _epochs(self, who: Indices, round: int) -> Indices:
+        """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.
+
+        By public coins that read nobody's data. They still count (Li et al. 2020, section 5.2)
+        unless they are dropped.
+        """
+        most = np.full(len(who), self.trainer.epochs)
+        if not self.stragglers:
+            return most
+        words = self.streams.at("stragglers", round, who).per_client(2)
+        part = uniforms(words[:, 1]) * max(self.trainer.epochs - 1, 1)
+        fewer = 1 + np.floor(part).astype(np.int64)
+        return np.where(coins(words[:, 0], self.stragglers), fewer, most)
+
+    def by_work(self, ids: Indices) -> Indices:
+        """Clients `ids`, those with the most local steps first."""
+        if self.silos:  # all take the same number of steps, and their sizes are no business of ours
+            return ids
+        work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)
+        return ids[np.argsort(-work, kind="stable")]
+
+    def _weights(self, ids: Indices) -> Tensor:
+        """`[c]`: by examples, by declared constants, or alike."""
+        if self.weights:
+            return torch.tensor(self.weights, dtype=torch.float64)[ids]
+        sizes = self.trainer.federation.sizes(ids)
+        if not self.by_examples:
+            return torch.from_numpy(np.ones_like(sizes))
+        return torch.from_numpy(np.minimum(sizes, self.most_examples or sizes.max(initial=0)))

@@ -1,0 +1,126 @@
+"""AFL: agnostic federated learning (Mohri, Sivek & Suresh 2019, "Agnostic federated learning",
+section 4, Algorithm 1), the model whose loss is least on the worst mixture of groups:
+
+    min over w, max over mixtures a of G groups:  sum_g a_g F_g(w)
+
+with F_g the mean of the losses of group g's clients. In a round, with p_g the part of clients that
+are in group g:
+
+    w  <-  w + sum_k v_g(k) d_k / sum_k v_g(k),   v_g = a_g / p_g    (d_k: client k's update)
+    a  <-  projection on the simplex of (a + ascent F(w))
+
+The paper takes a stochastic gradient of both at each step; here clients take local steps between,
+and F_g is that at the broadcast model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast, Exchange
+from privfed.client.objective import Cohorts, Grouping, Measures, Memory, Work
+from privfed.client.objectives.group_clip import Grouped, memberships
+from privfed.core.deferred import Tensor, torch
+from privfed.core.vector import Layout
+
+
+class Afl(Grouped):
+    """Agnostic federated learning: groups whose loss is large weigh more, round by round.
+
+    A client of group g sends its update times v_g / max v, and its loss and a 1 in the places of
+    its group, d + 2 groups numbers, and is sent the groups' weights beside the model.
+
+    Under privacy these are bounded jointly: *one* clip over (weighted update, measure_scale times
+    the rest), one release, one event. *Sensitivity*: that of the clip, whatever a client holds: its
+    group shows in nothing but its row, so also who changes the group, under replace-one, moves the
+    sum by at most two clips. *The mixture*, the parts p_g (the mean of released counts over the
+    rounds so far, no less than least_part) and the division by them follow from releases and public
+    constants: post-processing. Weights v_g / max v are at most 1, so that a clip fits as it does
+    without them, and the division makes noise larger: by 1 / p_g where all weight is on group g,
+    and never by more than 1 / least_part.
+    """
+
+    measures: ClassVar[Measures] = "loss"
+
+    groups: int = Field(10, ge=1, le=1000)
+    """How many groups there are: a declared public constant."""
+    ascent: float = Field(0.1, gt=0)
+    """The rate at which the mixture follows groups' losses."""
+    loss_cap: float = Field(10.0, gt=0)
+    """A client's loss counts for no more than this."""
+    measure_scale: float = Field(0.1, gt=0)
+    """The weight of loss (over its cap) and group beside the update, under their one clip."""
+    least_part: float = Field(0.02, gt=0, le=1)
+    """No group is taken to be a smaller part of all clients."""
+
+    @property
+    def grouping(self) -> Grouping:
+        return Grouping(self.group, self.groups)
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("delta", d), ("losses", self.groups), ("counts", self.groups)))
+
+    def init(self, params: Tensor) -> Memory:
+        return {
+            "mixture": params.new_full((self.groups,), 1 / self.groups),
+            "counts": params.new_zeros(self.groups),
+            "rounds": torch.zeros((), dtype=torch.int64),
+        }
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        yield from ()
+        weights = memory["mixture"] / self._parts(memory).clamp(min=self.least_part)
+        return {"weights": weights / weights.max()}
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        if work.measured is None:
+            raise ValueError("AFL needs each client's loss at the broadcast model")
+        group = memberships(work, self.groups, w)
+        weight = (group * broadcast["weights"]).sum(1, keepdim=True)
+        loss = work.measured.clamp(0.0, self.loss_cap) / self.loss_cap
+        sent = self.measure_scale * torch.cat([loss * group, group], dim=1)
+        return torch.cat([weight * (w - broadcast["params"]), sent], dim=1), state
+
+    def admitted(self, rows: Tensor) -> Tensor:
+        """A client is in one group, and its loss there no larger than the cap."""
+        layout = self.layout(rows.shape[1] - 2 * self.groups)
+        delta, losses, counts = (layout.view(rows, name) for name, _ in layout.parts)
+        counts = counts.clamp(0.0, self.measure_scale)
+        counts = counts / (counts.sum(1, keepdim=True) / self.measure_scale).clamp(min=1.0)
+        return torch.cat([delta, losses.clamp(min=0.0).minimum(counts), counts], dim=1)
+
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        layout = self.layout(len(broadcast["params"]))
+        losses, counts = (
+            layout.view(released, name) / self.measure_scale for name in ("losses", "counts")
+        )
+        now = {**memory, "counts": memory["counts"] + counts, "rounds": memory["rounds"] + 1}
+        parts = self._parts(now)
+        means = (losses / parts.clamp(min=self.least_part)).clamp(0.0, 1.0) * self.loss_cap
+        now["mixture"] = on_simplex(memory["mixture"] + self.ascent * means)
+        weight = (broadcast["weights"] * parts).sum().clamp(min=self.least_part)
+        return layout.view(released, "delta") / weight, now
+
+    def _parts(self, memory: Memory) -> Tensor:
+        """Which part of all clients each group is, as releases so far have it `[groups]`."""
+        counts, rounds = memory["counts"], int(memory["rounds"])
+        parts = counts / rounds if rounds else torch.full_like(counts, 1 / self.groups)
+        return parts.clamp(0.0, 1.0)
+
+
+def on_simplex(point: Tensor) -> Tensor:
+    """The mixture nearest to `point` `[G]`: numbers from 0 that sum to 1.
+
+    Source: Duchi, Shalev-Shwartz, Singer & Chandra 2008, Figure 1.
+    """
+    ordered = point.sort(descending=True).values
+    excess = (ordered.cumsum(0) - 1) / torch.arange(1, len(point) + 1, device=point.device)
+    positive = int((ordered > excess).sum())
+    return (point - excess[positive - 1]).clamp(min=0.0)

@@ -1,0 +1,49 @@
+"""FedDANE: a Newton-type method from two exchanges (Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith
+2019, "FedDANE", Algorithm 2), the federated form of DANE (Shamir, Srebro & Zhang 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast, Exchange
+from privfed.client.objective import Anchor, Memory
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor
+
+
+class FedDane(Sgd):
+    """FedDANE: the cohort's mean gradient g first, then training that follows it.
+
+    The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient
+    g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples. A
+    client sends d numbers twice a round and is sent 3 d.
+
+    Under privacy both exchanges ask one and the same cohort (the paper draws two), each row is
+    clipped to the same bound (gradients times `gradient_scale`, which undoes itself afterwards),
+    and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
+    """
+
+    exchanges: ClassVar[int] = 2
+    broadcasts: ClassVar[int] = 2
+    anchored: ClassVar[Anchor] = "all"
+
+    mu: float = Field(0.01, ge=0)
+    """The weight of the proximal term."""
+    gradient_scale: float = Field(1.0, gt=0)
+    """By what gradients are multiplied before they are clipped, and divided afterwards."""
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        layout, scale = self.layout(len(params)), self.gradient_scale
+        gradient = yield Exchange("gradient", {"params": params}, layout, scale)
+        return {"gradient": gradient / scale}
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        if state is None:
+            raise ValueError("FedDane needs each client's own gradient at the broadcast model")
+        return grad + broadcast["gradient"] - state + self.mu * (w - broadcast["params"])

@@ -1,0 +1,65 @@
+"""FedDyn: a dynamic regulariser that makes local and global optima agree (Acar, Zhao, Matas,
+Mattina, Whatmough & Saligrama 2021, Algorithm 1); with all clients and one exchange a round it is
+the primal-dual method FedPD (Zhang, Hong, Dhople, Yin & Liu 2021).
+
+With x the broadcast model, h_k client k's memory of gradients and N clients in all:
+
+    client:  minimise f_k(w) - <h_k, w> + alpha / 2 |w - x|^2,  then  h_k <- h_k - alpha (w - x)
+    server:  h <- h - alpha / N sum_k (w_k - x) over the cohort,  x <- mean of w_k - h / alpha
+
+h is always the mean of all h_k. The server keeps s = -h / alpha.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import Cohorts, Memory, ServerStep, Work
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor, torch
+
+
+class FedDyn(Sgd):
+    """FedDyn, FedPD where all take part: a dynamic regulariser, for clients that return.
+
+    A client keeps d numbers, sends d and is sent d. The paper solves the local problem; here it is
+    E epochs of SGD. Under privacy the update is clipped as ever, and s follows from releases and
+    public constants; a client's own state costs nothing more
+    (`privfed.client.client_states`). The noise of
+    every round stays in s, though: expect less of it than without privacy.
+    """
+
+    keeps: ClassVar[int] = 1
+    server_step: ClassVar[ServerStep] = "plain"
+
+    alpha: float = Field(0.1, gt=0)
+    """The weight of the regulariser."""
+
+    def init(self, params: Tensor) -> Memory:
+        return {"drift": torch.zeros_like(params)}
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        return grad - _state(state) + self.alpha * (w - broadcast["params"])
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        delta = w - broadcast["params"]
+        return delta, _state(state) - self.alpha * delta
+
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        drift = memory["drift"] + released * cohorts.size / cohorts.clients
+        return released + drift, {"drift": drift}
+
+
+def _state(state: Tensor | None) -> Tensor:
+    if state is None:
+        raise ValueError("FedDyn needs each client's memory of gradients")
+    return state

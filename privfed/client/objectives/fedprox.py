@@ -1,0 +1,101 @@
+"""FedProx: local models are kept near the broadcast one (Li et al. 2020, Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast, Exchange
+from privfed.client.objective import Cohorts, Measures, Memory, Work
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor, torch
+from privfed.core.vector import Layout
+
+
+class FedProx(Sgd):
+    """FedProx: the local loss gains mu / 2 |w - broadcast|^2.
+
+    direction = gradient + mu (w - broadcast). With mu = 0 it is FedAvg. A client sends d numbers
+    and is sent d. Under privacy the term costs nothing: a client adds it itself, and it holds no
+    other's data.
+    """
+
+    mu: float = Field(0.01, ge=0)
+    """The weight of the proximal term; 0 is FedAvg."""
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        return grad + self.mu * (w - broadcast["params"])
+
+
+class AdaptiveFedProx(FedProx):
+    """FedProx whose mu follows the training loss, by the heuristic of its section 5.3.3.
+
+    mu grows by `step` when the cohort's mean loss at the broadcast model rose since the round
+    before, and shrinks by it, not below 0, after `patience` falls in a row. `mu` is the first. A
+    client sends d + 2 numbers (its loss, and whether it has one) and is sent d + 1. A round without
+    any loss changes nothing. Under privacy it is refused.
+    """
+
+    measures: ClassVar[Measures] = "loss"
+    unproven: ClassVar[str] = (
+        "mu follows clients' training loss, which nobody is shown unless it is charged"
+    )
+
+    mu: float = Field(0.0, ge=0)
+    """The first weight of the proximal term."""
+    step: float = Field(0.1, gt=0)
+    """By how much the weight grows and shrinks."""
+    patience: int = Field(5, ge=1)
+    """After how many falls of the loss in a row it shrinks."""
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("delta", d), ("loss", 1), ("holds", 1)))
+
+    def init(self, params: Tensor) -> Memory:
+        nothing = params.new_zeros(())
+        return {
+            "mu": params.new_tensor(self.mu),
+            "loss": nothing,
+            "falls": nothing,
+            "rounds": nothing,
+        }
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        yield from ()
+        return {"mu": memory["mu"]}
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        return grad + broadcast["mu"] * (w - broadcast["params"])
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        if work.measured is None:
+            raise ValueError("adaptive FedProx needs each client's loss")
+        holds = (work.steps > 0).to(w)[:, None]
+        return torch.cat([w - broadcast["params"], holds * work.measured, holds], dim=1), state
+
+    def admitted(self, rows: Tensor) -> Tensor:
+        return torch.cat([rows[:, :-1], rows[:, -1:].clamp(0.0, 1.0)], dim=1)
+
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        update, loss, holds = released[:-2], released[-2], released[-1]
+        if not bool(holds > 0):
+            return update, memory
+        loss, mu, falls = loss / holds, memory["mu"], memory["falls"]
+        if bool(memory["rounds"] > 0):
+            rose, fell = loss > memory["loss"], loss < memory["loss"]
+            falls = torch.where(fell, falls + 1, torch.where(rose, 0.0, falls))
+            enough = falls >= self.patience
+            mu = torch.where(rose, mu + self.step, torch.where(enough, mu - self.step, mu))
+            falls = torch.where(enough, 0.0, falls)
+        now = {"mu": mu.clamp(min=0), "loss": loss, "falls": falls, "rounds": memory["rounds"] + 1}
+        return update, now

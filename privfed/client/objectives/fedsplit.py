@@ -1,0 +1,86 @@
+"""FedSplit: Peaceman-Rachford splitting (Pathak & Wainwright 2020, "FedSplit: an algorithmic
+framework for fast federated optimization", Algorithm 1).
+
+With x the broadcast model and z_k what client k keeps, from z_k = x in round 1, and s > 0:
+
+    client:  w   =  argmin f_k(w) + |w - (2 x - z_k)|^2 / (2 s),    z_k <- z_k + 2 (w - x)
+    server:  x  <-  mean of z_k over all clients
+
+At a fixed point w = x for all, so that z_k = x - s grad f_k(x), whose mean is x: the mean of all
+gradients is zero. That holds for a prox that is found by E epochs of SGD from x, too, but for the
+noise of batches. In the paper all clients take part in every round; who does not keeps its z_k,
+and the fixed point stays. A client without examples has f_k = 0 and knows its prox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast, Exchange
+from privfed.client.objective import Cohorts, Memory, ServerStep, Work
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor, torch
+
+
+class FedSplit(Sgd):
+    """FedSplit: proximal steps around reflected models, for clients that return.
+
+    A client keeps d numbers, sends d (the change of its z) and is sent 2 d: the model, and that of
+    round 1, where newcomers begin. The next model is the mean of all z under `server.optimizer =
+    "fedavg"` at rate 1; any other server takes other steps towards that mean, and rests at it too.
+
+    Under privacy the change is clipped as an update is, one vector and one event, and the mean
+    follows from releases and public constants; a client's own state costs nothing more
+    (`privfed.client.client_states`). What the clip takes off a change is missing in the mean, and
+    the noise of every round stays in it.
+    """
+
+    keeps: ClassVar[int] = 1
+    server_step: ClassVar[ServerStep] = "plain"
+    broadcasts: ClassVar[int] = 2
+
+    proximal_step: float = Field(1.0, gt=0)
+    """s: the smaller, the nearer clients stay to the reflected model."""
+
+    def init(self, params: Tensor) -> Memory:
+        return {"first": params.clone(), "mean": params.clone()}
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        yield from ()
+        return {"first": memory["first"]}
+
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        return broadcast["first"]
+
+    def direction(
+        self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
+    ) -> Tensor:
+        return grad + (w - _reflected(broadcast, state)) / self.proximal_step
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        reflected = _reflected(broadcast, state)
+        nearest = torch.where(work.steps[:, None] > 0, w, reflected)
+        change = 2 * (nearest - broadcast["params"])
+        return change, _state(state) + change
+
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        mean = memory["mean"] + released * cohorts.size / cohorts.clients
+        return mean - broadcast["params"], {**memory, "mean": mean}
+
+
+def _reflected(broadcast: Broadcast, state: Tensor | None) -> Tensor:
+    """Where clients' proximal steps are taken from `[c, d]`."""
+    return 2 * broadcast["params"] - _state(state)
+
+
+def _state(state: Tensor | None) -> Tensor:
+    if state is None:
+        raise ValueError("FedSplit needs what each client keeps")
+    return state

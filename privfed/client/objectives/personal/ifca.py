@@ -1,0 +1,127 @@
+"""IFCA: k models, of which each client trains the one that fits it best (Ghosh, Chung, Yin &
+Ramchandran 2020, "An efficient framework for clustered federated learning", Algorithm 1, with model
+averaging).
+
+With theta_1 .. theta_k broadcast, client i trains from the theta_j of least loss on its examples,
+
+    w = SGD from theta_j,    and sends  (0, .., w - theta_j, .., 0;  0, .., s, .., 0)  in slots j,
+
+so that the sums are those of each cluster's updates and, over s, the numbers of its members:
+
+    theta_j <- theta_j + (mean row's update j) / max(mean row's count j / s, f / k)
+
+which is the mean over its members wherever they are at least f / k of the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast, Exchange
+from privfed.client.objective import Cohorts, Measures, Memory, ServerStep, Work
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor, torch
+from privfed.core.vector import Layout
+
+
+class Ifca(Sgd):
+    """IFCA: clients choose among k models by their own loss, and train the one that they chose.
+
+    A client sends k (d + 1) numbers and is sent k d. Models begin `spread` apart, by fixed numbers.
+    The run's own model is that of the largest cluster; all k are in its checkpoint, moved by their
+    members' mean. Any server but `server.optimizer = "fedavg"` at rate 1 is refused: the run's
+    model would be none of the k. With one cluster it is FedAvg of the clients that hold examples.
+
+    Under privacy the choice stays with the client, whose row is one vector under one clip over
+    (updates, count_scale * counts), one release, one event: that of FedAvg. Its slots change with
+    the choice, its norm does not exceed the clip, and that is all that is charged for. Means, and
+    which cluster is the largest, follow from noised sums; the floor is a constant. A clip that cuts
+    a row cuts its count alike, so that means stay means.
+
+    Who lies to a server that sees rows counts as one member of one cluster: `admitted` cuts off the
+    rest. Where rows are hidden or noised nobody sees in how many slots one stands. Within the clip
+    all k counts have that norm at most: a liar weighs up to clip / count_scale members of one
+    cluster, or 1 / sqrt(k) of that in each, and ε is as it was. Without a clip nothing bounds it.
+    Robust rules on rows do not take rows of clusters.
+    """
+
+    measures: ClassVar[Measures] = "loss"
+    server_step: ClassVar[ServerStep] = "only_plain"
+
+    clusters: int = Field(2, ge=1, le=1000)
+    """k: how many models there are."""
+    spread: float = Field(0.1, ge=0)
+    """The deviation of the fixed numbers that are added to all models but the first, before round
+    1."""
+    count_scale: float = Field(0.1, gt=0)
+    """s: the weight of a count beside the update, under their one clip."""
+    least_share: float = Field(0.2, gt=0, le=1)
+    """f: of an equal share of the cohort, what a sum is divided by at least."""
+
+    @property
+    def broadcasts(self) -> int:
+        """As many models as there are clusters."""
+        return self.clusters
+
+    def layout(self, d: int) -> Layout:
+        return Layout((("delta", self.clusters * d), ("counts", self.clusters)))
+
+    def init(self, params: Tensor) -> Memory:
+        generator = torch.Generator().manual_seed(1)
+        noise = torch.randn(self.clusters - 1, len(params), generator=generator).to(params)
+        others = params + self.spread * noise
+        return {"clusters": torch.cat([params[None], others]), "model": params.clone()}
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        yield from ()
+        return {"params": memory["clusters"].flatten()}
+
+    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
+        return self._models(broadcast)[_choice(measured)]
+
+    def personal(
+        self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
+    ) -> Tensor:
+        return self.origin(broadcast, state, measured)
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        choice = _choice(work.measured)
+        slots = torch.nn.functional.one_hot(choice, self.clusters).to(w)
+        slots = slots * (work.steps > 0).to(w)[:, None]
+        update = w - self._models(broadcast)[choice]
+        updates = slots[:, :, None] * update[:, None, :]
+        return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
+
+    def admitted(self, rows: Tensor) -> Tensor:
+        """The slot of the largest count, counted once: no honest client is in two clusters."""
+        updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
+        largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
+        slots = largest * (counts > 0).to(rows)
+        admitted = updates.view(len(rows), self.clusters, -1) * slots[:, :, None]
+        return torch.cat([admitted.flatten(1), self.count_scale * slots], dim=1)
+
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        updates, counts = released[: -self.clusters], released[-self.clusters :]
+        shares = counts / self.count_scale
+        floored = shares.clamp(min=self.least_share / self.clusters)[:, None]
+        clusters = memory["clusters"] + updates.view(self.clusters, -1) / floored
+        model = clusters[shares.argmax()].clone()
+        return model - memory["model"], {"clusters": clusters, "model": model}
+
+    def _models(self, broadcast: Broadcast) -> Tensor:
+        """The models `[k, d]` to choose from."""
+        return broadcast["params"].view(self.clusters, -1)
+
+
+def _choice(measured: Tensor | None) -> Tensor:
+    """Which model each client `[c]` chooses."""
+    if measured is None:
+        raise ValueError("IFCA needs each client's loss at every model")
+    return measured.argmin(1)

@@ -1,0 +1,102 @@
+"""Per-FedAvg: a model that is good after a step of each client's own (Fallah, Mokhtari & Ozdaglar
+2020, "Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning
+approach", Algorithm 1 and section 5).
+
+What is minimised is the mean of F_k(w) = f_k(w - a grad f_k(w)). With independent batches D, D'
+and D'' a local step is
+
+    u <- w - a grad f_k(w; D)
+    w <- w - lr (I - a Hessian f_k(w; D'')) g,    g = grad f_k(u; D')
+
+The first-order variant (FO) leaves the Hessian out, the Hessian-free one (HF) puts the difference
+(grad f_k(w + s g; D'') - grad f_k(w - s g; D'')) / (2 s) in place of its product with g. Each batch
+is one of the client's local steps, so a step of the paper is two of them (FO) or three (HF); what
+is left of a round behind the last whole one is not used.
+
+Reptile (Nichol, Achiam & Schulman 2018) is no objective of its own: its outer step, x + e (mean of
+w - x) after k local steps, is FedAvg with `client.steps = k` and `server.lr = e`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import Anchor, LocalStep, Work
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor, torch
+
+
+class PerFedAvg(Sgd):
+    """Per-FedAvg, first-order: a model that adapts to each client in a step of its own.
+
+    A client sends d numbers and is sent d, and takes two local steps for one of the paper's: expect
+    no update of a client that takes one. Under privacy it costs what FedAvg does: one vector,
+    clipped as an update is. What a client makes of the model afterwards stays with it.
+    """
+
+    inner_lr: float = Field(0.1, gt=0)
+    """a: the rate of the step by which a client adapts."""
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
+        return broadcast["params"]
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        base = _carried(step.carried)
+        if step.number % 2 == 0:
+            return _towards(base - self.inner_lr * step.grad, step), base
+        after = base - step.lr * step.grad
+        return _towards(after, step), after
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        d = w.shape[1]
+        return _carried(work.carried)[:, :d] - broadcast["params"], state
+
+
+class HessianFree(PerFedAvg):
+    """Per-FedAvg, Hessian-free: a model that adapts to each client in a step of its own.
+
+    A client sends d numbers and is sent d, and takes three local steps of two gradients each for
+    one of the paper's. Under privacy it costs what FedAvg does: one vector, clipped as an update.
+    """
+
+    anchored: ClassVar[Anchor] = "batch"
+
+    difference: float = Field(0.001, gt=0)
+    """s: how far apart, in gradients, the two gradients of a difference are."""
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
+        params = broadcast["params"]
+        return torch.cat([params, torch.zeros_like(params)])
+
+    def anchor(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
+    ) -> Tensor:
+        base, gradient = _carried(carried).chunk(2, dim=1)
+        return base - self.difference * gradient
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        base, gradient = _carried(step.carried).chunk(2, dim=1)
+        if step.number % 3 == 0:
+            return _towards(base - self.inner_lr * step.grad, step), step.carried
+        if step.number % 3 == 1:
+            ahead = base + self.difference * step.grad
+            return _towards(ahead, step), torch.cat([base, step.grad], dim=1)
+        product = (step.grad - _carried(step.anchor)) / (2 * self.difference)
+        after = base - step.lr * (gradient - self.inner_lr * product)
+        return _towards(after, step), torch.cat([after, gradient], dim=1)
+
+
+def _towards(target: Tensor, step: LocalStep) -> Tensor:
+    """The direction `[c, d]` that takes models to `target` `[c, d]`; none at a rate of 0."""
+    return (step.w - target) / step.lr if step.lr else torch.zeros_like(step.w)
+
+
+def _carried(carried: Tensor | None) -> Tensor:
+    if carried is None:
+        raise ValueError("Per-FedAvg needs what clients carry from step to step")
+    return carried

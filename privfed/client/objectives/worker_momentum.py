@@ -1,0 +1,59 @@
+"""Worker momentum: clients send an average of their own updates over rounds (Karimireddy, He &
+Jaggi 2021, "Learning from history for Byzantine robust optimization", Algorithm 1; El Mhamdi,
+Guerraoui & Rouault 2021, "Distributed momentum for Byzantine-resilient stochastic gradient
+descent").
+
+With u_t the update of a client's local training in the t-th round that it takes part in, and beta
+the momentum, it sends
+
+    m_t = beta m_(t-1) + (1 - beta) u_t
+
+in place of u_t. With one local step u_t is -lr times a gradient, and m_t is -lr times the papers'
+momentum. Averaging over rounds shrinks what differs between honest clients by chance, which is what
+attackers hide in, so it is rules on rows that gain from it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import Work
+from privfed.client.objectives.sgd import Sgd
+from privfed.core.deferred import Tensor, torch
+
+
+class WorkerMomentum(Sgd):
+    """Plain local SGD that sends its momentum over rounds, for clients that return.
+
+    A client keeps d numbers and sends d: one vector, which every rule on rows takes. Who is not
+    drawn, or drops out, keeps its momentum as it is. Under privacy the momentum is clipped as an
+    update is, and memory costs nothing more (`privfed.client.client_states`). A server's root set
+    has no rounds to remember, and gives its bare update.
+    """
+
+    keeps: ClassVar[int] = 1
+
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """The weight of the past, beta; 0 is FedAvg."""
+    start: Literal["update", "zero"] = "update"
+    """What a client's first momentum is: its first update (Karimireddy, He & Jaggi 2021), or (1 -
+    momentum) times that, as from a memory of zero, which makes newcomers' rows the shorter."""
+
+    @property
+    def sums_states(self) -> bool:
+        return False
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        update = w - broadcast["params"]
+        if state is None:  # the server's own root set
+            return update, None
+        past = torch.full_like(update[:, :1], self.momentum)
+        if self.start == "update" and work.returning is not None:
+            past = past * work.returning[:, None]
+        averaged = torch.lerp(update, state, past)
+        return averaged, averaged

@@ -1,0 +1,283 @@
+"""Local training of a chunk of clients: stacked as one batched model, or one after the other.
+
+Both take exactly the same batches and give the same rows up to float rounding. Stacked wins for
+small models, where PyTorch's cost per call dominates; the loop wins where one model already fills
+the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privfed.client.batches import Batches, Course, plan_batches, steps
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import LocalStep, Objective, Work
+from privfed.core.streams import Keys
+from privfed.core.vector import Indices
+from privfed.data.federation import Federation
+from privfed.metrics.groups import ClientGroups
+from privfed.models.network import Leaves, Network
+
+Way = Literal["stacked", "loop"]
+Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Rows `[c, *]` of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts."""
+Steering = Callable[[Tensor, Tensor, float], Tensor]
+"""From a direction `[c, d]`, how far models lie from where they started `[c, d]`, and a rate: the
+direction `[c, d]` that a simulated attacker takes instead."""
+DROPOUT, _MEASURING = 2**62, 2**62 + 1
+"""Salts that no epoch has."""
+
+
+@dataclass(frozen=True)
+class LocalTrainer:
+    """E epochs of minibatch SGD at rate `lr` on each client's mean loss.
+
+    At most `most_steps` of its steps, unless that is 0.
+    """
+
+    federation: Federation
+    network: Network
+    objective: Objective
+    lr: float
+    epochs: int
+    batch_size: int
+    way: Way
+    most_steps: int = 0
+    steering: Steering | None = None
+    """Where clients are attackers who go their own way."""
+    groups: ClientGroups | None = None
+    """What tells a client's group, where the objective asks for it."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether steps go along the gradient."""
+        return self.objective.plain and self.steering is None
+
+    def go(
+        self, course: Course, step: LocalStep, broadcast: Broadcast, training: Tensor | None = None
+    ) -> None:
+        """Have clients take a step, as the objective says and attackers do.
+
+        Only clients who are `training` `[c, 1]` take it, where that is not all.
+        """
+        direction, carried = self.objective.along(step, broadcast)
+        if self.steering is not None:
+            direction = self.steering(direction, course.w - course.origin, self.lr)
+        course.go(direction, self.lr, carried, training)
+
+    def train(
+        self,
+        ids: Indices,
+        broadcast: Broadcast,
+        states: Tensor | None,
+        keys: Keys,
+        epochs: Indices | None = None,
+        returning: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Rows `[c, m]` of clients `ids` `[c]`, and their new states.
+
+        `states` `[c, k]` are theirs; only those `returning` `[c]` have one of their own.
+        `epochs` `[c]` are each client's, where stragglers do fewer than all. Clients are cheapest
+        in descending order of their number of steps; any order is right.
+        """
+        each = np.full(len(ids), self.epochs) if epochs is None else epochs
+        batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
+        losses = self.losses(ids, broadcast["params"], keys)
+        course = Course.begin(self.objective, len(ids), broadcast, states, losses)
+        if self.objective.anchored == "all":
+            course = replace(course, state=self._gradients(ids, course.origin, keys))
+        if self.way == "stacked":
+            self._stacked(batches, broadcast, course)
+        else:
+            self._loop(batches, broadcast, course, keys)
+        measured = self._fishers(ids, course.w, keys) if losses is None else losses
+        steps = torch.from_numpy(batches.steps).to(course.w)
+        groups = None
+        if self.groups:
+            groups = torch.from_numpy(self.groups.of(self.federation, ids)).to(course.w.device)
+        work = Work(steps, self.lr, measured, returning, course.carried, keys, groups)
+        return self.objective.message(course.w, broadcast, course.state, work)
+
+    @property
+    def models_measured(self) -> int:
+        """At how many models a client measures something of its examples, where it does."""
+        return self.objective.broadcasts if self.objective.measures == "loss" else 1
+
+    def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
+        """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
+        return steps(sizes, epochs, self.batch_size, self.most_steps)
+
+    def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
+        """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
+        return self._gradients(ids, params.expand(len(ids), -1), keys)
+
+    def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
+        """`gradients` `[c, d]` at models w `[c, d]`."""
+        return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
+
+    def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
+        """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""
+        if self.objective.measures != "loss":
+            return None
+        models = params.view(-1, self.network.shapes.length)
+        losses = [
+            self._mean(ids, model.expand(len(ids), -1), keys, self.batch_size, 1, self._loss)
+            for model in models
+        ]
+        return torch.cat(losses, dim=1)
+
+    def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
+        """Fishers `[c, d]` at trained models w `[c, d]`, if the objective measures them."""
+        if self.objective.measures != "fisher":
+            return None
+        return self._mean(  # the mean of squares is not the square of means
+            ids, w, keys, 1, w.shape[1], lambda *batch: self._gradient(*batch).square()
+        )
+
+    def _mean(
+        self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
+    ) -> Tensor:
+        """`of` batches at w `[c, d]`, averaged over each client's examples `[c, width]`."""
+        batches = plan_batches(self.federation, ids, keys, 1, batch_size)
+        rows = torch.from_numpy(batches.rows).to(w.device)
+        mask = torch.from_numpy(batches.mask).to(w.device)
+        sizes = torch.from_numpy(self.federation.sizes(ids)).to(w).clamp(min=1)[:, None]
+        total = w.new_zeros(len(ids), width)
+        seeds = keys.per_client(rows.shape[1], salt=_MEASURING) >> np.uint64(1)
+        with own_draws(w.device):
+            for step in range(rows.shape[1]):
+                for some in self._together(len(ids)):
+                    real = mask[some, step]
+                    if not bool(real.any()):
+                        continue
+                    x, y = self.federation.gather(rows[some, step])
+                    seed_draws(int(seeds[some][0, step]), w.device)  # a client's dropout is its own
+                    mean = of(w[some], x, y, real)
+                    weighted = mean * real.sum(1, keepdim=True)
+                    total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
+        return total / sizes
+
+    def _gradient(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        if self.way == "stacked":
+            return self._stacked_gradient(w, x, y, real)
+        return self.network.gradient(w[0], x[real], y[real])[None]
+
+    def _loss(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        if self.way == "loop":
+            return self.network.losses(w[0], x[real], y[real]).mean().reshape(1, 1)
+        losses = self.network.stacked_losses(w, x, y)
+        return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+
+    def _together(self, count: int) -> Iterator[slice]:
+        """All clients of a chunk at once, or each alone."""
+        if self.way == "stacked":
+            yield slice(0, count)
+        else:
+            yield from (slice(client, client + 1) for client in range(count))
+
+    def _stacked(self, batches: Batches, broadcast: Broadcast, course: Course) -> None:
+        device = course.w.device
+        planned = batches.rows, batches.mask, batches.epochs
+        rows, mask, epochs = (_by_step(each).to(device) for each in planned)
+        shares = mask / mask.sum(2, keepdim=True).clamp(min=1)
+        total = torch.from_numpy(batches.steps).to(course.w)
+        leaves, held = {}, 0
+        for step, (count, all_train) in enumerate(batches.training()):
+            real, now = mask[step, :count], course.of(slice(count))
+            x, y = self.federation.gather(rows[step, :count])
+            if self.plain and all_train:
+                if count != held:
+                    leaves, held = self.network.leaves(now.w), count
+                parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
+                self._descend(leaves, parts)
+                continue
+            grad, anchor = self._stacked_gradient(now.w, x, y, real), None
+            if self.objective.anchored == "batch":
+                anchor = self._stacked_gradient(self._anchor(now, broadcast), x, y, real)
+            taken = now.step(grad, anchor, step, epochs[step, :count], total[:count], self.lr)
+            self.go(now, taken, broadcast, real.any(1, keepdim=True))
+
+    def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
+        """Where clients have the other gradient `[c, d]` of their batches."""
+        anchor = self.objective.anchor(course.w, broadcast, course.state, course.carried)
+        return anchor.expand(len(course.w), -1)
+
+    def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Each client's gradient `[c, d]` of its mean loss over its real examples."""
+        shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
+        return self.network.stacked_gradient(w, x, y, shares)
+
+    @torch.no_grad()
+    def _descend(self, leaves: Leaves, parts: list[Tensor]) -> None:
+        torch._foreach_add_(list(leaves.values()), parts, alpha=-self.lr)
+
+    def _loop(self, batches: Batches, broadcast: Broadcast, course: Course, keys: Keys) -> None:
+        device, total = course.w.device, torch.from_numpy(batches.steps).to(course.w)
+        seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
+        with own_draws(device):
+            for client, steps in enumerate(batches.steps):
+                seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
+                now = course.of(slice(client, client + 1))
+                leaves = self.network.leaves(now.w[0])
+                epochs = torch.from_numpy(batches.epochs[client]).to(device)
+                for step in range(steps):
+                    real = batches.rows[client, step][batches.mask[client, step]]
+                    x, y = self.federation.gather(torch.from_numpy(real).to(device))
+                    if self.plain:
+                        self.network.descend(leaves, x, y, self.lr)
+                        continue
+                    grad, anchor = self._alone(now, broadcast, x, y)
+                    here = epochs[step : step + 1]
+                    taken = now.step(grad, anchor, step, here, total[client : client + 1], self.lr)
+                    self.go(now, taken, broadcast)
+
+    def _alone(
+        self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """One client's gradient `[1, d]` on a batch, and that at its anchor, where it has one."""
+        device = course.w.device
+        if self.objective.anchored != "batch":
+            return self.network.gradient(course.w[0], x, y)[None], None
+        before = _draws(device)
+        grad = self.network.gradient(course.w[0], x, y)
+        _draw_again(before, device)  # the same batch, dropout included
+        return grad[None], self.network.gradient(self._anchor(course, broadcast)[0], x, y)[None]
+
+
+def _by_step(each: NDArray[Any]) -> Tensor:
+    """`[c, S, B]` as `[S, c, B]`, the clients of a step side by side."""
+    return torch.from_numpy(np.ascontiguousarray(each.swapaxes(0, 1)))
+
+
+def own_draws(device: torch.device) -> AbstractContextManager[None]:
+    """What is drawn inside leaves torch's own generators as they were."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+def _draws(device: torch.device) -> Tensor:
+    """The state of the generator in use."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.default_generator.get_state()
+
+
+def _draw_again(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.default_generator.set_state(state)
+
+
+def seed_draws(seed: int, device: torch.device) -> None:
+    """Seed the generators in use here as `torch.manual_seed`, which takes 70 times as long."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

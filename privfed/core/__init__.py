@@ -1,0 +1,1 @@
+"""What every room uses: parts and their registry, errors, random streams, vectors, processes."""

@@ -1,0 +1,214 @@
+"""How processes fail: one message and an exit code for what users can cause.
+
+Messages quote no private data unless a command is asked to: neither those of refusals nor those of
+bugs and warnings, whose texts come from libraries that quote what they choke on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import click
+
+from accounting.errors import LedgerBroken
+from privfed.core.errors import PrivfedError, Refused, private_text, public_text, ran_out_of_memory
+from privfed.core.own_code import in_own_code, own_frames
+from privfed.core.text import dump, visible
+
+OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
+EXIT_CODES = {
+    0: "done",
+    OUR_FAULT: "a bug, ours or in a part of your own (its line is shown); or cells that failed",
+    Refused.exit_code: "bad input, what has no proof, or what the system does not give",
+    STOPPED_AT_BUDGET: "a run stopped at its budget, before all of its rounds",
+    REFUTED: "an audit refutes the claim",
+    BROKEN: "a ledger or a run directory is edited or incomplete",
+    INTERRUPTED: "interrupted by Ctrl-C or a service manager; a run can be resumed",
+}
+"""The exit codes of all commands."""
+KINDS = {
+    "refused": "bad input, or a combination that has no proof",
+    "usage": "the command line itself",
+    "busy": "another process is at it",
+    "lost": "another process of the same run has died",
+    "system": "the system does not give a file, a folder or a device",
+    "memory": "there is not enough",
+    "failed": "cells of an experiment failed",
+    "broken": "a ledger or a run directory is edited or incomplete",
+    "interrupted": "Ctrl-C, or a service manager",
+    "bug": "ours, or one in a part of the user's own",
+}
+"""The kinds of failures, as JSON names them."""
+SHOW_VALUES = "--show-values"
+"""The flag with which commands quote private data in their messages."""
+_QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
+"""Whether messages quote private data; None: no, and there is no flag that would change it."""
+_AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
+"""Whether standard output is for one JSON object."""
+
+
+@contextlib.contextmanager
+def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
+    """A context in which messages quote private data as `quotes` says, and JSON has failures too.
+
+    `quotes` None: nothing is quoted, and no message names a flag that would change it.
+    """
+    before = _QUOTES.set(quotes), _AS_JSON.set(as_json)
+    try:
+        yield
+    finally:
+        _QUOTES.reset(before[0])
+        _AS_JSON.reset(before[1])
+
+
+def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
+    """Say how `error` ended a command, and return the exit code.
+
+    `advice` says what to do now. JSON has the `facts` beside the error.
+    """
+    match error:
+        case KeyboardInterrupt():
+            message = f"interrupted; {advice or 'nothing was changed'}"
+            return report_failure(message, INTERRUPTED, "interrupted", **facts)
+        case PrivfedError():
+            message = error_message(error, advice)
+            return report_failure(message, error.exit_code, error.kind, error.key, **facts)
+        case LedgerBroken():
+            return report_failure(error_message(error, advice), BROKEN, "broken", **facts)
+        case OSError() if not ran_out_of_memory(error):
+            public = _with_advice(error, advice) + in_own_code(error)
+            message = _with_private_text(public, error)
+            return report_failure(message, Refused.exit_code, "system", **facts)
+    if ran_out_of_memory(error):
+        smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
+        if isinstance(error, ImportError | OSError):
+            smaller = "not enough memory to load a library; raise the limit of the process"
+        message = _with_private_text(smaller + in_own_code(error), error)
+        return report_failure(message, Refused.exit_code, "memory", **facts)
+    return report_failure(bug_message(error), OUR_FAULT, "bug", **facts)
+
+
+def error_message(error: BaseException, advice: str = "") -> str:
+    """What a command says of `error`, and `advice`: with what is private, or how to ask for it."""
+    return _with_private_text(_with_advice(error, advice), error)
+
+
+def _with_advice(error: BaseException, advice: str) -> str:
+    return "; ".join(filter(None, (public_text(error), advice)))
+
+
+def _with_private_text(public: str, error: BaseException) -> str:
+    """`public` and the private text of `error`, or the flag that shows it, or neither."""
+    private = private_text(error)
+    if not private or _QUOTES.get() is None:
+        return public
+    return (
+        f"{public}\n{private if _QUOTES.get() else f'{SHOW_VALUES} says more, and quotes the data'}"
+    )
+
+
+def bug_message(error: BaseException) -> str:
+    """The place that `error` came from, and its kind: without its text, which may quote data.
+
+    An error in a user's own code is traced by the user's frames alone. Where messages quote, this
+    is all that Python says.
+    """
+    if frames := own_frames(error):
+        return _with_private_text(f"{public_text(error)} in your own code, from\n{frames}", error)
+    if _QUOTES.get():
+        return f"a bug:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    return _with_private_text(f"a bug, {public_text(error)}, from\n{places}", error)
+
+
+def ends_silently(error: BaseException) -> bool:
+    """Whether `error` ends a process without a word: an interrupt, or an exit with a number."""
+    silent = isinstance(error, SystemExit) and isinstance(error.code, int | None)
+    return silent or isinstance(error, KeyboardInterrupt)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """A context in which what Python prints by itself names its kind and place, without its text.
+
+    That is: warnings, and what ended a thread or was raised where nobody could catch it. Their
+    texts come from libraries, too, and may quote data; where messages quote, they are printed.
+    """
+    before = warnings.formatwarning, threading.excepthook, sys.unraisablehook
+    warnings.formatwarning = _visibly(before[0]) if _QUOTES.get() else _kind_and_place
+    threading.excepthook = sys.unraisablehook = _uncaught_hook(bool(_QUOTES.get()))
+    try:
+        yield
+    finally:
+        warnings.formatwarning, threading.excepthook, sys.unraisablehook = before
+
+
+def _visibly(format_warning: Callable[..., str]) -> Callable[..., str]:
+    """Warnings as Python writes them, but for what a terminal would obey."""
+    return lambda *args, **kwargs: visible(format_warning(*args, **kwargs))
+
+
+def _kind_and_place(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning without its text, with the signature of `warnings.formatwarning`."""
+    return visible(f"{filename}:{lineno}: {category.__name__}\n")
+
+
+def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
+    """A hook for what nobody caught, told what `_QUOTES` is, which other threads cannot see."""
+
+    def report_uncaught(args: Any) -> None:
+        if args.exc_type is KeyboardInterrupt:  # where nobody could catch it: soon once more
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        elif args.exc_type is not SystemExit:
+            before = _QUOTES.set(quotes)
+            say(bug_message(args.exc_value or args.exc_type()))
+            _QUOTES.reset(before)
+
+    return report_uncaught
+
+
+def report_failure(
+    message: str, code: int, kind: str = "refused", key: str | None = None, **facts: Any
+) -> int:
+    """Say `message` on standard error, and in JSON where that was asked for; return `code`.
+
+    `kind` is one of `KINDS`, and `key` the key of a run file that it is about. JSON has the `facts`
+    beside them.
+    """
+    assert kind in KINDS
+    say(message)
+    print_failure(message, code, kind, key, **facts)
+    return code
+
+
+def print_failure(message: str, code: int, kind: str, key: str | None = None, **facts: Any) -> None:
+    """Print the object that ends a command which failed, where JSON was asked for.
+
+    Where standard output takes nothing, what was said on standard error is all there is.
+    """
+    if _AS_JSON.get():
+        error = {"kind": kind, "message": message, "key": key}
+        with contextlib.suppress(OSError):
+            click.echo(dump({**facts, "error": error, "exit": code}))
+
+
+def say(message: str) -> None:
+    """Print lines on standard error, of which none can do anything to a terminal."""
+    lines = visible(message).splitlines() or [""]
+    click.echo(f"privfed: {lines[0]}", err=True)
+    for line in lines[1:]:
+        click.echo(f"         {line}", err=True)

@@ -1,0 +1,182 @@
+"""The parts a run is made of: each is a frozen, strict configuration that also does its work.
+
+A part's file owns its keys. The first key of its section names it (`[server] optimizer =
+"fedavgm"`), and its fields are further keys there. Adding one is a file, and a line in
+`privfed.core.registry`; a part from outside is `module:name`, or an entry point in the group
+`privfed.<kind>`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar, TypeGuard, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from privfed.core.errors import Refused
+from privfed.core.moved import MODULES, moved
+from privfed.core.own_code import in_own_code
+from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN, RETURNED
+from privfed.core.text import nearest
+
+P = TypeVar("P", bound=BaseModel)
+
+
+class Part(BaseModel):
+    """A frozen, strict configuration: unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Keys that came with later versions: at their defaults they do not change who a run is about
+    (`privfed.config.population_identity`)."""
+    whereabouts: ClassVar[frozenset[str]] = frozenset()
+    """Keys that say where clients' rows are, and nothing of who the clients are."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **keys: Any) -> None:
+        """Lets a class declare by a value (`plain = True`) what its base has as a property."""
+        cls.__class_vars__ |= {name for name, of in vars(cls).items() if isinstance(of, property)}
+
+
+def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:
+    """A subclass of the part `base` that holds `facts`, which are no keys, named after `like`."""
+    name = str(getattr(like, "__qualname__", like))
+    place = {"__module__": like.__module__, "__qualname__": name, "__annotations__": {}}
+    return type(base.__name__, (base,), {**facts, **place})
+
+
+def find(kind: str, name: str, key: str) -> type[Any]:
+    """The class of part `name` of `kind`, for the configuration key `key`. Raises `Refused`."""
+    target = BUILT_IN[kind].get(name) or GIVEN.get(kind, {}).get(name)
+    if target is None:  # looking for entry points takes milliseconds
+        group = metadata.entry_points(group=f"privfed.{kind}")
+        outside = {entry.name: entry.value for entry in group}
+        target = outside.get(name) or (name if ":" in name else None)
+        if target is None:
+            known = expected(name, [*BUILT_IN[kind], *outside])
+            raise Refused(f"{key} is {name!r}; {known}", key=key)
+    part = imported(target, name, key)
+    if kind in ADAPTERS and callable(part) and not _is_part(part):
+        part = imported(ADAPTERS[kind], name, key).of(part)
+    if not _is_part(part):
+        function = f", or a function that returns {RETURNED[kind]}" if kind in ADAPTERS else ""
+        raise Refused(
+            f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}",
+            key=key,
+        )
+    if name not in BUILT_IN[kind]:
+        _refuse_silent(kind, part, f"{key} is {name!r}")
+    return part
+
+
+def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
+    """The name and the class of a part of `kind` that was passed as a class. Raises `Refused`."""
+    name = catalogued(kind, part)
+    if not _is_part(part):
+        raise Refused(
+            f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part", key=key
+        )
+    if ":" in name:
+        _refuse_silent(kind, part, f"{key} is {name!r}")
+    return name, part
+
+
+def _refuse_former_names(kind: str, part: type[BaseModel], named: str) -> None:
+    """Raises `Refused` where a part from outside says something under a name that nobody asks for.
+
+    Extending a built-in part, it would inherit what it means to say otherwise.
+    """
+    namespaces = [vars(each) for each in part.__mro__ if not each.__module__.startswith("privfed.")]
+    for former, name in FORMER.get(kind, {}).items():
+        if any(former in names for names in namespaces):
+            raise Refused(f"{named}, which declares {former}: that is {name} now; rename it")
+
+
+def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
+    """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
+    if kind not in CONTRACTS:
+        return
+    _refuse_former_names(kind, part, named)
+    contract, base = _contract(kind), CONTRACTS[kind].replace(":", ".")
+    if issubclass(contract, BaseModel) and not issubclass(part, contract):
+        raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
+    missing = sorted(_declared(contract) - {*dir(part), *part.model_fields})
+    if missing:
+        raise Refused(
+            f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
+            "says: extend a built-in part, or add these"
+        )
+
+
+def _contract(kind: str) -> type[Any]:
+    module, _, attribute = CONTRACTS[kind].partition(":")
+    contract: type[Any] = getattr(importlib.import_module(module), attribute)
+    return contract
+
+
+def _declared(contract: type[Any]) -> set[str]:
+    """The names that a contract annotates or defines, without private ones."""
+    names = {*vars(contract), *vars(contract).get("__annotations__", {})}
+    return {name for name in names if not name.startswith(("_", "model_"))}
+
+
+def catalogued(kind: str, part: type[Any]) -> str:
+    """By what name the catalogue knows the class `part`, however it was spelt; else its place."""
+    place = f"{part.__module__}:{part.__qualname__}"
+    known = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
+    return next((name for name, target in known.items() if target == place), place)
+
+
+def imported(target: str, name: str, key: str) -> Any:
+    """What `module:attribute` names; a user's own module may lie in the working directory."""
+    module, _, attribute = moved(target).partition(":")
+    if ":" in name and str(Path.cwd()) not in sys.path:  # of a user's own
+        sys.path.append(str(Path.cwd()))
+    try:
+        return getattr(sys.modules.get(module) or importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # whatever a user's module does
+        reason = " ".join(str(error).split())
+        if module == "__main__" or "<" in attribute:
+            reason += " (it was passed in Python: pass it again, privfed.load(path, …))"
+        if isinstance(error, ModuleNotFoundError) and (now := MODULES.get(str(error.name))):
+            reason += f" (it is {now} now)"
+        raise Refused(
+            f"{key} is {name!r}, which cannot be imported from {Path.cwd()}: "
+            f"{type(error).__name__}: {reason}{in_own_code(error)}",
+            key=key,
+        ) from error
+
+
+def pair(returned: Any, part: object, hook: str, expected: str) -> tuple[Any, Any]:
+    """The two values that `hook` of `part` returned. Raises `Refused` for anything else."""
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        return returned[0], returned[1]
+    raise Refused(
+        f"{type(part).__qualname__}.{hook} returns {type(returned).__name__}, but two values are "
+        f"expected; return {expected}"
+    )
+
+
+def _is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+
+
+def expected(name: str, known: list[str]) -> str:
+    """What may stand there instead of `name`, and what was likely meant."""
+    close = nearest(name, known)
+    hint = f" (did you mean {close!r}?)" if close else ""
+    return f"expected {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}{hint}"
+
+
+def only(value: Any, instead: str) -> Any:
+    """A field that holds `value` alone in this version; anything else is refused by name."""
+
+    def check(given: Any) -> Any:
+        if given != value:
+            raise ValueError(f"only {value!r} is available in this version; {instead}")
+        return given
+
+    return AfterValidator(check)

@@ -1,0 +1,61 @@
+"""Schedules of learning rates: the factor by which clients' or the server's rate is multiplied."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from pydantic import Field
+
+from privfed.core.parts import Part
+
+
+class Schedule(Protocol):
+    """A learning rate over the rounds; a public constant, which reads nothing of a run."""
+
+    def factor(self, round: int) -> float:
+        """The factor of the learning rate in `round`, counted from 1."""
+        ...
+
+
+class Constant(Part):
+    """The same rate in every round."""
+
+    def factor(self, round: int) -> float:
+        return 1.0
+
+
+CONSTANT = Constant()
+
+
+class Staircase(Part):
+    """Multiplied by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
+
+    decay: float = Field(0.1, gt=0, le=1)
+    """The factor of a step."""
+    every: int = Field(500, ge=1)
+    """How many rounds a step is long."""
+
+    def factor(self, round: int) -> float:
+        return float(self.decay ** ((round - 1) // self.every))
+
+
+class WarmUp(Part):
+    """Linear from `1 / warmup` up to the rate in round `warmup`, then constant."""
+
+    warmup: int = Field(10, ge=1)
+    """How many rounds the rate rises for."""
+
+    def factor(self, round: int) -> float:
+        return min(round / self.warmup, 1.0)
+
+
+class Cosine(Part):
+    """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
+
+    over: int = Field(ge=1)
+    """How many rounds the rate falls for."""
+
+    def factor(self, round: int) -> float:
+        progress = min((round - 1) / self.over, 1.0)
+        return (1 + math.cos(math.pi * progress)) / 2

@@ -1,0 +1,106 @@
+"""Models as flat vectors `[d]`, and clients' messages as rows `[m]` of named parts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.core.deferred import Tensor, nn, torch
+
+Indices = NDArray[np.int64]
+"""Numbers of clients or of examples `[n]`."""
+
+
+_AT_ONCE = 1 << 20
+"""Numbers that are looked at at once."""
+
+
+def all_finite(numbers: Tensor) -> bool:
+    """Whether all `numbers`, of any shape, are finite: of many, a few are looked at at once."""
+    flat = numbers.reshape(-1)
+    parts = torch.split(flat, _AT_ONCE) if len(flat) else ()
+    return all(bool(part.isfinite().all()) for part in parts)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The named parts of a row, in order: `(("delta", d), ("weight", 1))`."""
+
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def length(self) -> int:
+        """How many numbers a row has."""
+        return sum(size for _, size in self.parts)
+
+    def view(self, flat: Tensor, name: str) -> Tensor:
+        """The part `name` of `flat` `[..., m]`, without a copy. Raises `KeyError`."""
+        start = 0
+        for part, size in self.parts:
+            if part == name:
+                return flat[..., start : start + size]
+            start += size
+        raise KeyError(f"no part {name!r} in {self.parts}")
+
+    def plus(self, name: str, size: int) -> Layout:
+        """The same row with one more part behind the others."""
+        return Layout((*self.parts, (name, size)))
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The place of each trainable parameter of a module in its flat vector `[d]`."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Shapes:
+        """The places of the parameters of `module` that are trained."""
+        named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
+
+    @classmethod
+    def named(cls, shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
+        """The places of parameters with these `shapes` by name, in order."""
+        return cls(tuple(shapes), tuple(shapes.values()))
+
+    @property
+    def by_name(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter."""
+        return dict(zip(self.names, self.shapes, strict=True))
+
+    @property
+    def length(self) -> int:
+        """d, the number of trainable parameters."""
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many numbers each parameter has, in order."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The parameters, by name, as one new vector `[d]`."""
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def flatten_exactly(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """`flatten`, where these are the parameters; `ValueError` for other names or shapes."""
+        given = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        if given != self.by_name:
+            raise ValueError(f"found {given}; expected the names and shapes {self.by_name}")
+        return self.flatten(parameters)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """`flat` `[..., d]` as parameters `[..., *shape]` by name, without a copy."""
+        ends = list(itertools.accumulate(math.prod(shape) for shape in self.shapes))
+        starts = [0, *ends[:-1]]
+        return {
+            name: flat[..., start:end].reshape((*flat.shape[:-1], *shape))
+            for name, shape, start, end in zip(self.names, self.shapes, starts, ends, strict=True)
+        }

@@ -1,0 +1,116 @@
+"""A run file's parts from outside, before any of their code runs: allowed by a file's digest alone.
+
+To build a configuration is to import the parts that it names, and whatever is imported runs. So a
+run file that came from elsewhere is looked at as text first.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from accounting.documents import from_toml
+from privfed.config.reading import keys_of_outside_parts
+from privfed.core.errors import Refused
+from privfed.deploy.site.policy import DIGEST, Code, LocalPolicy, Refusal
+
+_MODEL = "model.name"
+
+
+def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
+    """Why the run file `text` may not even be built here; None where it may.
+
+    The model may be a module of somebody's own, `module:name`, if the policy has the digest of that
+    module's file. What this file imports is not covered: read it before you list it. Every other
+    part has to be privfed's. No part is imported for this.
+    """
+    try:
+        keys = keys_of_outside_parts(text, "the run's file")
+        others = [key for key in keys if key != _MODEL]
+        if others:
+            return Refusal(
+                Code.PART, f"{', '.join(others)}: a part from outside; privfed's own are allowed"
+            )
+        if _MODEL in keys:
+            return unlisted_model(policy, str(from_toml(text)["model"]["name"]))
+    except (Refused, ValueError, TypeError, AttributeError) as error:
+        return Refusal(Code.PART, f"the run's file cannot be read: {error}")
+    return None
+
+
+def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
+    """Why the model `name`, "module:name", may not be built here; None where its file is listed.
+
+    A name that an installed package gave itself is refused: it says nothing of where its code is.
+    """
+    module, colon, _ = name.partition(":")
+    path = _file_of(module) if colon else None
+    if path is None:
+        return Refusal(
+            Code.MODEL,
+            f"model.name is {name!r}, which is not in a file of its own here (packages have more "
+            "than one); write a function that makes the model into one, and list its digest",
+        )
+    if not _defines(path, name.partition(":")[2]):
+        return Refusal(
+            Code.MODEL,
+            f"model.name is {name!r}; {path} defines no function or class of that name, and what "
+            "it imports from elsewhere is not what its digest stands for",
+        )
+    digest = file_digest(path)
+    if digest not in policy.allow.models:
+        return Refusal(
+            Code.MODEL,
+            f"model.name: {path} has the digest {digest}, which allow.models of the policy does "
+            "not list; read the file, and add it there",
+        )
+    return None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of the file at `path`, as a policy lists it."""
+    return DIGEST + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _defines(path: Path, name: str) -> bool:
+    """Whether the file itself defines `name` by its last statement about it. Nothing is run."""
+    kinds = ast.FunctionDef | ast.ClassDef
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return False
+    defined = [node for node in body if isinstance(node, kinds) and node.name == name]
+    rebound = {
+        other.id
+        for node in body
+        if not isinstance(node, kinds)
+        for other in ast.walk(node)
+        if isinstance(other, ast.Name) and isinstance(other.ctx, ast.Store)
+    }
+    imported = {
+        (alias.asname or alias.name)
+        for node in ast.walk(ast.Module(body, []))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return len(defined) == 1 and name not in rebound | imported
+
+
+def _file_of(module: str) -> Path | None:
+    """The file that an import of `module` would run, and no other; None where there is none.
+
+    A module in a package is none: the package's own code would run first. Nothing is imported.
+    """
+    if not module.isidentifier():
+        return None
+    try:
+        spec = find_spec(module) or PathFinder.find_spec(module, [str(Path.cwd())])
+    except ValueError:  # of what was not imported from a file
+        return None
+    if spec is None or spec.submodule_search_locations is not None or not spec.has_location:
+        return None
+    path = Path(spec.origin or "")
+    return path if path.suffix == ".py" and path.is_file() else None

@@ -1,0 +1,186 @@
+"""`policy.toml`: what a site itself allows, enforced where the data are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from privfed.config.mistakes import listed_mistakes, mistakes
+from privfed.config.reading import read_toml
+from privfed.core.errors import Refused
+from privfed.core.parts import Part, expected
+from privfed.core.registry import BUILT_IN
+
+
+class Code(StrEnum):
+    """What a site tells the coordinator when it declines, and nothing else."""
+
+    PART = "part"
+    """A part from outside is named, whose code would run here."""
+    PROOF = "proof"
+    """The combination has no proof."""
+    SIMULATION = "simulation"
+    PROTOCOL = "protocol"
+    MECHANISM = "mechanism"
+    THREAT = "threat"
+    SITES = "sites"
+    BUDGET = "budget"
+    DELTA = "delta"
+    OBJECTIVE = "objective"
+    MODEL = "model"
+    PARAMETERS = "parameters"
+    RELEASE = "release"
+    RUN = "run"
+    """The run goes on under another federation or configuration than it began with."""
+    ROUND = "round"
+    """The round, or its exchange, is not after the last one answered."""
+    QUESTION = "question"
+    """The exchange was answered, and this is another question."""
+    LEDGER = "ledger"
+    """The coordinator's ledger does not go on from what the site saw of it, or states no charge."""
+    SOURCE = "source"
+    """The run is not about a table."""
+    CLIENT = "client"
+    """One person may have rows at more sites than the run takes into account."""
+    DEADLINE = "deadline"
+    """The time to train is not set, or too short for this site's machine."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A public `code`, and the full `reason`, for the site's own log alone."""
+
+    code: Code
+    reason: str
+
+
+class Declined(Refused):
+    """A site declines: the message is the code alone, and the reason is private."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"declined: {refusal.code}", refusal.reason)
+        self.refusal = refusal
+
+    def __reduce__(self) -> tuple[type[Declined], tuple[Refusal]]:
+        return type(self), (self.refusal,)
+
+    @property
+    def code(self) -> Code:
+        """The public word."""
+        return self.refusal.code
+
+
+DIGEST = "sha256:"
+"""How the digest of a file begins, where a module of somebody's own is allowed by it."""
+RELEASES = ("training", "evaluation", "statistics")
+"""What a run may ask sites for."""
+
+
+def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
+    """A check that each name of a list is `known` and there once, or is a file's digest."""
+
+    def check(names: list[str]) -> list[str]:
+        wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]
+        if wrong:
+            also = f", or {DIGEST!r} and 64 digits" if digests else ""
+            raise ValueError(f"{wrong[0]!r}: {expected(wrong[0], list(known))}{also}")
+        if not names or len({*names}) < len(names):
+            raise ValueError("expected at least one name, and each once")
+        return names
+
+    return AfterValidator(check)
+
+
+def _is_digest(name: str) -> bool:
+    return bool(re.fullmatch(f"{DIGEST}[0-9a-f]{{64}}", name))
+
+
+def _built_in(kind: str, *without: str) -> tuple[str, ...]:
+    return tuple(name for name in BUILT_IN[kind] if name not in without)
+
+
+class SpendingLimit(Part):
+    """What the people of this site's table may be charged, all runs together."""
+
+    epsilon: float = Field(2.0, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+
+
+class Requirements(Part):
+    """What a run has to promise."""
+
+    protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
+    mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [
+        "skellam",
+        "discrete_gaussian",
+    ]
+    threat: Literal["curious", "lying"] = "lying"
+    """"lying": sums stay closed also where the server lies about who dropped out."""
+    sites: int = Field(3, ge=1, le=10_000)
+    """How many sites, at least, have to stay in a sum that is opened."""
+
+
+class Allowances(Part):
+    """What a run may ask for."""
+
+    objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
+    models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]
+    """By name; a module of somebody's own by the digest of its file."""
+    parameters: int = Field(10_000_000, ge=1)
+    """Of the largest model."""
+    deadline: float = Field(3600.0, gt=0, le=86_400)
+    """Seconds that a run may ask this site to train for, whose agent answers nothing else then."""
+    releases: Annotated[list[str], _names(RELEASES)] = ["training"]
+    simulation: bool = False
+    """Whether seeded noise, sums without cryptography and measures that no ε covers are allowed.
+    With any of them nothing is promised to anybody."""
+
+
+class LocalPolicy(Part):
+    """A site's policy: what asks for more is declined (`privfed.deploy.site.policy_check`)."""
+
+    budget: SpendingLimit = SpendingLimit()
+    require: Requirements = Requirements()
+    allow: Allowances = Allowances()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The policy in the file at `path`. Raises `Refused` with every mistake in it."""
+        document = read_toml(path, "policy")
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            wrong = mistakes(error, "", document, cls)
+            raise Refused(listed_mistakes(wrong, f"{path}: "), key=wrong[0].key) from error
+
+
+TEXT = """\
+# What this site allows. A run that asks for more is declined with a fixed word, and the full reason
+# is written here, into this site's own log. The values below are the defaults.
+format = 1
+
+[budget]                    # of each person in this site's table, over all runs, as counted here
+epsilon = 2.0
+delta = 1e-5
+
+[require]
+protocols = ["masks"]
+mechanisms = ["skellam", "discrete_gaussian"]  # central noise ("gaussian") shows the server this
+                                               # site's sum: it is allowed by its name alone
+threat = "lying"            # or "curious": the server may look, but follows the protocol
+sites = 3                   # at least so many have to stay in a sum that is opened
+
+[allow]
+objectives = ["sgd", "fedprox"]
+models = ["logistic", "mlp"]  # and "sha256:…", the digest of a module's file that you have read
+parameters = 10_000_000     # of the largest model
+deadline = 3600.0           # seconds that a run may take for each sum (its secure.deadline)
+releases = ["training"]     # also "evaluation", "statistics"
+simulation = false          # true: seeded noise, sums without cryptography: no promise
+"""
+"""A policy file with the defaults, explained."""

@@ -1,0 +1,246 @@
+"""Whether a run asks a site for more than its policy allows: a fixed word, and the full reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from privfed.config.config import Config
+from privfed.core.errors import Refused
+from privfed.core.parts import catalogued
+from privfed.core.registry import BUILT_IN, GIVEN, LISTS
+from privfed.deploy.files.federation_file import FederationFile, Threat
+from privfed.deploy.site.own_modules import unlisted_model
+from privfed.deploy.site.policy import Code, LocalPolicy, Refusal
+from privfed.plan.refusals import refusals
+from privfed.plan.sum_limits import configured_limits
+
+Reasons = Iterator[tuple[Code, str]]
+
+
+@runtime_checkable
+class _NamesThreat(Protocol):
+    """A protocol whose secrets are opened by shares, and that says against which server."""
+
+    threat: Threat
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a run asks of a site, and what the site allows."""
+
+    policy: LocalPolicy
+    config: Config
+    federation: FederationFile
+    parameters: int
+
+    def name(self, kind: str) -> str:
+        """By what name the catalogue knows the part of `kind`, however the run spelt it."""
+        return catalogued(kind, type(self.config.parts[kind]))
+
+
+def refusal(
+    policy: LocalPolicy,
+    config: Config,
+    federation: FederationFile,
+    parameters: int,
+) -> Refusal | None:
+    """Why a site of `federation` with this `policy` declines the run `config`; None if it does not.
+
+    The run trains `parameters` numbers. The code is that of the first reason, and all reasons are
+    in the private text. It rests on the policy and on public facts of the run alone, so that
+    declining tells nothing of anybody's data. A run file that came from elsewhere is looked at by
+    `own_modules.outside_part` before it is built; what a round costs is held against the budget by
+    `privfed.deploy.files.receipts`.
+    """
+    request = _Request(policy, config, federation, parameters)
+    reasons = [reason for check in _IN_ORDER for reason in check(request)]
+    if not reasons:
+        return None
+    return Refusal(reasons[0][0], "\n".join(text for _, text in reasons))
+
+
+def _parts(request: _Request) -> Reasons:
+    """Parts of somebody else's, but for the model, which has its digest."""
+    for kind in request.config.parts:
+        if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
+            yield Code.PART, f"{kind}: {request.name(kind)} is a part from outside"
+    config = request.config
+    listed = {
+        "before": config.aggregation.before,
+        "measure": config.evaluation.measures,
+        "watcher": config.run.watch,
+    }
+    for kind, key in LISTS.items():
+        for name in listed[kind]:
+            if name not in BUILT_IN[kind]:
+                yield Code.PART, f"{key}: {name} is a part from outside"
+
+
+def _proof(request: _Request) -> Reasons:
+    for reason in refusals(request.config):
+        yield Code.PROOF, reason
+
+
+def _simulation(request: _Request) -> Reasons:
+    if request.policy.allow.simulation:
+        return
+    config = request.config
+    simulated = {
+        'run.randomness = "seeded"': config.run.randomness == "seeded",
+        "run.simulation_metrics": config.run.simulation_metrics,
+        "run.client_measures": config.run.client_measures,
+        'secure.simulate = "arithmetic"': config.secure.simulate == "arithmetic",
+        "[attack]": config.attack.acts or config.attackers.fraction > 0,
+        "audit.canaries": config.audit.canaries > 0,
+        "cohort.dropout": config.cohort.dropout > 0,
+        'data.holdout = "examples"': config.data.holdout == "examples",
+    }
+    for key, asked in simulated.items():
+        if asked:
+            yield Code.SIMULATION, f"{key} is a simulation, and allow.simulation is false"
+
+
+def _protocol(request: _Request) -> Reasons:
+    allowed, name = request.policy.require.protocols, request.name("protocol")
+    if name not in allowed:
+        yield Code.PROTOCOL, _not_listed("secure.protocol", name, "require.protocols", allowed)
+
+
+def _mechanism(request: _Request) -> Reasons:
+    """Central noise shows the server a site's sum, or that of all sites: allowed by name alone."""
+    allowed, name = request.policy.require.mechanisms, request.name("mechanism")
+    if name not in allowed:
+        text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)
+        shown = "; the server adds its noise, to sums that it sees"
+        central = request.config.mechanism.private and request.config.mechanism.trust == "server"
+        yield Code.MECHANISM, text + (shown if central else "")
+
+
+def _threat(request: _Request) -> Reasons:
+    protocol = request.config.protocol
+    threat = protocol.threat if isinstance(protocol, _NamesThreat) else "curious"
+    if request.policy.require.threat == "lying" and threat != "lying":
+        yield (
+            Code.THREAT,
+            f"the run's sums are safe from a {threat} server alone, and require.threat is "
+            '"lying"; the run would set secure.threat = "lying"',
+        )
+
+
+def _sites(request: _Request) -> Reasons:
+    config, pinned = request.config, len(request.federation.sites)
+    least = request.policy.require.sites
+    if config.data.sites != pinned:
+        yield Code.SITES, f"data.sites is {config.data.sites}; the federation has {pinned} sites"
+    elif not config.secured:  # the server sees each site's sum by itself
+        if pinned < least:
+            yield Code.SITES, f"there are {pinned} sites, and require.sites is {least}"
+    elif not config.by_sites:
+        yield Code.SITES, 'secure.parties is "clients"; sites are the parties here'
+    else:
+        yield from _shares(request)
+
+
+def _shares(request: _Request) -> Reasons:
+    """How many sites have to stay in a sum, and how many shares open one."""
+    config, least = request.config, request.policy.require.sites
+    limits, protocol = configured_limits(config), config.row_hiding
+    if limits.minimum < least:
+        yield (
+            Code.SITES,
+            f"a sum of {limits.minimum} sites would be opened, and require.sites is {least}; the "
+            "run would set secure.minimum",
+        )
+    if protocol is None or not isinstance(protocol, _NamesThreat):
+        return
+    try:
+        pinned = request.federation.least_shares(limits.colluders, protocol.threat)
+    except Refused as error:
+        yield Code.SITES, str(error)
+        return
+    if protocol.least_sites(limits.sites) < pinned:
+        yield (
+            Code.SITES,
+            f"{protocol.least_sites(limits.sites)} shares would open a secret; the federation "
+            f"asks for {pinned}: the run would raise secure.threshold",
+        )
+
+
+def _budget(request: _Request) -> Reasons:
+    """What the run itself plans to spend; what it does spend is counted round by round."""
+    privacy, limit = request.config.privacy, request.policy.budget
+    noise = request.config.noise_multiplier
+    fixed = privacy.noise_multiplier if privacy.noise_multiplier is not None else noise
+    if not request.config.mechanism.private or fixed == 0.0 or privacy.epsilon == math.inf:
+        yield Code.BUDGET, "the run adds no noise, so that its epsilon is infinite"
+    elif privacy.epsilon is not None and privacy.epsilon > limit.epsilon:
+        yield (
+            Code.BUDGET,
+            f"privacy.epsilon is {privacy.epsilon:g}, and budget.epsilon is {limit.epsilon:g}",
+        )
+    if privacy.delta > limit.delta:
+        yield (
+            Code.DELTA,
+            f"privacy.delta is {privacy.delta:g}, and budget.delta is {limit.delta:g}",
+        )
+
+
+def _objective(request: _Request) -> Reasons:
+    allowed, name = request.policy.allow.objectives, request.name("objective")
+    if name not in allowed:
+        yield Code.OBJECTIVE, _not_listed("client.objective", name, "allow.objectives", allowed)
+
+
+def _model(request: _Request) -> Reasons:
+    """A module of somebody's own counts by its file, and by the file that defines it."""
+    allowed, name = request.policy.allow.models, request.name("model")
+    if name in BUILT_IN["model"]:
+        if name not in allowed:
+            yield Code.MODEL, _not_listed("model.name", name, "allow.models", allowed)
+    else:
+        for spelt in dict.fromkeys([request.config.names["model"], name]):
+            if unlisted := unlisted_model(request.policy, spelt):
+                yield unlisted.code, unlisted.reason
+    most = request.policy.allow.parameters
+    if request.parameters > most:
+        yield (
+            Code.PARAMETERS,
+            f"the model has {request.parameters} numbers, and allow.parameters is {most}",
+        )
+
+
+def _deadline(request: _Request) -> Reasons:
+    asked, most = request.config.secure.deadline, request.policy.allow.deadline
+    if asked > most:
+        yield Code.DEADLINE, f"secure.deadline is {asked:g} s, and allow.deadline is {most:g} s"
+
+
+def _releases(request: _Request) -> Reasons:
+    allowed = request.policy.allow.releases
+    asked = ["training", *(["evaluation"] if request.config.evaluation_rounds.every else [])]
+    for release in asked:
+        if release not in allowed:
+            yield Code.RELEASE, _not_listed("the release", release, "allow.releases", allowed)
+
+
+def _not_listed(what: str, name: str, key: str, allowed: Collection[str]) -> str:
+    return f"{what} is {name}; {key} of the policy has {', '.join(allowed)}"
+
+
+_IN_ORDER: tuple[Callable[[_Request], Reasons], ...] = (
+    _parts,
+    _simulation,
+    _protocol,
+    _mechanism,
+    _threat,
+    _sites,
+    _budget,
+    _objective,
+    _model,
+    _deadline,
+    _releases,
+    _proof,
+)

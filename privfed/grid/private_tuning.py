@@ -1,0 +1,258 @@
+"""A tuning that is charged, from its proposal to the release of the best run.
+
+```text
+charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
+draw       the number of candidates and each one's combination    candidates.py
+train      each of them under GRID/private/ (0700), in any order, resumed after a crash
+release    GRID/best: the run with the best score, and nothing of the others    release.py
+```
+
+A candidate that fails has the worst score, and is never tried again: trying until it works would
+change what is chosen from. What the machine is in trouble with ends nothing: the same command goes
+on with the same candidates.
+
+Who is tried: a secret number of candidates, each a combination drawn uniformly.
+
+Both are drawn once, from the operating system's CSPRNG by way of a key under private/, so that a
+tuning that was interrupted goes on with the same candidates. Of a seeded simulation they follow
+from the seed, and a combination that is drawn twice would repeat the same run: it is tried once.
+
+The release of a tuning: the best run's directory, and nothing that tells of the others.
+
+It is written anew: its files are dated when all candidates ended, its place names none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accounting import durable, regular
+from accounting.choosing.repetitions import BITS
+from accounting.documents import from_json
+from accounting.durable import make_folder
+from accounting.guarantee import Guarantee, spent
+from accounting.ledger import Ledger
+from privfed.config.chosen import Chosen
+from privfed.config.overrides import value_at
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys, Streams
+from privfed.grid.cell_job import Job, run_cell
+from privfed.grid.cells import STOPPED, WAITING, Cell, Result
+from privfed.grid.process_pool import Died, Ended, work
+from privfed.grid.results import DONE, FAILED, REFUSED, Files
+from privfed.grid.tuning_charge import Places, charge_tuning, refuse_unpaid, secret
+from privfed.grid.tuning_proposal import Proposal, score_of
+from privfed.store.folders import held_alone
+from privfed.store.run_directory import RunDirectory
+
+_WORD = 64
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run to choose from: its combination, and the name of its folder under private/."""
+
+    cell: Cell
+    folder: str
+
+
+def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
+    """All candidates, in the order in which they were drawn; `key` is None for a simulation."""
+    streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
+    count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
+    drawn = []
+    for place in range(1, count + 1):
+        # 128 bits: the remainder favours no combination by more than 2^-64.
+        word = _whole_number(streams.at("candidates", place), 2 * _WORD)
+        cell = proposal.cells[word % len(proposal.cells)]
+        drawn.append(Candidate(cell, cell.name if proposal.seeded else f"{place:06d}"))
+    return list({candidate.folder: candidate for candidate in drawn}.values())
+
+
+def _whole_number(keys: Keys, bits: int) -> int:
+    """A uniform whole number of so many bits."""
+    words = keys.bits(bits // _WORD)
+    return sum(int(word) << (_WORD * place) for place, word in enumerate(words))
+
+
+def release(run: Path, to: Path, by_way_of: Path) -> None:
+    """Copy the directory `run` to `to`, which appears as a whole; `by_way_of` is its first place.
+
+    Hidden files (locks, what a crash left half written) stay behind.
+    """
+    shutil.rmtree(by_way_of, ignore_errors=True)
+    _copy(run, by_way_of)
+    copied = RunDirectory(by_way_of)
+    summary = from_json(regular.read_text(copied.summary))
+    copied.write_summary({**summary, "run": str(to)})
+    by_way_of.rename(to)
+    durable.sync_folder(to.resolve().parent)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    durable.make_folder(to, stat.S_IMODE(folder.stat().st_mode))
+    for item in sorted(folder.iterdir()):
+        if item.name.startswith("."):
+            continue
+        if item.is_dir():
+            _copy(item, to / item.name)
+        else:
+            durable.write_atomically(to / item.name, regular.read_bytes(item))
+            (to / item.name).chmod(stat.S_IMODE(item.stat().st_mode))
+
+
+@dataclass(frozen=True)
+class Unheard:
+    """`run_cell`, whose standard output and error go to the end of the file `log`."""
+
+    log: Path
+
+    def __call__(self, job: Job) -> Result:
+        with _into(self.log):
+            return run_cell(job)
+
+
+def note(log: Path, line: str) -> None:
+    """Add `line` to the file `log`, for who may read it."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+@contextlib.contextmanager
+def _into(log: Path) -> Iterator[None]:
+    """Send both streams to `log`; those of a worker for good, and past Python as well."""
+    with log.open("a", encoding="utf-8") as file:
+        if multiprocessing.parent_process() is not None:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            yield
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuning that ended: the run at `path`, by its score, and what choosing it guarantees."""
+
+    path: Path
+    ledger: Path
+    proposal: Proposal
+    outcome: dict[str, Any]
+    guarantee: Guarantee
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed experiment --json` prints."""
+        values = {key: self.outcome.get(key) for key in ("epsilon", "delta", "unit", "relation")}
+        measure = self.proposal.measure
+        return {
+            "best": str(self.path),
+            "measure": measure,
+            measure: score_of(self.outcome, measure),
+            "chosen": self.outcome["combination"],
+            **values,
+            "epsilon": self.guarantee.epsilon,
+            "ledger": str(self.ledger),
+            "simulation": self.proposal.plan.simulation is not None,
+        }
+
+
+def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
+    """Charge, draw, train what is left of the candidates, and release the best.
+
+    Raises `Refused` where another process is at it, where the machine is in trouble, and where no
+    candidate has a score; `BudgetExceeded` where earlier runs left too little.
+    """
+    places = Places(files.folder)
+    make_folder(places.private, 0o700)
+    places.private.chmod(0o700)
+    taken = Refused(f"{files.folder} is being tuned by another process; wait for it to end")
+    with held_alone(places.private, taken):
+        ledger = charge_tuning(proposal, places)
+        if not places.best.exists():
+            drawn = candidates(proposal, secret(proposal, places, ledger))
+            chosen = Chosen(proposal.repetitions, ledger.charges[0].hash)
+            results = _trained(drawn, places, chosen, processes)
+            best = drawn[_best(proposal, results)]
+            run = places.candidates / best.folder / "run"
+            refuse_unpaid(run, ledger)
+            release(run, places.best, places.private / "best")
+        os.utime(places.ledger)  # its date and the best run's would tell how long it took
+    return _tuned(places, proposal, ledger)
+
+
+def _trained(
+    drawn: Sequence[Candidate], places: Places, chosen: Chosen, processes: int
+) -> list[Result]:
+    """How each candidate ended. Raises `Refused` where one has not, for the machine's sake."""
+    results = {each.folder: _result(places.candidates / each.folder) for each in drawn}
+    jobs = [
+        Job(
+            each.folder, each.cell.config.values(), str(places.candidates / each.folder), False,
+            chosen,
+        )
+        for each in drawn
+        if results[each.folder] is None and each.cell.config is not None
+    ]  # fmt: skip
+    for event in work(Unheard(places.log), jobs, processes):
+        if isinstance(event, Ended):
+            results[event.job.name] = _ended(event, places.log)
+    return [results[each.folder] or {} for each in drawn]
+
+
+def _result(folder: Path) -> Result | None:
+    """How a candidate ended; None where it has still to run."""
+    try:
+        result = from_json(regular.read_text(folder / "result.json"))
+    except (OSError, ValueError):
+        return None
+    ended = isinstance(result, dict) and result.get("status") in (DONE, REFUSED, FAILED)
+    return result if ended else None
+
+
+def _ended(event: Ended[Job], log: Path) -> Result:
+    """The result of a candidate that ended by itself.
+
+    Raises `Refused` in fixed words, since the reason may say which candidate it was: `log` has it.
+    """
+    result = event.result
+    if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
+        note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
+        raise Refused(
+            f"a candidate was cut off, and {log} says by what: nothing is lost or released; mend "
+            "that, and the same command goes on"
+        )
+    return dict(result)
+
+
+def _best(proposal: Proposal, results: Sequence[Result]) -> int:
+    """The place of the best result; one without a score is the worst. Raises `Refused`."""
+    worst = math.inf if proposal.lower else -math.inf
+    scores = [score_of(each.get("outcome", {}), proposal.measure) for each in results]
+    filled = [worst if score is None else score for score in scores]
+    best = proposal.better(filled)
+    if filled[best] == worst:
+        raise Refused(
+            "no candidate ended with a score, so nothing is released; what was charged stays "
+            "charged. Why they failed lies under private/, and may tell of the people"
+        )
+    return best
+
+
+def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
+    """What was released, as its files say."""
+    directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
+    outcome = from_json(regular.read_text(directory.summary))
+    stored = directory.config.read().values()
+    outcome["combination"] = {key: value_at(stored, key) for key in proposal.cells[0].values}
+    bound = replace(
+        spent(ledger, privacy.delta, privacy.accountant), uncovered=proposal.guarantee.uncovered
+    )
+    return Tuned(places.best, places.ledger, proposal, outcome, bound)

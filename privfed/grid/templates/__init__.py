@@ -1,1 +1,0 @@
-"""Grid files to begin with, as `privfed experiment --template` prints them."""

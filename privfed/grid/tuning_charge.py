@@ -1,0 +1,190 @@
+"""The one line that a tuning charges, before its first candidate, whatever their number.
+
+The ledger commits to the secret that all draws follow from: it is durable before the charge and
+never drawn anew, so that one charge releases the best of one set of candidates only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accounting.durable import make_folder
+from accounting.guarantee import Gate
+from accounting.ledger import Ledger, terms_at
+from privfed.config.population_identity import population_identity
+from privfed.core.errors import Broken, Refused
+from privfed.grid.tuning_proposal import Proposal
+from privfed.plan.prior_spending import Priors
+from privfed.run.ledger_terms import mark_counted
+from privfed.store.run_files import PrivateKey
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a tuning lies in the folder `grid`. Everything but `best` and `ledger` is private."""
+
+    grid: Path
+
+    @property
+    def best(self) -> Path:
+        """The directory of the run that is released."""
+        return self.grid / "best"
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger with the one charge; not called as a run's is, since this folder is none."""
+        return self.grid / "tuning.jsonl"
+
+    @property
+    def private(self) -> Path:
+        """The folder that nobody else may read.
+
+        The candidates lie one level further down: who may not read a folder can still see how many
+        folders are in it.
+        """
+        return self.grid / "private"
+
+    @property
+    def candidates(self) -> Path:
+        """A folder for each candidate."""
+        return self.private / "candidates"
+
+    @property
+    def key(self) -> PrivateKey:
+        """The secret that all draws follow from."""
+        return PrivateKey(self.private / "key")
+
+    @property
+    def log(self) -> Path:
+        """What candidates print, and why they were cut off: it would tell how many there are."""
+        return self.private / "log.txt"
+
+
+def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
+    """The ledger with the charge of this tuning, made now where it is not there.
+
+    Raises `Refused` where runs or a ledger of another tuning lie there, and `BudgetExceeded` as a
+    run would.
+    """
+    ledger = Ledger.recover(places.ledger) if places.ledger.exists() else None
+    if ledger is None or not ledger.charges:
+        ledger = _opened(proposal, places)
+        budget, delta = proposal.plan.budget, proposal.config.privacy.delta
+        if budget is not None:
+            ledger.gate = Gate(budget, delta, proposal.config.privacy.accountant)
+        ledger.charge(1, proposal.event)
+    _refuse_another(proposal, ledger)
+    if places.best.exists():
+        refuse_unpaid(places.best, ledger)
+    return ledger
+
+
+def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
+    """The 32 bytes that all draws follow from, as `ledger` commits to them; None when seeded.
+
+    Raises `Broken` where they, or the candidates drawn from them, are lost: to draw others would
+    release the best of more runs than were charged.
+    """
+    if proposal.seeded:
+        return None
+    spent = (
+        f"what {ledger.path} charged is spent: the draws that it paid for are lost, and others "
+        f"would have to be charged. Restore {places.private}, or name another --out"
+    )
+    try:
+        key = places.key.read_or_draw(str(ledger.terms["id"]), fresh=False)
+    except Broken as error:
+        raise Broken(f"{places.key.path} is missing, or another's; {spent}") from error
+    if ledger.terms["tuning"].get("secret") != _commitment(key):
+        raise Broken(f"{places.key.path} is not what the ledger commits to; {spent}")
+    if not places.candidates.is_dir():
+        raise Broken(f"{places.candidates} is missing; {spent}")
+    return key
+
+
+def refuse_unpaid(run: Path, ledger: Ledger) -> None:
+    """Raises `Refused` where the directory `run` is not of a candidate that `ledger` charged."""
+    chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
+    if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
+        raise Refused(
+            f"{run} is no run that the charge in {ledger.path} pays for; expected this tuning's "
+            "best, or nothing. Move it away, or name another --out"
+        )
+
+
+def _opened(proposal: Proposal, places: Places) -> Ledger:
+    """A new ledger, after the secret that it commits to; of one without a charge nothing was drawn.
+
+    Raises `Refused` where there are runs that it would have charged.
+    """
+    for place in (places.best, places.candidates):
+        if place.exists() and any(place.iterdir()):
+            raise Refused(
+                f"{place} is there, and no charge for it in {places.ledger}: restore that ledger, "
+                "or name another --out"
+            )
+    places.ledger.unlink(missing_ok=True)
+    places.key.path.unlink(missing_ok=True)  # of a tuning that was cut off before it was charged
+    mark_counted(proposal.before, places.grid)
+    make_folder(places.candidates, 0o700)
+    identity, stated = proposal.digest[:16], {}
+    if not proposal.seeded:
+        identity = os.urandom(8).hex()
+        stated = {"secret": _commitment(places.key.read_or_draw(identity, fresh=True))}
+    return Ledger.create(places.ledger, _terms(proposal, identity, stated))
+
+
+def _commitment(key: bytes) -> str:
+    """What a ledger states of the secret `key`, which tells nothing of its 256 bits."""
+    return hashlib.sha256(b"privfed tuning secret " + key).hexdigest()
+
+
+def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
+    """Raises `Refused` where `ledger` is not what this tuning charges."""
+    if ledger.terms.get("config") != proposal.digest:
+        differs = "combinations, law or score"
+    elif Priors.stated(ledger.terms).runs != proposal.before.runs:
+        differs = "the runs in privacy.prior"
+    elif ledger.charges[0].event != proposal.event:
+        differs = "rounds, cohort or noise of a candidate"
+    else:
+        return
+    raise Refused(
+        f"{ledger.path} is of another tuning: {differs} are not those that were fixed when it was "
+        "charged. Restore the grid and run files and earlier runs, or name another --out"
+    )
+
+
+def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[str, Any]:
+    """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    plan, config, event = proposal.plan, proposal.config, proposal.event
+    combinations = [dict(cell.values) for cell in proposal.cells]
+    return {
+        "id": identity,
+        "unit": event.unit,
+        "relation": event.relation,
+        "sampler": event.sampler,
+        "clients": config.data.clients,
+        "delta": config.privacy.delta,
+        "accountant": config.privacy.accountant,
+        "randomness": config.run.randomness,
+        "note": plan.simulation,
+        "trust": plan.mechanism.trust,
+        "assumes": plan.assumed.to_json(),
+        "population": population_identity(config),
+        "config": proposal.digest,
+        "tuning": {
+            "combinations": [{k: str(v) for k, v in each.items()} for each in combinations],
+            "repetitions": proposal.repetitions.to_json(),
+            "measure": proposal.measure,
+            "lower_is_better": proposal.lower,
+            **stated,
+        },
+        "budget": plan.budget,
+        "lineage": proposal.before.lineage.to_json(),
+        "prior": [prior.to_json() for prior in proposal.before.runs],
+    }

@@ -1,0 +1,75 @@
+"""The share of examples whose class is predicted."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from privfed.core.deferred import Tensor, torch
+from privfed.data.federation import NO_LABEL
+from privfed.metrics.mean_measure import MeanMeasure
+from privfed.metrics.measure import Count
+from privfed.metrics.scoring import Scoring
+
+
+class Accuracy(MeanMeasure):
+    """The share of examples, or of a sequence's labelled positions, whose class is predicted.
+
+    An example is correct or not; a sequence counts once, by the share of its positions.
+    """
+
+    def title(self, scoring: Scoring) -> str:
+        return "accuracy"
+
+    def lacks(self, scoring: Scoring) -> str:
+        return "" if scoring.form.classified else "classes"
+
+    def bounds(self, scoring: Scoring) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def values(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
+        prediction = scoring.loss.predict(outputs, scoring.form.meaning)["prediction"]
+        correct = (prediction == y) & outputs.isfinite().all(-1)
+        return per_position(correct.double(), y, scoring)
+
+
+def per_position(values: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
+    """The mean of `values` `[n, *positions]` over each example's labelled positions: `[n]`."""
+    if not scoring.sequences:
+        return values
+    labelled = (y != NO_LABEL).flatten(1).double()
+    return (values.flatten(1) * labelled).sum(1) / labelled.sum(1).clamp(min=1)
+
+
+class RecallAtK(MeanMeasure):
+    """The share of an example's labels among the k likeliest: whether its class is one of them.
+
+    An example of several labels that has none counts for nothing.
+    """
+
+    k: int = Field(5, ge=1)
+    """How many of the likeliest are looked at."""
+
+    def title(self, scoring: Scoring) -> str:
+        return f"recall_at_{self.k}"
+
+    def lacks(self, scoring: Scoring) -> str:
+        enough = not scoring.numbers and scoring.form.classes > self.k
+        return "" if enough else f"more than {self.k} classes or label columns"
+
+    def count(self, scoring: Scoring) -> Count:
+        return Count.APART if scoring.label_columns else super().count(scoring)
+
+    def counted(self, y: Tensor, scoring: Scoring) -> Tensor:
+        return y.sum(-1) > 0 if scoring.label_columns else super().counted(y, scoring)
+
+    def bounds(self, scoring: Scoring) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def values(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
+        likely = scoring.loss.expectation(outputs, scoring.form.meaning).topk(self.k, -1).indices
+        finite = outputs.isfinite().all(-1)
+        if scoring.label_columns:
+            recalled = y.gather(-1, likely).sum(-1).double() / y.sum(-1).clamp(min=1)
+            return torch.where(finite, recalled, 0.0)
+        among = (likely == y[..., None]).any(-1) & finite
+        return per_position(among.double(), y, scoring)

@@ -1,0 +1,105 @@
+"""The expected calibration error: how far confidence is from accuracy."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.core.deferred import F, Tensor, torch
+from privfed.metrics.accuracy import per_position
+from privfed.metrics.measure import Estimate, Measure, NoisedSum, with_slack
+from privfed.metrics.scoring import Scoring
+
+_STEPS = 2001
+"""How many errors from 0 to 1 an interval is looked for among."""
+
+
+class Calibration(Measure):
+    """The expected calibration error (Naeini, Cooper and Hauskrecht 2015), in bins of confidence.
+
+    Confidence is the probability of the predicted class, and its bins are of equal width from
+    1 / classes to 1. An example's gap is 1 - confidence where it is right, -confidence where not,
+    and what it says is its gap, in its bin, and 0 in all others. The error is the sum over bins of
+    |gaps added up|, over the count of examples. Of a client's mean its slack is sent, too.
+    """
+
+    lower_is_better: ClassVar[bool] = True
+    bins: int = Field(10, ge=1)
+    """How many bins of confidence there are."""
+
+    def title(self, scoring: Scoring) -> str:
+        return "calibration"
+
+    def lacks(self, scoring: Scoring) -> str:
+        several = scoring.form.classified and scoring.form.classes > 1
+        return "" if several else "two or more classes"
+
+    def columns(self, scoring: Scoring) -> int:
+        return self.bins
+
+    def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
+        """An answer that is no probability counts as sure and wrong: gap -1."""
+        expected = scoring.loss.expectation(outputs, scoring.form.meaning).double()
+        confidence, prediction = expected.max(-1)
+        least = 1 / scoring.form.classes
+        valid = outputs.isfinite().all(-1) & expected.isfinite().all(-1)
+        confidence = torch.where(valid, confidence, 1.0).clamp(least, 1)
+        gap = ((prediction == y) & valid).double() - confidence
+        cell = ((confidence - least) / (1 - least) * self.bins).long().clamp(max=self.bins - 1)
+        cells = F.one_hot(cell, self.bins).double() * gap[..., None]
+        columns = [per_position(column, y, scoring) for column in cells.unbind(-1)]
+        return torch.stack(columns, 1)
+
+    def parts(self, means: Tensor) -> Tensor:
+        return with_slack(means)
+
+    def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
+        """sum_b |D_b| / S, of which noise would make too much: see `_estimated`."""
+        count = max(noised.count, 1.0)
+        if noised.count <= noised.quantile * noised.count_deviation:
+            return Estimate(0.0, 0.0, 1.0)
+        gaps, slack = noised.values[: self.bins].double(), float(noised.values[self.bins])
+        drawn = noised.unsampled * max(count - slack, 0.0)
+        return _estimated(gaps, noised, count, drawn)
+
+
+def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> Estimate:
+    """The error of noised `gaps` `[bins]` of `count` clients, whose draw adds the variance `drawn`.
+
+    |D + noise| is larger than |D| on average, the more the smaller D is. The estimate takes the
+    noise off the squares, sqrt(max(D^2 - variance, 0)): consistent, and at most about a quarter of
+    a deviation too large per bin where D is 0. The interval inverts a test of T = sum |D_b|. Given
+    the sum of true |D_b|, T's mean is least where all are alike and largest where one bin has all
+    (a folded normal's mean is convex in |D|): an error is refuted only if the first makes T too
+    large, or the second too small. It holds wherever the gaps lie, and is wider than it need be.
+    """
+    bins, k = len(gaps), noised.quantile
+    observed = float(gaps.abs().sum())
+    total = torch.linspace(0, 1, _STEPS, dtype=torch.float64) * count
+    apart = (noised.deviation**2 + drawn / bins) ** 0.5
+    uncertain = drawn + (total * noised.count_deviation / count).square()
+    even, even_variance = _folded(total / bins, noised.deviation)
+    lone, lone_variance = _folded(total, apart)
+    none, none_variance = _folded(torch.zeros_like(total), apart)
+    least = bins * even - k * (bins * even_variance + uncertain).sqrt()
+    most = lone + (bins - 1) * none
+    most = most + k * (lone_variance + (bins - 1) * none_variance + uncertain).sqrt()
+    step = count / (_STEPS - 1)
+    possible = total[(least - step <= observed) & (observed <= most + step)]
+    if not len(possible):  # less noise in T than is likely even without any error
+        return Estimate(0.0, 0.0, 1 / (_STEPS - 1))
+    value = float((gaps.square() - apart**2).clamp(min=0).sqrt().sum())
+    low, high = float(possible[0]), float(possible[-1])
+    return Estimate.within(value / count, low / count, high / count, (0.0, 1.0))
+
+
+def _folded(mean: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance `[n]` of |X|, X normal (Leone, Nelson and Nottingham 1961)."""
+    if deviation == 0:
+        return mean.abs(), torch.zeros_like(mean)
+    scaled = mean / deviation
+    peak = math.sqrt(2 / math.pi) * (-scaled.square() / 2).exp()
+    folded = deviation * (peak + scaled * (scaled / math.sqrt(2)).erf())
+    return folded, (mean.square() + deviation**2 - folded.square()).clamp(min=0)

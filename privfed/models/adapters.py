@@ -1,0 +1,294 @@
+"""Which of a model's layers are adapted, what of it is then trained, and what is refused.
+
+Layers that compute with W + s B A, in the place of W, under the names that they had before.
+
+The factors lie in the layer beside its weight: `weight_lora_A` `[g, r, k]`, `weight_lora_B`
+`[g, n / g, r]`, and the number s, `weight_lora_scale`. A weight of n rows has g blocks of them,
+each with factors of its own: the query, key and value in an attention's packed projection, the
+groups of a convolution, else one. k is what is left of the weight's shape, so that s B A
+`[g, n / g, k]` is the weight's change.
+
+Whoever reads `layer.weight` reads the sum, as attention does. Where a plain linear layer or
+convolution is called, it adds B (A x) to what W gives: no matrix of the weight's size is formed,
+and of c stacked models W is multiplied once for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from privfed.core.errors import Refused
+from privfed.core.streams import Keys
+from privfed.models.pretrained import is_named
+from privfed.models.start import Lora, factors, is_factor
+
+_NO_WEIGHTS: tuple[str, ...] = ()
+
+
+def adaptable(layer: nn.Module) -> dict[str, int]:
+    """The weights of `layer` that can be adapted, by name, and how many blocks each has."""
+    if isinstance(layer, nn.MultiheadAttention):
+        packed = {"in_proj_weight": 3}
+        apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
+        return packed if layer.in_proj_weight is not None else apart
+    if isinstance(layer, nn.Conv2d):
+        return {"weight": layer.groups}
+    return {"weight": 1} if isinstance(layer, nn.Linear) else {}
+
+
+def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
+    """The names of the weights of `layer` that are adapted."""
+    return getattr(type(layer), "_lora_weights", _NO_WEIGHTS)
+
+
+def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> None:
+    """Make `layer` compute with W + `scale` B A in the place of its parameter W, called `weight`.
+
+    `a` is `[g, r, k]` and `b` `[g, n / g, r]`.
+    """
+    names = factors(weight)
+    layer.register_parameter(names.a, nn.Parameter(a))
+    layer.register_parameter(names.b, nn.Parameter(b))
+    layer.register_parameter(names.scale, nn.Parameter(torch.tensor(scale), requires_grad=False))
+    weights = (*adapted_weights(layer), weight)
+    layer.__class__ = _adapting(_plain(type(layer)), weights)
+
+
+def merge(layer: nn.Module) -> None:
+    """Make `layer` what it was before `adapt`, with the change in its weights, which are frozen."""
+    for weight in adapted_weights(layer):
+        changed = getattr(layer, weight).detach().clone()
+        for factor in factors(weight):
+            del layer._parameters[factor]
+        layer._parameters[weight] = nn.Parameter(changed, requires_grad=False)
+    layer.__class__ = _plain(type(layer))
+
+
+def change(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
+    """The change s B A `[n, k]` of a weight."""
+    return scale * (b @ a).flatten(0, 1)
+
+
+def _plain(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class that `kind` adapts, or itself."""
+    return kind.__bases__[0] if "_lora_weights" in vars(kind) else kind
+
+
+def _adapting(kind: type[nn.Module], weights: tuple[str, ...]) -> type[nn.Module]:
+    """The subclass of `kind` whose `weights` are adapted."""
+    members: dict[str, Any] = {weight: _whole(weight) for weight in weights}
+    if kind in _CALLED:
+        members["forward"] = _CALLED[kind]
+    return type(f"Adapted{kind.__name__}", (kind,), {**members, "_lora_weights": weights})
+
+
+def _whole(weight: str) -> property:
+    """The weight with its change, for whoever reads it."""
+
+    def read(layer: nn.Module) -> Tensor:
+        base = _parameter(layer, weight)
+        return base + change(*_factors(layer, weight)).view_as(base)
+
+    return property(read)
+
+
+def _parameter(layer: nn.Module, name: str) -> Tensor:
+    """What `layer` holds under this name, even where a property hides it."""
+    parameter = layer._parameters[name]
+    assert parameter is not None
+    return parameter
+
+
+def _factors(layer: nn.Module, weight: str) -> tuple[Tensor, Tensor, Tensor]:
+    a, b, scale = (_parameter(layer, name) for name in factors(weight))
+    return a, b, scale
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """W x + bias + s B (A x)."""
+    a, b, scale = _factors(layer, "weight")
+    out = functional.linear(x, _parameter(layer, "weight"), layer.bias)
+    return out + scale * functional.linear(functional.linear(x, a[0]), b[0])
+
+
+def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """The same of a convolution: A is one to `r` channels for each group, B mixes these."""
+    base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
+    inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
+    change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
+    out: Tensor = layer._conv_forward(x, base, layer.bias) + scale * change
+    return out
+
+
+_CALLED: dict[type[nn.Module], Any] = {nn.Linear: _linear, nn.Conv2d: _convolution}
+"""What the plain classes compute where they are called; a subclass's own code reads the weight."""
+
+
+Place = tuple[str, nn.Module, str, int]
+"""A module's name, the module, the name of its weight, and how many blocks that has."""
+
+
+def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
+    """Put factors into `module`, and freeze all of it but these and what is `trained` beside them.
+
+    Each A is drawn by `keys` under its weight's name, with variance 1 / k, so that A x is about as
+    large as x; each B is zero. Raises `Refused` for targets that cannot be adapted.
+    """
+    _refuse_factors(module)
+    places = _places(module, lora.targets)
+    _refuse_shared(module, places)
+    trained = _trained(module, lora.trained)
+    _freeze(module, trained)
+    for name, layer, weight, blocks in places:
+        full = _joined(name, weight)
+        if full in trained:
+            raise Refused(
+                f"model.lora.trained: {full!r} is adapted; a weight is adapted or trained as it "
+                "is: leave it out of model.lora.trained or of model.lora.targets"
+            )
+        shape = layer.get_parameter(weight).shape
+        _refuse_rank(full, lora.rank, shape[0] // blocks, math.prod(shape[1:]))
+        a, b = _drawn(shape, blocks, lora.rank, keys.derived(full.encode()))
+        adapt(layer, weight, a, b, lora.scale)
+        layer.get_parameter(factors(weight).a).requires_grad_(not lora.freeze_a)
+
+
+def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
+    """Merge each change into its weight; of the parameters `trained`, what they are called then.
+
+    A weight none of whose factors was trained, as they stay with clients, is what it was.
+    """
+    weights: list[str] = []
+    for name, layer in list(module.named_modules()):
+        full = [_joined(name, weight) for weight in adapted_weights(layer)]
+        weights += [each for each in full if {factors(each).a, factors(each).b} & {*trained}]
+        merge(layer)
+    return (*(name for name in trained if not is_factor(name)), *weights)
+
+
+def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
+    """Raise `Refused` for a factor without any gradient where B is not zero, by name.
+
+    Nothing that the model gives depends on that weight: its noise and bytes would buy nothing.
+    """
+    for name, gradient in gradients.items():
+        if is_factor(name) and not bool(gradient.any()):
+            raise Refused(
+                f"model.lora.targets: what the model gives does not depend on {name!r}; it is "
+                "unused, or its module's code holds its weight elsewhere. Leave this module out"
+            )
+
+
+def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
+    """The weights that `targets` name, each once. Raises `Refused`."""
+    places = list(_all_places(module))
+    if not targets:
+        _refuse_targets("no module is named", places)
+    chosen: dict[tuple[int, str], Place] = {}
+    for target in targets:
+        named = [place for place in places if is_named(place[0], target)]
+        if not named:
+            _refuse_target(module, target, places)
+        chosen |= {(id(layer), weight): (n, layer, weight, g) for n, layer, weight, g in named}
+    return list(chosen.values())
+
+
+def _all_places(module: nn.Module) -> Iterator[Place]:
+    for name, layer in module.named_modules():
+        for weight, blocks in adaptable(layer).items():
+            if layer._parameters.get(weight) is not None:  # one that is computed is no parameter
+                yield name, layer, weight, blocks
+
+
+def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
+    named = [(name, part) for name, part in module.named_modules() if is_named(name, target)]
+    kind = type(named[0][1]).__name__ if named else ""
+    _refuse_targets(
+        f"{named[0][0]!r} is a {kind}" if named else f"no module is called {target!r}", places
+    )
+
+
+def _refuse_targets(what: str, places: list[Place]) -> None:
+    """Raise `Refused`, with the names of what the model has to adapt."""
+    names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
+    raise Refused(
+        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
+        f"an attention, or what holds one: here {names or 'the model has none'}"
+    )
+
+
+def _refuse_factors(module: nn.Module) -> None:
+    """Raise `Refused` for a model that has factors already."""
+    for name, _ in module.named_parameters():
+        if is_factor(name):
+            raise Refused(f"model.lora: the model's {name!r} is named as factors are; rename it")
+
+
+def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
+    """Raise `Refused` for a weight that another layer holds too: a file could not hold both."""
+    parts = list(module.modules())
+    holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
+    for name, layer, weight, _ in places:
+        if holders[id(layer._parameters[weight])] > 1:
+            raise Refused(
+                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, "
+                "which a change of this one alone would part from it; leave this module out"
+            )
+
+
+def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
+    if rank > min(rows, columns):
+        raise Refused(
+            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}"
+            f"; expected at most {min(rows, columns)}, above which every change is of lower rank"
+        )
+
+
+def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tensor, Tensor]:
+    """A `[g, r, k]` of random numbers, and B `[g, n / g, r]` of zeros."""
+    columns = math.prod(shape[1:])
+    normal = keys.normal(blocks * rank * columns).reshape(blocks, rank, columns)
+    a = torch.from_numpy(normal / math.sqrt(columns)).float()
+    return a, torch.zeros(blocks, shape[0] // blocks, rank)
+
+
+def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
+    """The parameters that `patterns` name. Raises `Refused` for one that names none."""
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    trained: set[str] = set()
+    for pattern in patterns:
+        named = {name for name in names if is_named(name, pattern)}
+        if not named:
+            raise Refused(
+                f"model.lora.trained: nothing is called {pattern!r}; expected one of "
+                f"{', '.join(names[:20])}"
+            )
+        trained |= named
+    return trained
+
+
+def _freeze(module: nn.Module, trained: Collection[str]) -> None:
+    """Freeze all parameters but those `trained`, by one of their names.
+
+    Batch normalisations without any of these use the statistics that they came with.
+    """
+    named = dict(module.named_parameters(remove_duplicate=False))
+    left = {id(named[name]) for name in trained}
+    for parameter in named.values():
+        parameter.requires_grad_(parameter.requires_grad and id(parameter) in left)
+    for part in module.modules():
+        if isinstance(part, _BatchNorm) and not any(id(p) in left for p in part.parameters()):
+            part.eval()
+
+
+def _joined(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name

@@ -1,1 +1,0 @@
-"""How do the runs in a folder differ?"""

@@ -1,0 +1,298 @@
+"""Draws and mechanisms beside each other, by the noise that they leave on the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from accounting.events import ADD_REMOVE, REPLACE_ONE
+from accounting.over_rounds import RandomAllocation, Separated
+from accounting.releases import (
+    PoissonSampled,
+    Release,
+    SeveralSites,
+    TruncatedPoisson,
+    WithoutReplacement,
+)
+from privfed.config.assembly import assembled, named
+from privfed.config.config import Config, Raw
+from privfed.config.overrides import assign
+from privfed.core.errors import Refused
+from privfed.plan.plan import Plan, plan
+from privfed.plan.prior_spending import NOTHING, Priors
+from privfed.privacy.noise_on_model import InBands, noise_on_model, remembered_rows
+from privfed.sampling.cohort import InGroups, Witness
+
+SECRET, ATTENDANCE, SEPARATION = "secret", "attendance", "separation"
+PROMISES: Mapping[str, str] = MappingProxyType(
+    {
+        SECRET: "nobody who reads the releases learns who takes part when, or how many do",
+        ATTENDANCE: "clients answer in the round that they are drawn for and in no other; who "
+        "cannot is missing from it, for reasons that tell of nobody's data",
+        SEPARATION: "clients keep their numbers, and it is enforced that none takes part more "
+        "often than its slots allow",
+    }
+)
+"""What may be promised, in general words."""
+_AWAY = (
+    "a client answers in the round that it is drawn for and in no other; who cannot is missing "
+    "from it, for reasons that tell of nobody's data"
+)
+
+
+def assumptions(witness: Witness) -> dict[str, str]:
+    """The promises that the proof of this draw needs, by name, and what each means for it.
+
+    Without amplification a fixed schedule may be public, and who comes too late for a round may be
+    known: it is enough that nobody takes part too often.
+    """
+    return _of_release(witness.release)
+
+
+def _of_release(release: Release | None) -> dict[str, str]:
+    match release:
+        case PoissonSampled() | TruncatedPoisson() | SeveralSites():
+            return {SECRET: PROMISES[SECRET], ATTENDANCE: _AWAY}
+        case WithoutReplacement():
+            who = "nobody who reads the releases learns who takes part when; how many do is public"
+            return {SECRET: who, ATTENDANCE: _AWAY}
+        case RandomAllocation(slots=b):
+            once = (
+                "clients keep their numbers, and it is enforced that each takes part once at most "
+                f"in an epoch of {b} rounds, in its slot"
+            )
+            return {SECRET: PROMISES[SECRET], ATTENDANCE: _AWAY, SEPARATION: once}
+        case Separated(separation=b) if b > 1:
+            often = (
+                "clients keep their numbers, and it is enforced that each takes part once at most "
+                f"in any {b} rounds in a row; when may be public"
+            )
+            return {SEPARATION: often}
+    return {}
+
+
+def membership(relation: str, clients: int) -> str:
+    """Whether it may be known who is a client at all, in words."""
+    if relation == ADD_REMOVE:
+        return "who is a client stays secret"
+    public = f"who the {clients} clients are may be public, and there are exactly so many"
+    if relation == REPLACE_ONE:
+        return f"{public}; a client's data are replaced, which takes noise for two clips"
+    return f"{public}; what is hidden is all that a client contributes"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The plan of a run with these `keys`, in numbers.
+
+    `noise_on_model` is the rms deviation over rounds on the sums of releases, in clips. `remembers`
+    counts rows of past noise, as long as a message. `assumes` maps promises to what they mean here.
+    """
+
+    sampler: str
+    mechanism: str
+    keys: Mapping[str, Any]
+    noise_multiplier: float
+    noise_on_model: float
+    epsilon: float
+    relation: str
+    remembers: int
+    assumes: Mapping[str, str]
+    membership: str
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its epsilon stands beside those of clients who come or go, or contribute zero."""
+        return self.relation != REPLACE_ONE
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the objects under "alternatives" that `--json` prints."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A draw with a mechanism that has no number here: `lacks` promises, or for a `reason`."""
+
+    sampler: str
+    mechanism: str
+    reason: str
+    lacks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the objects under "unavailable" that `--json` prints."""
+        return asdict(self)
+
+
+def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
+    """What the `plan` of a run with these `keys` comes to; None where its noise is not known."""
+    config, mechanism = plan.config, plan.mechanism
+    noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
+    if noise is None or plan.noise_multiplier is None:
+        return None
+    return Alternative(
+        sampler=config.names["sampler"],
+        mechanism=config.names["mechanism"],
+        keys=_solved_keys(config, keys),
+        noise_multiplier=plan.noise_multiplier,
+        noise_on_model=noise,
+        epsilon=plan.guarantee.epsilon,
+        relation=plan.event.relation,
+        remembers=remembered_rows(mechanism),
+        assumes=assumptions(plan.cost.witness),
+        membership=membership(plan.event.relation, config.data.clients),
+    )
+
+
+def _solved_keys(config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """`keys` with the numbers of groups and bands that were solved for where they are left open."""
+    solved = dict(keys)
+    if isinstance(config.sampler, InGroups) and "cohort.groups" in keys:
+        solved["cohort.groups"] = config.sampler.possible_groups()[0]
+    if isinstance(config.mechanism, InBands) and "privacy.bands" in keys:
+        solved["privacy.bands"] = config.mechanism.bands
+    return solved
+
+
+Keys = dict[str, Any]
+
+_MOST_BANDS = 10_000
+_WORK = 20_000_000
+"""Bands times rounds that are solved for: some tenths of a second."""
+
+
+def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
+    """Draws by turns, which have no number where a cohort of `size` does not divide `clients`."""
+    if clients % size == 0:
+        return ()
+    period = max(1, round(clients / size))
+    why = (
+        f"a client takes part once in a whole number of rounds, and {clients} clients are no whole "
+        f"number of cohorts of {size}; once in {period} would be cohorts of {clients / period:.4g}"
+    )
+    return (Unavailable("cyclic and allocation", "any noise", why),)
+
+
+def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
+    """The keys of each, for a cohort of `size` expected of `clients`.
+
+    Draws by slots are among them where the cohort divides the clients: a client then takes part
+    once in clients / size rounds. A cyclic draw has as many bands as it allows, or fewer where
+    solving for so many over `rounds` takes long.
+    """
+    for sampler in ("poisson", "fixed_size"):
+        yield {"cohort.sampler": sampler, "cohort.size": size, "privacy.mechanism": "gaussian"}
+    period, left = divmod(clients, size)
+    if left:
+        return
+    bands = max(1, min(period, rounds, _MOST_BANDS, _WORK // rounds))
+    cyclic = {"cohort.sampler": "cyclic", "cohort.separation": period}
+    yield {**cyclic, "privacy.mechanism": "gaussian"}
+    yield {**cyclic, "privacy.mechanism": "banded", "privacy.bands": bands}
+    yield {**cyclic, "privacy.mechanism": "blt"}
+    slots = {"cohort.sampler": "allocation", "cohort.slots": period}
+    yield {**slots, "cohort.groups": 1, "privacy.mechanism": "gaussian"}
+    yield {**slots, "cohort.groups": 0, "privacy.mechanism": "banded", "privacy.bands": 0}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`ranked` alternatives, least noise first; those `apart` promise what is not comparable.
+
+    `yours` is the run as it is configured, which is among neither; None where there is none.
+    `reference` is what others are measured by: yours, or else the first that was tried.
+    """
+
+    ranked: tuple[Alternative, ...]
+    apart: tuple[Alternative, ...] = ()
+    unavailable: tuple[Unavailable, ...] = ()
+    yours: Alternative | None = None
+    reference: Alternative | None = None
+
+    def of(self, sampler: str, mechanism: str) -> Alternative | None:
+        """The alternative of these names; None where there is none."""
+        every = (*self.ranked, *self.apart)
+        return next((a for a in every if (a.sampler, a.mechanism) == (sampler, mechanism)), None)
+
+    def beyond(self, alternative: Alternative) -> tuple[str, ...]:
+        """The promises that `alternative` needs and yours does not."""
+        given = self.yours.assumes if self.yours else {}
+        return tuple(name for name in alternative.assumes if name not in given)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object under "advice" that `--json` prints."""
+        reference = self.reference
+        return {
+            "yours": self.yours.to_json() if self.yours else None,
+            "alternatives": [
+                {**each.to_json(), "relative": relative(each, reference), "ranked": each.ranked}
+                for each in (*self.ranked, *self.apart)
+            ],
+            "unavailable": [each.to_json() for each in self.unavailable],
+        }
+
+
+def relative(alternative: Alternative, reference: Alternative | None) -> float | None:
+    """The noise on the model over that of `reference`; None where they promise other things."""
+    if reference is None or alternative.ranked != reference.ranked:
+        return None
+    return alternative.noise_on_model / reference.noise_on_model
+
+
+def compared(
+    base: Raw,
+    tried: Iterable[Keys],
+    promises: Collection[str] = tuple(PROMISES),
+    before: Priors = NOTHING,
+    yours: Alternative | None = None,
+    adaptive: bool = False,
+    uneven: Sequence[Unavailable] = (),
+) -> Advice:
+    """What becomes of `base` with each of the keys `tried`, after the runs `before`.
+
+    What needs more than the `promises` that are given has no number. With `adaptive`, so has a
+    mechanism whose clip does not follow clients' norms, and what the cohort is `uneven` for.
+    """
+    every = [_tried(base, keys, promises, before, adaptive) for keys in tried]
+    every += uneven
+    there = [each for each in every if isinstance(each, Alternative)]
+    same = not yours or yours.ranked
+    beside = [a for a in there if a.ranked == same]
+    return Advice(
+        ranked=tuple(sorted(beside, key=lambda a: a.noise_on_model)),
+        apart=tuple(a for a in there if a.ranked != same),
+        unavailable=tuple(each for each in every if isinstance(each, Unavailable)),
+        yours=yours,
+        reference=yours or next(iter(beside), None),
+    )
+
+
+def _tried(
+    base: Raw, keys: Mapping[str, Any], promises: Collection[str], before: Priors, adaptive: bool
+) -> Alternative | Unavailable:
+    """The plan of `base` with these `keys` in numbers, or why it has none."""
+    names = keys["cohort.sampler"], keys["privacy.mechanism"]
+    try:
+        config = assembled(_with_keys(base, keys))
+        needed = assumptions(config.sampler.witness(0, config.data.clients))
+        if lacks := tuple(name for name in needed if name not in promises):
+            return Unavailable(*names, f"not promised: {', '.join(lacks)}", lacks)
+        if adaptive and not config.mechanism.adaptive:
+            return Unavailable(*names, "its clip does not follow clients' norms")
+        alternative = alternative_of(plan(config, before), keys)
+    except Refused as refused:
+        return Unavailable(*names, str(refused))
+    return alternative or Unavailable(*names, "its noise on the model is not known")
+
+
+def _with_keys(base: Raw, keys: Mapping[str, Any]) -> Raw:
+    """`base` with these `keys`; a cohort's size that follows from others is left to do so."""
+    raw = copy.deepcopy(base)
+    for key, value in keys.items():
+        assign(raw, key, value)
+    if named(raw, "sampler").derives_size:
+        raw["cohort"]["size"] = 0
+    return raw

@@ -1,0 +1,222 @@
+"""What `privfed calibrate --advise` is asked: a public setting, a budget, and what is promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from privfed.config.config import Raw
+from privfed.core.errors import Refused
+from privfed.core.parts import find
+from privfed.core.text import nearest
+from privfed.plan.calibration.advice import (
+    PROMISES,
+    Advice,
+    Keys,
+    alternative_of,
+    compared,
+    keys_to_compare,
+    uneven,
+)
+from privfed.plan.plan import Plan
+from privfed.privacy.noise_on_model import SolvedForRun
+from privfed.sampling.cohort import Sampler
+
+
+def refuse_incomparable(plan: Plan) -> None:
+    """Raises `Refused` where nothing can be advised on `plan`, with the reason."""
+    config = plan.config
+    if not plan.mechanism.private or plan.mechanism.trust != "server":
+        why = "compares noise that the server adds, and this run's is not"
+    elif plan.budget is None or plan.budget == math.inf:
+        why = "compares what one ε takes, and this run has no budget: set privacy.epsilon"
+    elif config.apart:
+        why = "is about draws of one server, and here sites elsewhere draw their own clients"
+    elif config.chosen:
+        why = "is about a run that stands alone, and this one is chosen among others"
+    else:
+        return
+    raise Refused(f"--advise {why}")
+
+
+def comparable(plan: Plan) -> bool:
+    """Whether anything can be advised on `plan`."""
+    try:
+        refuse_incomparable(plan)
+    except Refused:
+        return False
+    return True
+
+
+def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Advice:
+    """The alternatives to what `plan` draws and adds that are not refused with its other parts.
+
+    Those that need more than the `promises` that are given have no number. Raises `Refused`.
+    """
+    refuse_incomparable(plan)
+    config, yours = plan.config, alternative_of(plan, {})
+    if yours is None:
+        raise Refused("--advise: this run's noise is correlated over rounds, and how is not known")
+    clients, size = config.data.clients, config.sampler.size
+    others = [
+        keys
+        for keys in keys_to_compare(clients, size, max(plan.training_rounds, 1))
+        if not _configured(plan, keys)
+    ]
+    adaptive = plan.mechanism.adaptive
+    base = _unsolved(plan)
+    left_out = uneven(clients, size)
+    return compared(base, others, promises, plan.before, yours, adaptive, left_out)
+
+
+def _configured(plan: Plan, keys: dict[str, object]) -> bool:
+    """Whether the run has these keys already."""
+    values = plan.config.values()
+    return all(values[key.split(".")[0]].get(key.split(".")[1]) == keys[key] for key in keys)
+
+
+def _unsolved(plan: Plan) -> Raw:
+    """The run's keys without the constants that its mechanism solved for."""
+    raw, mechanism = plan.config.raw(), plan.config.mechanism
+    if isinstance(mechanism, SolvedForRun):
+        for key in mechanism.solution():
+            raw["privacy"].pop(key, None)
+    return raw
+
+
+_MOST_CLIENTS = 100_000_000
+_DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
+
+
+@dataclass(frozen=True)
+class AdviceQuestion:
+    """`cohort` of `population` clients, or their quotient: a `rate`, or one client in `period`.
+
+    `promises` are those that whoever runs it can keep (`privfed.plan.calibration.advice`).
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    accountant: str = "tightest"
+    population: int | None = None
+    cohort: int | None = None
+    rate: float | None = None
+    period: int | None = None
+    promises: tuple[str, ...] = tuple(PROMISES)
+
+
+def advise(question: AdviceQuestion) -> Advice:
+    """What each draw and mechanism leaves on the model for this budget. Raises `Refused`."""
+    if not 0 < question.epsilon < math.inf:
+        raise Refused(f"--epsilon is {question.epsilon}; expected a positive finite number")
+    clients, size = _whole_clients(question)
+    base: Raw = {
+        "run": {"rounds": question.rounds},
+        "data": {"clients": clients},
+        "cohort": {},
+        "privacy": {
+            "epsilon": question.epsilon,
+            "delta": question.delta,
+            "accountant": question.accountant,
+        },
+    }
+    tried = [
+        keys
+        for keys in keys_to_compare(clients, size, question.rounds)
+        if question.population is not None or not _counts_clients(keys)
+    ]
+    return compared(base, tried, question.promises, uneven=uneven(clients, size))
+
+
+def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
+    """The clients declared, and how many of them a cohort is expected to have. Raises `Refused`."""
+    population, cohort, rate, period = (
+        getattr(question, name) for name in ("population", "cohort", "rate", "period")
+    )
+    given = [cohort is not None, rate is not None, period is not None]
+    if sum(given) != 1 or (cohort is not None and population is None) or (rate and population):
+        raise Refused(f"--advise compares draws of one expected cohort: give {_DRAWS}")
+    if rate is not None:
+        if not 1 / _MOST_CLIENTS <= rate <= 1:
+            least = 1 / _MOST_CLIENTS
+            raise Refused(f"--sampling-rate is {rate}; expected a number from {least:g} to 1")
+        quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
+        return quotient.denominator, quotient.numerator
+    if period is not None and population is not None and population % period:
+        raise Refused(
+            f"--population is {population}; expected a multiple of the {period} rounds in which a "
+            "client takes part once"
+        )
+    if period is not None:
+        return population or period, (population or period) // period
+    if cohort > population:
+        raise Refused(f"--cohort is {cohort}; expected at most the --population of {population}")
+    return population, cohort
+
+
+def _counts_clients(keys: Keys) -> bool:
+    """Whether a draw depends on how many clients there are, and not on the rate alone."""
+    sampler: type[Sampler] = find("sampler", keys["cohort.sampler"], "cohort.sampler")
+    return "clients" in sampler.constants
+
+
+_ASKED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "rate")
+_COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
+"""Flags of what is compared, by their defaults."""
+_SPACINGS = ("separation", "slots")
+
+
+def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQuestion:
+    """What `flags` ask for, with `promises` that commas are between.
+
+    Raises `Refused` for flags that advice does not go by, and for numbers that are missing.
+    """
+    used = {*_ASKED, *_SPACINGS}
+    left = [name for name, value in flags.items() if value is not None and name not in used]
+    ignored = [name for name in left if flags[name] != _COMPARED.get(name)]
+    if ignored:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise Refused(
+            f"{named}: --advise compares draws and mechanisms at one epsilon, and solves for the "
+            "noise of each; leave it out"
+        )
+    missing = [f"--{name}" for name in ("epsilon", "rounds") if flags[name] is None]
+    if missing:
+        raise Refused(
+            f"--advise compares what one epsilon takes over all rounds: give {missing[0]}"
+        )
+    spacings = [flags[name] for name in _SPACINGS if flags[name] is not None]
+    if len(spacings) > 1:
+        raise Refused("--separation and --slots are both how often a client takes part: give one")
+    given = {name: flags[name] for name in _ASKED}
+    return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
+
+
+def refuse_promises_alone(words: str | None) -> None:
+    """Raises `Refused` for promises where no advice is asked for."""
+    if words is not None:
+        raise Refused("--promises is for --advise; add that, or leave it out")
+
+
+def promised(words: str | None) -> tuple[str, ...]:
+    """The promises in `words`, with commas between them, or "nothing"; all where none are given.
+
+    Raises `Refused`.
+    """
+    if words is None:
+        return tuple(PROMISES)
+    parts = [each.strip() for each in words.split(",")]
+    promises = tuple(each for each in parts if each not in ("", "nothing"))
+    for promise in promises:
+        if promise not in PROMISES:
+            close = nearest(promise, list(PROMISES))
+            hint = f" (did you mean {close!r}?)" if close else ""
+            raise Refused(
+                f"--promises has {promise!r}; expected some of {', '.join(PROMISES)}{hint}, with "
+                "commas between them, or nothing"
+            )
+    return promises

@@ -1,1 +1,0 @@
-"""The lower-triangular Toeplitz matrices that correlate noise over rounds, solved for a run."""

@@ -1,0 +1,217 @@
+"""Gradient inversion: what a client's update gives away of its examples, view by view.
+
+The same clients are attacked in the same way with less and less to see: raw updates, clipped ones,
+with noise, in a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.privacy.image_quality import best_matches, mse, psnr, ssim
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
+from privfed.privacy_attacks.reconstruct import Adversary, Method, adversary
+from privfed.privacy_attacks.subject import Subject, View, examples_of, views
+
+
+@dataclass(frozen=True)
+class ViewQuality:
+    """What came out of one view: reconstructions `x` `[N, *features]`, and their quality `[N]`.
+
+    `ssim` is empty where examples are no pictures. `labels` is the part of the labels that were
+    found, and None where an adversary had to guess whose they are.
+    """
+
+    view: View
+    x: Tensor
+    mse: tuple[float, ...]
+    psnr: tuple[float, ...]
+    ssim: tuple[float, ...]
+    labels: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The view and its medians: in a mean of decibels, one exact find would outweigh all."""
+        return {
+            "view": self.view.name,
+            "seen_by": self.view.who,
+            "clients": self.view.clients,
+            "clip": self.view.clip if self.view.clip < math.inf else None,
+            "noise_deviation": self.view.deviation,
+            "epsilon": self.view.epsilon,
+            "mse": float(np.median(self.mse)),
+            "psnr": float(np.median(self.psnr)),
+            "ssim": float(np.median(self.ssim)) if self.ssim else None,
+            "labels_found": self.labels,
+            "psnr_each": list(self.psnr),
+        }
+
+
+def view_quality(
+    view: View, attack: Adversary, reconstructed: Tensor, originals: Tensor, labels: float | None
+) -> ViewQuality:
+    """How like `originals` the examples `reconstructed` are (both `[N, *features]`), one by one."""
+    span = attack.high - attack.low
+    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(reconstructed, originals, strict=True))
+    similarity: tuple[float, ...] = ()
+    if attack.picture:
+        shape = attack.picture
+        similarity = tuple(ssim(a.reshape(shape), b.reshape(shape), span) for a, b in pairs)
+    return ViewQuality(
+        view,
+        reconstructed,
+        tuple(mse(a, b) for a, b in pairs),
+        tuple(psnr(a, b, span) for a, b in pairs),
+        similarity,
+        labels,
+    )
+
+
+JOINTLY = 10
+"""The most examples of a sum that are searched together; more, as if they were one client's."""
+GUESS = View("no update", "anybody: the mean public example")
+
+
+@dataclass(frozen=True)
+class InversionOptions:
+    """The clients to attack, and how to.
+
+    The `clients` are attacked, who hold `examples` examples, or the first `columns` of those who
+    do; each takes `steps` local steps on these. `method` None is what fits the model, and
+    `iterations` None the usual number of the method.
+    """
+
+    clients: tuple[int, ...] = ()
+    columns: int = 3
+    examples: int = 1
+    steps: int = 1
+    epsilons: tuple[float, ...] = ()
+    method: Method | None = None
+    iterations: int | None = None
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """The attacked `originals` `[N, *features]`, and what each view gave away of them."""
+
+    target: Subject
+    options: InversionOptions
+    attack: Adversary
+    clients: tuple[int, ...]
+    norms: tuple[float, ...]
+    originals: Tensor
+    views: tuple[ViewQuality, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed attack inversion --json` prints."""
+        return {
+            "attack": "inversion",
+            "method": self.attack.method,
+            "iterations": self.attack.iterations,
+            "attacked_clients": list(self.clients),
+            "update_norms": list(self.norms),
+            "examples": self.options.examples,
+            "steps": self.options.steps,
+            "delta": self.target.config.privacy.delta,
+            "views": [quality.to_json() for quality in self.views],
+            "simulation": True,
+            "round": self.target.round,
+            "run": str(self.target.path),
+        }
+
+
+def invert(target: Subject, options: InversionOptions) -> Inverted:
+    """Attack the clients of `target` under every view. Raises `Refused`."""
+    holders = target.clients_holding(options.examples)
+    clients = _attacked_clients(options, holders)
+    attack = adversary(target, options.steps, options.method, options.iterations)
+    levels = views(target.setup.plan, options.epsilons, len(holders))
+    pairs = [examples_of(target.people, client, options.examples) for client in clients]
+    originals = torch.cat([x for x, _ in pairs])
+    crowd = max(view.clients for view in levels)
+    updates = [_updates(target, attack, options, holders, client, crowd) for client in clients]
+    qualities = [_guess(target, attack, originals)]
+    for view in levels:
+        parts = [
+            _reconstructed(target, attack, view, rows, client, *pair)
+            for client, rows, pair in zip(clients, updates, pairs, strict=True)
+        ]
+        label_shares = [share for _, share in parts if share is not None]
+        x = torch.cat([x for x, _ in parts])
+        share = float(np.mean(label_shares)) if label_shares else None
+        qualities.append(view_quality(view, attack, x, originals, share))
+    norms = tuple(float(torch.linalg.vector_norm(rows[0])) for rows in updates)
+    return Inverted(target, options, attack, clients, norms, originals, tuple(qualities))
+
+
+def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
+    """The clients to attack, by number. Raises `Refused` for those who do not hold enough."""
+    if unfit := [client for client in options.clients if client not in holders]:
+        raise Refused(
+            f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
+            f"expected one of the {len(holders)} who do, as {int(holders[0])}"
+        )
+    return options.clients or tuple(int(client) for client in holders[: options.columns])
+
+
+def _updates(
+    target: Subject,
+    attack: Adversary,
+    options: InversionOptions,
+    holders: Indices,
+    client: int,
+    crowd: int,
+) -> Tensor:
+    """The updates `[crowd, d]` of `client` and of the clients after it, `crowd` in all."""
+    place = int(np.searchsorted(holders, client))
+    rows = []
+    for other in np.roll(holders, -place)[:crowd]:
+        x, y = examples_of(target.people, int(other), options.examples)
+        rows.append(attack.update(x, y).detach())
+    return torch.stack(rows)
+
+
+def _reconstructed(
+    target: Subject,
+    attack: Adversary,
+    view: View,
+    updates: Tensor,
+    client: int,
+    x: Tensor,
+    y: Tensor,
+) -> tuple[Tensor, float | None]:
+    """The examples that `view` gives in the order of x `[B, *]`, and the share of right labels.
+
+    Every view draws the same noise and the same start.
+    """
+    seed = target.setup.streams.at("inversion", 0, np.array([client])).derived(b"%d" % client)
+    generator = torch.Generator().manual_seed(seed.integer())
+    observed = view.observed(updates, generator)
+    together = len(x) * view.clients
+    jointly = attack.method == "analytic" or together <= JOINTLY
+    count = together if jointly else len(x)
+    scaled = not view.keeps_length(updates[0])
+    reconstruction = attack.reconstruct(observed, count, scaled, generator)
+    share = _share_of_labels(reconstruction.labels, y) if view.clients == 1 else None
+    return best_matches(reconstruction.x, x), share
+
+
+def _share_of_labels(labels: Tensor, y: Tensor) -> float:
+    """The share of the labels y `[B]` that are among `labels`, each as often as it stands there."""
+    size = int(max(labels.max(), y.max())) + 1
+    counts = torch.minimum(labels.bincount(minlength=size), y.bincount(minlength=size))
+    return int(counts.sum()) / len(y)
+
+
+def _guess(target: Subject, attack: Adversary, originals: Tensor) -> ViewQuality:
+    """What is known without any update: the mean of the public examples."""
+    test = target.setup.federation.test
+    mean = test.x[torch.arange(len(test))].mean(0)
+    return view_quality(GUESS, attack, mean.expand_as(originals), originals, None)

@@ -1,0 +1,295 @@
+"""Membership inference on what a run ends with, over all users or all examples (simulation only).
+
+A configuration is run several times, on people of whom each target is left out by a fair coin, and
+every run in turn is attacked with the others as its shadows. A run that exists is attacked as it
+is: its clients are the members, its public test set, who took no part, the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.guarantee import Guarantee
+from attacks.privacy.membership import (
+    RULES,
+    Shadows,
+    confidence,
+    leave_one_out,
+    lira_offline,
+    means_of,
+)
+from attacks.privacy.roc import Roc, roc
+from privfed.auditing.prior_runs import priors
+from privfed.auditing.run_audit import audit
+from privfed.config.config import Config
+from privfed.core.errors import Broken, Refused
+from privfed.core.streams import Streams
+from privfed.core.vector import Indices
+from privfed.data.federation import Examples, Federation
+from privfed.models.network import Network
+from privfed.run.prepare import prepare
+from privfed.run.rehearsal import keeping, rehearse
+from privfed.run.setup import Setup
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
+
+Level = Literal["user", "example"]
+Progress = Callable[[int, int], None]
+"""A callback that is told how many runs are done, and of how many."""
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TargetScores:
+    """Mean losses of targets, and means of their confidence, each `[s, t]`, under s models."""
+
+    losses: Reals
+    statistics: Reals
+
+    def beside(self, other: TargetScores) -> TargetScores:
+        """These targets and then those of `other`, under the same models."""
+        pairs = ((self.losses, other.losses), (self.statistics, other.statistics))
+        return TargetScores(*(np.concatenate(pair, axis=1) for pair in pairs))
+
+
+def target_scores(
+    net: Network, models: Sequence[Tensor], examples: Examples, offsets: Indices, level: Level
+) -> TargetScores:
+    """What `models` `[d]` say of `examples`, or of the users between `offsets` who hold any."""
+    losses = np.stack([_losses(net, params, examples) for params in models])
+    scores = TargetScores(losses, confidence(losses))
+    if level == "example":
+        return scores
+    held = np.unique(offsets)
+    means = ([means_of(row, held) for row in rows] for rows in (scores.losses, scores.statistics))
+    return TargetScores(*map(np.stack, means))
+
+
+def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
+    """The loss of each example `[N]`, in float64: a confident model's are too small for less."""
+    losses = [
+        net.loss.losses(outputs.double(), y.double() if y.is_floating_point() else y)
+        for outputs, y in net.scored(params, examples)
+    ]
+    return np.asarray(torch.cat(losses).cpu().numpy(), dtype=np.float64)
+
+
+def models_on_halves(
+    setup: Setup, level: Level, runs: int, seed: int, rounds: int, show: Progress
+) -> tuple[list[Tensor], Flags]:
+    """The final models `[d]` of `runs` runs, each on a half of the targets by fair coins.
+
+    Returns, beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
+    """
+    people = setup.federation
+    sizes = np.diff(people.client_offsets)
+    sizes = sizes[sizes > 0]
+    targets = len(sizes) if level == "user" else len(people.examples)
+    inside = fair_coins(seed, "membership", runs, targets)
+    models = []
+    for run, coin in enumerate(inside):
+        show(run, runs)
+        if not coin.any():
+            raise Refused(
+                f"coins leave nobody in one of {runs} runs; take more clients, or another --seed"
+            )
+        included = np.repeat(coin, sizes) if level == "user" else coin
+        run_seed = Streams(seed).at("membership/run", run).integer()
+        models.append(rehearse(setup, keeping(people, included), run_seed, rounds).params)
+    return models, inside
+
+
+def fair_coins(seed: int, stream: str, runs: int, targets: int) -> Flags:
+    """Fair coins `[runs, targets]`."""
+    return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5
+
+
+def outsiders(
+    config: Config, people: Federation, level: str, seed: int, path: Path
+) -> tuple[Examples, Indices]:
+    """The test examples, and the offsets `[users + 1]` of the users that they make up.
+
+    They are dealt by chance in the sizes of the run's clients, where those were dealt by chance;
+    else as the source says whose they are. For single examples the offsets mean nothing. Raises
+    `Refused` where neither is known: members would then differ from non-members by more than having
+    taken part.
+    """
+    test, rest = people.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
+    partition = config.partition
+    if config.shift.moves_features:
+        raise Refused(
+            f"data.shift is {config.names['shift']!r}: a client's examples were moved together, "
+            f"each of the public test set by itself, and that would tell them apart; {rest}"
+        )
+    if level == "example":
+        return test, np.array([0, len(test)])
+    if people.shared:
+        raise Refused(
+            'the test set is of clients who trained (as data.holdout = "examples" has it), so that '
+            f"nobody took no part; use --level example, or {rest}"
+        )
+    if partition.by_chance:
+        return _dealt(people, seed)
+    if partition.natural and test.owners is not None:
+        order = np.argsort(test.owners, kind="stable")
+        starts = np.unique(test.owners[order], return_index=True)[1]
+        return test.take(order), np.append(starts, len(test)).astype(np.int64)
+    raise Refused(
+        f"data.partition is {config.names['partition']!r}, and whose the public test examples are "
+        f"is not known: no non-member is like a client of this run; {rest}"
+    )
+
+
+def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
+    """Shuffled test examples, cut in the sizes of clients drawn by chance; the rest is left out."""
+    rng = Streams(seed).at("membership/outsiders").generator()
+    sizes = np.diff(people.client_offsets)
+    ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
+    ends = ends[ends <= len(people.test)]
+    if not len(ends):
+        raise Refused(
+            f"the {len(people.test)} public test examples do not make up one client of this run; "
+            "raise data.holdout_fraction, or use --level example"
+        )
+    chosen = rng.permutation(len(people.test))[: ends[-1]]
+    return people.test.take(chosen), np.concatenate([[0], ends]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How well each attack, by name, told members from non-members at `level`.
+
+    `path` is the run or run file that was attacked, if any. Each of `targets` was a trial in
+    `attacked` runs, beside `shadows` other runs. `guarantee` is the user-level claim; `examples` is
+    that about one example of a silo, if any. `score` is the first `measure` on the test set, a mean
+    over the attacked runs. `others` says who the non-members are.
+    """
+
+    path: Path | None
+    level: Level
+    curves: dict[str, Roc]
+    targets: int
+    attacked: int
+    shadows: int
+    seed: int
+    guarantee: Guarantee
+    examples: Guarantee | None
+    measure: str
+    score: float
+    others: str
+
+
+def attack_configuration(
+    config: Config,
+    level: Level,
+    shadows: int,
+    seed: int,
+    show: Progress,
+    path: Path | None = None,
+) -> Exposure:
+    """Attack `shadows` + 1 runs of `config`, each with the others as its shadows.
+
+    `path` is the run file that it was read from, to be named in the report.
+
+    Raises `Refused` where the configuration cannot run, or a coin leaves nobody on a side.
+    """
+    before = priors(config)
+    setup = prepare(config, before)
+    rounds = config.run.rounds
+    models, inside = models_on_halves(setup, level, shadows + 1, seed, rounds, show)
+    people = setup.federation.at(rounds)
+    of_targets = target_scores(setup.network, models, people.examples, people.client_offsets, level)
+    runs = Shadows(of_targets.statistics, inside)
+    scores = {"loss": -of_targets.losses}
+    scores |= {name: leave_one_out(rule, runs) for name, rule in RULES.items()}
+    measures = [setup.network.evaluate(model, people.test) for model in models]
+    measure = next(iter(measures[0]))
+    return Exposure(
+        path=path,
+        level=level,
+        curves={name: _roc(of_attack, inside) for name, of_attack in scores.items()},
+        targets=inside.shape[1],
+        attacked=len(models),
+        shadows=shadows,
+        seed=seed,
+        guarantee=setup.plan.guarantee,
+        examples=setup.plan.examples(rounds),
+        measure=measure,
+        score=float(np.mean([by_name[measure] for by_name in measures])),
+        others=f"{level}s left out of a run by a fair coin each",
+    )
+
+
+def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress) -> Exposure:
+    """Attack the model of the run at `path`, which stays as it is.
+
+    LiRA is offline: shadows are trained without some of the run's clients, never on the test set.
+    Non-members are compared with a random half of the shadows too, as members are with those that
+    are without them, so that neither side's scores say more than the other's.
+
+    Raises `Refused` where the test set has nobody like the run's targets, `Broken` where the ledger
+    proves nothing.
+    """
+    setup, last, claimed = _finished_run(path)
+    people = setup.federation.at(last.round)
+    test, offsets = outsiders(setup.plan.config, people, level, seed, path)
+    models, inside = models_on_halves(setup, level, shadows, seed, last.round, show)
+    models.append(last.state.params)
+    members = target_scores(setup.network, models, people.examples, people.client_offsets, level)
+    others = target_scores(setup.network, models, test, offsets, level)
+    both = members.beside(others)
+    ignored = fair_coins(seed, "membership/others", shadows, others.losses.shape[1])
+    of_shadows = Shadows(both.statistics[:-1], np.concatenate([inside, ignored], axis=1))
+    scores = {
+        "loss": -both.losses[-1],
+        "lira_offline": lira_offline(both.statistics[-1], of_shadows),
+    }
+    member = np.arange(both.losses.shape[1]) < inside.shape[1]
+    measure, score = next(iter(setup.network.evaluate(last.state.params, people.test).items()))
+    return Exposure(
+        path=path,
+        level=level,
+        curves={name: _roc(of_attack, member) for name, of_attack in scores.items()},
+        targets=len(member),
+        attacked=1,
+        shadows=shadows,
+        seed=seed,
+        guarantee=claimed[0],
+        examples=claimed[1],
+        measure=measure,
+        score=score,
+        others=f"{level}s of the public test set, taken to be drawn as the clients' data were",
+    )
+
+
+def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
+    """The run at `path`, where it stands, and what its ledger guarantees of users and examples."""
+    directory = RunDirectory.open(path)
+    config = directory.config.read()
+    if not directory.checkpoint.round():
+        raise Refused(f"{path} has trained no round yet: there is nothing to attack")
+    claimed = audit(path)
+    if claimed.guarantee is None or claimed.problems:
+        raise Broken(f"{path}: {'; '.join(claimed.problems)}")
+    setup = prepare(config, constants=directory.constants.read())
+    last = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
+    return setup, last, (claimed.guarantee, claimed.examples)
+
+
+def _roc(scores: Reals, member: Flags) -> Roc:
+    """The curve over all trials, of any shape. Raises `Refused` where all are on one side."""
+    if member.all() or not member.any():
+        raise Refused(
+            f"all of {member.size} trials are on one side, so nothing can be told apart; take more "
+            "clients, more --shadows, or another --seed"
+        )
+    return roc(scores.ravel(), member.ravel())

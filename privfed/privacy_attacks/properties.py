@@ -1,0 +1,133 @@
+"""Property inference: a client's label distribution, from the update that it sends in training.
+
+The clients train as the run has them train. Compared with what everybody knows without any update:
+the label distribution of the public examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.privacy.label_recovery import label_shares
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
+from privfed.privacy_attacks.reconstruct import last_bias, mean_predictions
+from privfed.privacy_attacks.subject import Subject, View, examples_of, views
+
+GUESS = View("no update", "anybody: the public examples' labels")
+
+
+@dataclass(frozen=True)
+class LabelEstimate:
+    """Estimated label shares `[c, K]` from one view, and how far off they are `[c]`.
+
+    `distance` is the total variation, half the sum of absolute differences; `majority` says whether
+    the label estimated as most frequent is so (or is one of those that are).
+    """
+
+    view: View
+    shares: Tensor
+    distance: tuple[float, ...]
+    majority: tuple[bool, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The view, and means over the attacked clients."""
+        return {
+            "view": self.view.name,
+            "seen_by": self.view.who,
+            "clients": self.view.clients,
+            "noise_deviation": self.view.deviation,
+            "epsilon": self.view.epsilon,
+            "total_variation": float(np.mean(self.distance)),
+            "majority_accuracy": float(np.mean(self.majority)),
+        }
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What each view gave away of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
+
+    target: Subject
+    clients: Indices
+    truth: Tensor
+    estimates: tuple[LabelEstimate, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed attack property --json` prints."""
+        return {
+            "attack": "property",
+            "attacked_clients": self.clients.tolist(),
+            "delta": self.target.config.privacy.delta,
+            "views": [estimate.to_json() for estimate in self.estimates],
+            "simulation": True,
+            "round": self.target.round,
+            "run": str(self.target.path),
+        }
+
+
+def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Properties:
+    """Estimate the label distributions of the first `count` clients. Raises `Refused`."""
+    holders = target.clients_holding(1)
+    attacked = holders[:count]
+    levels = views(target.setup.plan, epsilons, len(holders))
+    crowd = max(view.clients for view in levels)
+    trained = holders[: min(len(holders), count + crowd)]
+    rows, counts = _updates(target, trained)
+    classes = target.people.examples.classes
+    last_bias(target.setup.network, rows[0], classes)  # refuses a model without one
+    labels = [examples_of(target.people, int(client))[1] for client in attacked]
+    truth = torch.stack([_shares(y, classes) for y in labels])
+    public = _shares(target.setup.federation.test.y, classes).expand_as(truth)
+    estimates = [_scored(GUESS, public, truth)]
+    for view in levels:
+        shares = [_estimate(target, view, rows, counts, place) for place in range(len(attacked))]
+        estimates.append(_scored(view, torch.stack(shares), truth))
+    return Properties(target, attacked, truth, tuple(estimates))
+
+
+def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
+    """The updates `[c, d]` that clients `ids` send, and their local steps `[c]`.
+
+    Raises `Refused` where training diverges.
+    """
+    people = target.people
+    trainer = replace(target.setup.executor.trainer, federation=people, lr=target.lr)
+    keys = target.setup.streams.at("shuffle", target.round + 1, people.identify(ids))
+    rows, _ = trainer.train(ids, {"params": target.params}, None, keys)
+    if not rows.isfinite().all():
+        raise Refused("a client's training diverges at this client.lr; lower it")
+    return rows, torch.from_numpy(trainer.steps(people.sizes(ids), trainer.epochs))
+
+
+def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
+    """Label shares `[K]` of the client at `place`, from its update and those after it."""
+    group = (torch.arange(view.clients) + place) % len(rows)
+    seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
+    observed = view.observed(rows[group], torch.Generator().manual_seed(seed))
+    single = bool((counts[group] == 1).all())
+    # Predictions change on the way of several steps; its end is seen of one client without noise.
+    after = view.clients == 1 and not view.deviation and not single
+    ends = [target.params, target.params + observed] if after else [target.params]
+    mean = torch.stack([mean_predictions(target, end) for end in ends]).mean(0)
+    # The gradients of later steps are shorter: own examples are fitted sooner than public ones.
+    known_scale = single and all(view.keeps_length(rows[int(client)]) for client in group)
+    bias = -last_bias(target.setup.network, observed, len(mean))
+    return label_shares(bias, mean, target.lr if known_scale else None)
+
+
+def _shares(y: Tensor, classes: int) -> Tensor:
+    """The share `[classes]` of each label in y `[n]`."""
+    return torch.bincount(y, minlength=classes).float() / max(len(y), 1)
+
+
+def _scored(view: View, shares: Tensor, truth: Tensor) -> LabelEstimate:
+    """How far `shares` are off `truth`, both `[c, K]`."""
+    distance = (shares - truth).abs().sum(1) / 2
+    share_of_majority = truth.gather(1, shares.argmax(1, keepdim=True))[:, 0]
+    majority = share_of_majority == truth.amax(1)
+    return LabelEstimate(view, shares, tuple(distance.tolist()), tuple(majority.tolist()))

@@ -1,0 +1,241 @@
+"""What is attacked: a run's clients, and the model that they are about to be sent.
+
+What an adversary sees of a client's update: raw, clipped, noised, or in a sum of several.
+
+Noise is looked at as the adversary does whom epsilon is about: who reads the released aggregate,
+knows all other clients' updates and subtracts them. Where clients add their own noise it is the
+server, which needs to know nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accounting.errors import AccountingError
+from privfed.auditing.prior_runs import priors
+from privfed.config.config import Config
+from privfed.config.reading import load
+from privfed.core.errors import Refused
+from privfed.core.vector import Indices
+from privfed.data.federation import Federation
+from privfed.plan.plan import Plan
+from privfed.privacy.clipping import clip_rows
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
+from privfed.store.checkpoint import Checkpoint
+from privfed.store.run_directory import RunDirectory
+
+MANY, FEW = 10, 2
+"""How many clients the secure sums hold that are looked at, beside a whole cohort."""
+_READER = "a server that reads updates"
+_LOOSE = (1e6, 1e5, 1e3)
+"""Budgets that are far too large to protect anybody."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The mean of `clients` updates, each clipped, plus noise of `deviation`, as `who` sees it."""
+
+    name: str
+    who: str
+    clients: int = 1
+    clip: float = math.inf
+    deviation: float = 0.0
+    epsilon: float | None = None
+
+    def observed(self, updates: Tensor, generator: torch.Generator) -> Tensor:
+        """What is observed `[d]` of the first `clients` of `updates` `[n, d]`."""
+        rows = updates[: self.clients]
+        if self.clip < math.inf:
+            rows = clip_rows(rows, self.clip).rows
+        noise = torch.randn(rows.shape[1], generator=generator, dtype=rows.dtype)
+        return rows.mean(0) + self.deviation * noise
+
+    def keeps_length(self, update: Tensor) -> bool:
+        """Whether the clip leaves an update `[d]` as long as it is."""
+        return float(torch.linalg.vector_norm(update)) <= self.clip
+
+
+def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
+    """The views from no protection to the most, for sums over at most `clients` clients.
+
+    `epsilons` are budgets for all of the run's rounds at its delta. Raises `Refused`.
+    """
+    clip = plan.config.mechanism.clip if plan.mechanism.private else math.inf
+    levels = [View("as sent", _READER)]
+    if plan.mechanism.private:
+        levels.append(View(f"clipped to {clip:g}", _READER, clip=clip))
+        levels += [_noised(plan, epsilon, clip) for epsilon in sorted(set(epsilons), reverse=True)]
+    elif epsilons:
+        raise Refused(
+            "--epsilon is given, but privacy.mechanism is 'none': there is no noise to calibrate; "
+            "leave it out, or set privacy.mechanism = 'gaussian'"
+        )
+    cohort = plan.config.sampler.size
+    for count in sorted({FEW, MANY, cohort}):
+        if 1 < count <= min(cohort, clients):
+            who = "a server that sees sums alone"
+            levels.append(View(f"sum of {count} clients", who, count, clip))
+    return levels
+
+
+def _noised(plan: Plan, epsilon: float, clip: float) -> View:
+    """One clipped update under the noise with which all of the run's rounds spend `epsilon`."""
+    local = plan.mechanism.trust == "client"
+    who = _READER if local else "a reader who knows all other updates"
+    return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise_for(plan, epsilon) * clip, epsilon)
+
+
+def noise_for(plan: Plan, epsilon: float) -> float:
+    """The deviation on one round's sum, in clips, with which all rounds spend `epsilon`.
+
+    Raises `Refused`.
+    """
+    config, sampler = plan.config, plan.config.sampler
+    privacy = config.privacy
+    try:
+        multiplier = plan.cost.solve(
+            plan.training_rounds,
+            epsilon,
+            privacy.delta,
+            privacy.accountant,
+            plan.before.spending,
+            plan.beside.spending if plan.beside else None,
+        )
+    except AccountingError as error:
+        raise Refused(f"--epsilon {epsilon:g}: {error}") from error
+    local = plan.mechanism.trust == "client"
+    if (local and config.by_sites) or plan.mechanism.joint:  # of a site's sum; of a row, beside all
+        return multiplier
+    return plan.mechanism.at(multiplier).noise_on_update(1 if local else sampler.size)
+
+
+def default_epsilons(plan: Plan) -> tuple[float, ...]:
+    """Budgets to look through: far too large ones, and the run's budget; none without noise."""
+    if not plan.mechanism.private:
+        return ()
+    budget = plan.budget or plan.guarantee.epsilon
+    return (*_LOOSE, *((budget,) if 0 < budget < min(_LOOSE) else ()))
+
+
+SIMULATION = "a simulation: it reads clients' own examples, and no ε covers what it shows"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The run or run file at `path`, whose model `params` `[d]` stands after `round` rounds."""
+
+    path: Path
+    setup: Setup
+    params: Tensor
+    round: int
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the run."""
+        return self.setup.plan.config
+
+    @property
+    def people(self) -> Federation:
+        """The population in the round to come."""
+        return self.setup.federation.at(self.round + 1)
+
+    @property
+    def lr(self) -> float:
+        """The clients' rate in the round to come."""
+        executor = self.setup.executor
+        return executor.trainer.lr * executor.schedule.factor(self.round + 1)
+
+    def clients_holding(self, least: int) -> Indices:
+        """The clients with at least `least` examples, in order. Raises `Refused` for none."""
+        ids = np.arange(self.people.clients)
+        holders = ids[self.people.sizes(ids) >= least]
+        if not len(holders):
+            raise Refused(f"no client holds {least} examples; lower --examples")
+        return holders
+
+
+def subject(path: Path, overrides: Sequence[str]) -> Subject:
+    """The model of the run directory at `path`, or the start of the run file there.
+
+    Raises `Refused` for what the attacks on updates do not know.
+    """
+    if not path.is_dir():
+        config = load(path, overrides)
+        before = priors(config)
+        setup = prepare(_one_at_a_time(config), before)
+        _refuse_unknown(setup)
+        return Subject(path, setup, setup.network.initial_params, 0)
+    if overrides:
+        raise Refused(
+            f"--set changes a run file, and {path} is a run directory: its model was trained as "
+            "its config.toml says; leave --set out, or name a run file"
+        )
+    directory = RunDirectory.open(path)
+    config = directory.config.read()
+    if not directory.checkpoint.exists():
+        raise Refused(f"{path} has no checkpoint: its run had not begun")
+    setup = prepare(_one_at_a_time(config), constants=directory.constants.read())
+    _refuse_unknown(setup)
+    checkpoint = Checkpoint.load(directory, setup.network)
+    return Subject(path, setup, checkpoint.state.params, checkpoint.round)
+
+
+def _one_at_a_time(config: Config) -> Config:
+    """`config` with one client at a time on the CPU, so that nothing is measured first."""
+    return config.with_run(trainer="loop", chunk=1, device="cpu")
+
+
+def _refuse_unknown(setup: Setup) -> None:
+    """Raises `Refused`, with every reason, where an update is not what is simulated here."""
+    config, examples = setup.plan.config, setup.federation.examples
+    reasons = []
+    if not config.loss.softmax:
+        reasons.append(
+            f"model.loss is {config.names['loss']!r}; labels are read from the gradients of "
+            "'cross_entropy' alone"
+        )
+    if not examples.x.dtype.is_floating_point or examples.y.dim() > 1:
+        reasons.append(
+            "examples are tokens or sequences with a label per position; expected numbers, with "
+            "one label each: there is no gradient by a token"
+        )
+    objective = config.objective
+    simulated = objective.plain and objective.sends_updates_alone and objective.exchanges == 1
+    if not simulated or objective.grouping:
+        reasons.append(
+            f"client.objective is {config.names['objective']!r}; only plain local SGD is "
+            "simulated: set client.objective = 'sgd'"
+        )
+    if config.compression.compresses:
+        reasons.append(
+            f"compression.name is {config.names['compression']!r}, and attacks are on whole "
+            "updates: set compression.name = 'none'"
+        )
+    if config.keeping:
+        reasons.append(
+            f"{config.keeping} has clients keep something between rounds, which is not simulated: "
+            "leave it out"
+        )
+    if config.client_mechanism.private:
+        reasons.append(
+            "clients train with DP-SGD ([client.privacy]), which is not simulated: leave it out"
+        )
+    if setup.network.random:
+        reasons.append("the model draws while it trains (dropout), which cannot be repeated")
+    if reasons:
+        raise Refused("\n".join(reasons))
+
+
+def examples_of(people: Federation, client: int, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """The first `count` examples of `client`, or all: x `[n, *features]` and y `[n]`."""
+    start, end = (int(place) for place in people.offsets[client : client + 2])
+    last = end if count is None else min(start + count, end)
+    return people.gather(torch.arange(start, last))

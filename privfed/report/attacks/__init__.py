@@ -1,1 +1,0 @@
-"""What people see of attacks on models and updates: tables, JSON and pictures."""

@@ -1,0 +1,197 @@
+"""What people see of a membership attack: its table, and its JSON, beside what ε allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from rich.console import Group
+from rich.table import Table
+
+from accounting.events import REPLACE_ONE
+from attacks.privacy.roc import Roc, clopper_pearson
+from attacks.privacy.tradeoff import advantage_bound, tpr_bound, two_steps_apart
+from privfed.core.text import ceiling, dump, measure, number
+from privfed.grid.pictures.figures import COLOURS, DASHES
+from privfed.privacy_attacks.membership import Exposure
+from privfed.report.canvas import canvas, image
+from privfed.report.tables import rows
+
+RATES = (0.001, 0.01)
+"""The false-positive rates at which true positives are stated."""
+CONFIDENCE = 0.95
+NOTE = "a simulation: it reads clients' own examples, and no ε covers what it shows"
+ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA, offline"}
+
+
+def claim(exposure: Exposure) -> tuple[float, float, str]:
+    """ε, δ and in words whom they are about: a bound for targets of the attack's level.
+
+    Membership of a client, by a coin, is one step of each relation. Of a run as it is, the members
+    were in and the others never were: one in another's place. One example more or less replaces a
+    client's data, too: one step of replace-one, two (out and in again) of the others.
+    """
+    user = exposure.guarantee
+    if exposure.level == "user":
+        if exposure.attacked > 1 or user.relation == REPLACE_ONE:
+            return user.epsilon, user.delta, f"one client, {user.relation}"
+        about = f"one client in another's place: two steps of {user.relation}"
+        return (*two_steps_apart(user.epsilon, user.delta), about)
+    if user.relation == REPLACE_ONE:
+        ways = [(user.epsilon, user.delta, "one client's data, of which an example is part")]
+    else:
+        about = "one client's data changed: two steps of the claim about a whole client"
+        ways = [(*two_steps_apart(user.epsilon, user.delta), about)]
+    if silo := exposure.examples:
+        ways.append((silo.epsilon, silo.delta, f"one example of a silo, {silo.relation}"))
+    return min(ways)
+
+
+def exposure_json(exposure: Exposure) -> dict[str, Any]:
+    """The object that `privfed attack membership --json` prints."""
+    epsilon, delta, about = claim(exposure)
+    any_curve = next(iter(exposure.curves.values()))
+    return {
+        "level": exposure.level,
+        "epsilon": epsilon,
+        "delta": delta,
+        "claim": about,
+        "advantage_bound": advantage_bound(epsilon, delta),
+        "confidence": CONFIDENCE,
+        "attacks": {name: _curve_json(curve, exposure) for name, curve in exposure.curves.items()},
+        "targets": exposure.targets,
+        "members": any_curve.members,
+        "nonmembers": any_curve.nonmembers,
+        "attacked_runs": exposure.attacked,
+        "shadows": exposure.shadows,
+        "seed": exposure.seed,
+        exposure.measure: exposure.score,
+        "simulation": True,
+        "note": NOTE,
+        "of": str(exposure.path) if exposure.path else None,
+    }
+
+
+def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
+    """One attack's area, its advantage, and its true-positive rates at `RATES`."""
+    rates = [_rate_json(fpr, curve, exposure) for fpr in RATES]
+    return {"auc": curve.auc, "advantage": curve.advantage, "tpr_at_fpr": rates}
+
+
+def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
+    """The true-positive rate at `fpr`, its confidence interval, and what ε allows at most.
+
+    The bound is taken at the upper end of what the false-positive rate may be.
+    """
+    epsilon, delta, _ = claim(exposure)
+    tpr = curve.tpr_at(fpr)
+    low, high = clopper_pearson(round(tpr * curve.members), curve.members, CONFIDENCE)
+    _, fpr_high = clopper_pearson(round(fpr * curve.nonmembers), curve.nonmembers, CONFIDENCE)
+    return {
+        "fpr": fpr,
+        "tpr": tpr,
+        "low": low,
+        "high": high,
+        "bound": float(tpr_bound(np.array([max(fpr, fpr_high)]), epsilon, delta)[0]),
+        "resolved": curve.resolves(fpr),
+    }
+
+
+def exposure_table(exposure: Exposure, folder: Path) -> Group:
+    """What each attack achieved, what ε allows at most, and what that rests on."""
+    epsilon, delta, about = claim(exposure)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):
+        table.add_column(head, no_wrap=True)
+    for name, curve in exposure.curves.items():
+        rates = [_rate(_rate_json(fpr, curve, exposure), curve) for fpr in RATES]
+        table.add_row(ATTACK_NAMES[name], f"{curve.auc:.3f}", f"{curve.advantage:.3f}", *rates)
+    bounds = [f"{bound:.2%}" for bound in tpr_bound(np.array(RATES), epsilon, delta)]
+    most = f"{advantage_bound(epsilon, delta):.3f}"
+    table.add_row(f"ε = {ceiling(epsilon)} allows", "", most, *bounds, style="cyan")
+    return Group(table, "", rows(dict(_facts(exposure, about, delta, folder))))
+
+
+def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
+    """What was attacked, by how many trials, and what the numbers are worth."""
+    curve, several = next(iter(exposure.curves.values())), exposure.attacked > 1
+    trained = f"{exposure.attacked} runs" if several else f"the run {exposure.path}"
+    each = ", each in turn with the others as shadows" if several else ""
+    yield "attacked", f"{trained}{each}; {exposure.shadows} shadow runs"
+    yield "trials", f"{curve.members} members, {curve.nonmembers} non-members: {exposure.others}"
+    yield "ε", f"at δ = {number(delta)}, for {about}"
+    score = measure(exposure.measure, exposure.score)
+    yield exposure.measure, f"{score} on the public test examples"
+    yield "intervals", "Clopper-Pearson, 95 %; trials of one run share its noise"
+    if not curve.resolves(RATES[0]):
+        least = math.ceil(1 / RATES[0])
+        how = "take more --shadows" if several else f"attack {exposure.path}/config.toml"
+        yield "FPR 0.1 %", f"not resolved: needs at least {least} non-members; {how}"
+    yield "note", NOTE
+    yield "written", f"{folder / 'roc.svg'}, roc.png, membership.json"
+
+
+def _rate(rate: dict[str, Any], curve: Roc) -> str:
+    """A true-positive rate with its interval, where there are enough non-members for it."""
+    if not rate["resolved"]:
+        return f"not resolved ({curve.nonmembers} non-members)"
+    return f"{rate['tpr']:.2%} [{rate['low']:.2%}, {rate['high']:.2%}]"
+
+
+_LEAST = 1e-4
+"""The value at which both axes begin."""
+
+
+def exposure_files(exposure: Exposure) -> dict[str, bytes]:
+    """The picture and the numbers, by the names of their files."""
+    pictures = {f"roc.{kind}": roc_picture({"": exposure}, kind) for kind in ("svg", "png")}
+    numbers = (dump(exposure_json(exposure), indent=1) + "\n").encode()
+    return {**pictures, "membership.json": numbers}
+
+
+def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
+    """ROCs on logarithmic axes, one panel each by title, with chance and what ε allows."""
+    size = (0.6 + 3.4 * len(exposures), 3.6)
+    with canvas(1, len(exposures), size, sharey=True) as (figure, (panels,)):
+        for axes, (title, exposure) in zip(panels, exposures.items(), strict=True):
+            _draw_bound(axes, exposure)
+            _draw_curves(axes, exposure)
+            axes.set(xscale="log", yscale="log", xlim=(_LEAST, 1), ylim=(_LEAST, 1.05), title=title)
+            axes.set_xlabel("false-positive rate")
+            bounded = claim(exposure)[0] < math.inf
+            axes.legend(fontsize=7, loc="lower right" if bounded else "best")
+        panels[0].set_ylabel("true-positive rate")
+        return image(figure, kind, 160, {"Date": None} if kind == "svg" else {"Software": None})
+
+
+def _draw_bound(axes: Axes, exposure: Exposure) -> None:
+    """Chance, and the largest true-positive rates that epsilon allows."""
+    epsilon, delta, _ = claim(exposure)
+    fpr = np.geomspace(_LEAST, 1, 400)
+    axes.plot(fpr, fpr, color="#888888", linewidth=0.8, label="chance")
+    if epsilon < math.inf:
+        bound, label = tpr_bound(fpr, epsilon, delta), f"at most, by ε = {ceiling(epsilon)}"
+        axes.plot(fpr, bound, color="black", linestyle=":", linewidth=1.2, label=label)
+        axes.fill_between(fpr, bound, 1, color="#888888", alpha=0.15, linewidth=0)
+
+
+def _draw_curves(axes: Axes, exposure: Exposure) -> None:
+    """Each attack's rates, from the smallest that its number of non-members can tell."""
+    grid = np.geomspace(_LEAST, 1, 400)
+    styles = zip(exposure.curves.items(), COLOURS, DASHES, strict=False)
+    for (name, curve), colour, dash in styles:
+        fpr = grid[grid >= 1 / curve.nonmembers]  # fewer false positives were none
+        tpr = curve.tpr[np.searchsorted(curve.fpr, fpr, side="right") - 1]
+        axes.plot(
+            fpr,
+            np.maximum(tpr, _LEAST / 10),
+            drawstyle="steps-post",
+            color=colour,
+            linestyle=dash,
+            linewidth=1.4,
+            label=f"{ATTACK_NAMES[name]} (AUC {curve.auc:.2f})",
+        )

@@ -1,0 +1,264 @@
+"""Two runs side by side: what they were asked for, what they promise, and what came of it.
+
+What differs between two configurations, key by key, as their files spell it.
+
+No part is built, and nothing imported that a file names: defaults are those of built-in parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from privfed.config.sections import SECTIONS
+from privfed.core.errors import Broken, Refused, public_text
+from privfed.core.moved import former
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
+from privfed.report.runs.run_facts import RunFacts, epsilon_in, number_in, read_facts
+from privfed.report.runs.run_row import RunRow, guarantees_of, measure_name, row_of
+
+Document = Mapping[str, Any]
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of run files and what stands there in each of two; None where it does not stand."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+def differences(first: Document, second: Document) -> tuple[Difference, ...]:
+    """Every key that differs, in the order of the files.
+
+    A key that only one of them states at its default is none where both name the part that it
+    belongs to: it came with a later version.
+    """
+    first, second = _catalogued(first), _catalogued(second)
+    left, right = dict(_flat(first)), dict(_flat(second))
+    sections = [*dict.fromkeys(place[:-1] for place in (*left, *right))]
+    places = sorted(dict.fromkeys([*left, *right]), key=lambda place: sections.index(place[:-1]))
+    differing = []
+    for place in places:
+        values = left.get(place, _ABSENT), right.get(place, _ABSENT)
+        if values[0] == values[1] and type(values[0]) is type(values[1]):
+            continue
+        if _ABSENT in values and _came_later(place, first, second, values):
+            continue
+        stated = [None if value is _ABSENT else value for value in values]
+        differing.append(Difference(".".join(place), *stated))
+    return tuple(differing)
+
+
+def _catalogued(document: Document) -> Document:
+    """`document` with built-in parts by their names, where a file spells their former places."""
+    tables: dict[str, Any] = dict(document)
+    for name, section in SECTIONS.items():
+        table = tables.get(name)
+        if isinstance(table, Mapping):
+            named = {
+                key: _part_name(kind, table[key])
+                for key, (kind, _) in section.parts.items()
+                if key in table
+            }
+            tables[name] = {**table, **named}
+    return tables
+
+
+def _part_name(kind: str, part: Any) -> Any:
+    """The name of a built-in part, however it is spelt; anything else as it is."""
+    places = ((name, (target, *former(target))) for name, target in BUILT_IN[kind].items())
+    return next((name for name, spelt in places if part in spelt), part)
+
+
+def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value by the names on the way to it."""
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def _came_later(
+    place: tuple[str, ...], first: Document, second: Document, values: tuple[Any, Any]
+) -> bool:
+    """Whether the one of `values` that stands there is what a file means that is silent on it."""
+    *above, key = place
+    section = ".".join(above)
+    (stated,) = (value for value in values if value is not _ABSENT)
+    defaults = [_defaults(section, _section(each, above)) for each in (first, second)]
+    return all(key in each and each[key] == stated for each in defaults)
+
+
+def _section(document: Document, names: list[str]) -> Document:
+    """The table at `names`; an empty one where there is none."""
+    table: Any = document
+    for name in names:
+        table = table.get(name) if isinstance(table, Mapping) else None
+    return table if isinstance(table, Mapping) else {}
+
+
+def _defaults(name: str, stated: Document) -> dict[str, Any]:
+    """The defaults of a section's keys, as far as the parts that it names are built in."""
+    section = SECTIONS.get(name)
+    if section is None:
+        return {}
+    models = [section.keys]
+    defaults: dict[str, Any] = {key: default for key, (_, default) in section.parts.items()}
+    for key, (kind, default) in section.parts.items():
+        part = stated.get(key, default)
+        if isinstance(part, str) and part in BUILT_IN[kind]:
+            models.append(find(kind, part, f"{name}.{key}"))
+    for model in models:
+        fields = model.model_fields.items()
+        defaults |= {key: field.get_default(call_default_factory=True) for key, field in fields}
+    return defaults
+
+
+_MEANING = {"unit": "unit", "relation": "relation", "delta": "δ"}
+"""What two ε have to share to be compared, beside the party, in words."""
+_PRIVATE = {"canaries": "canaries", "examples": "silos with ledgers of their own"}
+"""Terms of a ledger of which an audit reads something under private/, in words."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What a round measured, and the ε spent until then; None where the run does not say."""
+
+    round: int
+    value: float | None
+    loss: float | None
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two runs: its line, every guarantee by its ledger, and its evaluated rounds."""
+
+    row: RunRow
+    guarantees: tuple[Mapping[str, Any], ...]
+    measure: str | None
+    curve: tuple[Evaluated, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Its line, with what else is compared."""
+        curve = [asdict(point) for point in self.curve]
+        return {**self.row.to_json(), "guarantees": [*self.guarantees], "rounds_evaluated": curve}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs, and the keys in which their configurations differ.
+
+    `incomparable` says why one ε cannot be held against the other; it is empty where it can.
+    `joint` is the guarantee over both, where they are about the same people, and `why_no_joint`
+    why there is none.
+    """
+
+    sides: tuple[Side, Side]
+    settings: tuple[Difference, ...]
+    incomparable: tuple[str, ...]
+    joint: Mapping[str, Any] | None
+    why_no_joint: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed compare --json` prints."""
+        return {
+            "runs": [side.to_json() for side in self.sides],
+            "settings": [asdict(each) for each in self.settings],
+            "comparable": not self.incomparable,
+            "incomparable": list(self.incomparable),
+            "joint": self.joint,
+            "why_no_joint": self.why_no_joint or None,
+        }
+
+
+def compare_runs(first: Path, second: Path) -> Comparison:
+    """The runs at `first` and `second`, read without what lies under private/.
+
+    Raises `Refused` for a path that is no run, and `Broken` for a run that is broken.
+    """
+    facts = [_read(path) for path in (first, second)]
+    left, right = (_side(each) for each in facts)
+    joint, why = _joint((left, right), facts)
+    return Comparison(
+        (left, right),
+        differences(facts[0].config, facts[1].config),
+        tuple(_incomparable(left, right)),
+        joint,
+        why,
+    )
+
+
+def _read(path: Path) -> RunFacts:
+    try:
+        return read_facts(path)
+    except Broken as error:
+        raise Broken(f"{path} is broken: {public_text(error)}") from None
+
+
+def _side(facts: RunFacts) -> Side:
+    row = row_of(facts)
+    guarantees = guarantees_of(facts.ledger) if facts.ledger and facts.charges else []
+    if guarantees:
+        row = replace(row, epsilon=float(guarantees[0]["epsilon"]))
+    return Side(row, tuple(guarantees), row.measure, tuple(_curve(facts, row.measure)))
+
+
+def _curve(facts: RunFacts, measure: str | None) -> Iterator[Evaluated]:
+    """What each evaluated round measured, by `measure` or what its own line states first."""
+    for round in sorted(facts.evaluated):
+        line = facts.evaluated[round]
+        name = measure or measure_name(line)
+        value = number_in(line, name) if name else None
+        spent = math.inf if facts.terms.get("guarantee") else epsilon_in(line)
+        yield Evaluated(round, value, number_in(line, "loss"), spent)
+
+
+def _incomparable(left: Side, right: Side) -> Iterator[str]:
+    """Why the headline of one run cannot be held against the other's."""
+    for side in (left, right):
+        if side.row.guarantee:
+            yield f"{side.row.run} promises nothing"
+        elif not side.guarantees:
+            yield f"{side.row.run} was charged nothing yet"
+    if not (left.guarantees and right.guarantees):
+        return
+    a, b = left.guarantees[0], right.guarantees[0]
+    differ = [word for key, word in _MEANING.items() if a.get(key) != b.get(key)]
+    if (left.row.against, left.row.trust) != (right.row.against, right.row.trust):
+        differ.append("the party against whom it holds")
+    if differ:
+        yield f"they differ in {', '.join(differ)}"
+
+
+def _joint(
+    sides: tuple[Side, Side], facts: Sequence[RunFacts]
+) -> tuple[Mapping[str, Any] | None, str]:
+    """The guarantee over both runs, or why there is none."""
+    left, right = (side.row for side in sides)
+    if not (left.charges and right.charges):
+        return None, "one of them released nothing"
+    if left.people is None or left.people != right.people:
+        return None, "they are not about the same people, as far as their ledgers say"
+    for each in facts:
+        for term, words in _PRIVATE.items():
+            if each.terms.get(term):
+                return None, f"{each.path} has {words}, whose private part `privfed audit` reads"
+    from privfed.auditing.joint_audit import audit_together
+
+    try:
+        merged = audit_together([each.path for each in facts])
+    except Refused as error:
+        return None, str(error)
+    if merged.bound is None:
+        raise Broken("\n".join(merged.problems))
+    audited = merged.to_json()
+    return {**audited["guarantees"][0], "note": audited["note"]}, ""

@@ -1,0 +1,126 @@
+"""The runs of a folder, and which of them are about the same people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from privfed.core.errors import Refused, unreadable
+from privfed.report.runs.run_row import RunRow, row_at
+
+DEPTH = 3
+"""How many folders deep runs are looked for: so deep lie those of a grid in its folder."""
+_WORDS = {
+    "unit": "unit",
+    "relation": "relation",
+    "delta": "δ",
+    "against": "the party against whom it holds",
+}
+_MEANING = (*_WORDS,)
+"""What runs have to share, beside the people, for one ε to cover them."""
+
+
+@dataclass(frozen=True)
+class SamePeople:
+    """Runs about the people called `population`, by path.
+
+    Each of `together` are some of them for which `privfed audit` has a joint ε, and `obstacles` say
+    why there is none over all.
+    """
+
+    population: str
+    runs: tuple[str, ...]
+    together: tuple[tuple[str, ...], ...]
+    obstacles: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `privfed runs --json` has of it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The runs in `folder`, those that began last at the end."""
+
+    folder: Path
+    rows: tuple[RunRow, ...]
+    same_people: tuple[SamePeople, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `privfed runs --json` prints."""
+        return {
+            "folder": str(self.folder),
+            "rows": [row.to_json() for row in self.rows],
+            "same_people": [group.to_json() for group in self.same_people],
+        }
+
+
+def list_runs(folder: Path) -> Listing:
+    """The runs in `folder`, or the one that it is. Raises `Refused` where there is no folder."""
+    if not folder.is_dir():
+        raise Refused(f"{folder} is no folder; expected one that holds run directories")
+    rows = sorted(map(row_at, run_directories(folder)), key=lambda row: (row.began or "", row.run))
+    return Listing(folder, tuple(rows), _same_people(rows))
+
+
+def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
+    """Every run directory in `folder`, down to `depth`; nothing hidden, and nothing private."""
+    try:
+        if _is_run(folder):
+            yield folder
+            return
+        if depth == 0:
+            return
+        inner = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        if depth == DEPTH:
+            raise unreadable(folder, error) from None
+        return
+    for name in inner:
+        if not name.startswith(".") and name != "private":
+            yield from run_directories(folder / name, depth - 1)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a run has, or had, its files here: a ledger, or a configuration beside releases."""
+    config = (folder / "config.toml").is_file()
+    return (folder / "ledger.jsonl").is_file() or (config and (folder / "releases").is_dir())
+
+
+def _same_people(rows: Sequence[RunRow]) -> tuple[SamePeople, ...]:
+    """Runs of one population, where there are several that released something."""
+    groups: dict[str, list[RunRow]] = {}
+    for row in rows:
+        if row.people and row.charges:
+            groups.setdefault(row.people, []).append(row)
+    return tuple(_group(group) for group in groups.values() if len(group) > 1)
+
+
+def _group(group: Sequence[RunRow]) -> SamePeople:
+    """Runs of one population."""
+    once = {row.id: row for row in group if not row.guarantee}
+    of_meaning: dict[tuple[object, ...], list[str]] = {}
+    for row in once.values():
+        meaning = tuple(getattr(row, key) for key in _MEANING)
+        of_meaning.setdefault(meaning, []).append(row.run)
+    together = tuple(tuple(runs) for runs in of_meaning.values() if len(runs) > 1)
+    population, runs = str(group[0].population), tuple(row.run for row in group)
+    return SamePeople(population, runs, together, tuple(_obstacles(group)))
+
+
+def _obstacles(group: Sequence[RunRow]) -> Iterator[str]:
+    """Why no one ε covers all of these runs."""
+    differ = [key for key in _MEANING if len({getattr(row, key) for row in group}) > 1]
+    if differ:
+        yield f"they differ in {', '.join(map(_WORDS.__getitem__, differ))}"
+    of_id: dict[str, list[str]] = {}
+    for row in group:
+        of_id.setdefault(str(row.id), []).append(row.run)
+        if row.guarantee:
+            yield f"{row.run} promises nothing"
+    for runs in of_id.values():
+        if len(runs) > 1:
+            named = ", ".join(runs[:2]) + (f" and {len(runs) - 2} others" if runs[2:] else "")
+            yield f"{named} are copies of one run"

@@ -1,0 +1,228 @@
+"""The runs of a folder as a table: a line for each where there is room, else two."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from privfed.core.text import ceiling, duration, measure, number
+from privfed.privacy.shared_noise import PARTY_WORDS
+from privfed.report.runs.listed import DEPTH, Listing, SamePeople
+from privfed.report.runs.run_row import BROKEN, RunRow
+from privfed.report.tables import counted, rows
+
+NOTHING = "—"
+_DIGEST = 64
+
+
+def on_a_line(text: str) -> str:
+    """`text`, which may be somebody else's words, with its line breaks and tabs spelt out."""
+    return text.replace("\n", "\\n").replace("\t", "\\t")
+
+
+def rounds_cell(row: RunRow) -> str:
+    """Rounds charged, of those planned."""
+    if row.state == BROKEN:
+        return NOTHING
+    return f"{row.charges} of {row.rounds if row.rounds is not None else '?'}"
+
+
+def epsilon_cell(row: RunRow) -> str:
+    """The ε spent; a dash where there is no ledger to say."""
+    return NOTHING if row.epsilon is None or row.state == BROKEN else ceiling(row.epsilon)
+
+
+def nominal_mark(row: RunRow) -> str:
+    """A mark beside the ε of a simulation."""
+    return "(nominal)" if row.nominal else ""
+
+
+def meaning_line(row: RunRow) -> str:
+    """What an ε is about: two with different lines are not compared."""
+    parts = [
+        f"at δ = {number(row.delta)}",
+        f"for one {row.unit}",
+        str(row.relation),
+        f"{row.sampler} sampling",
+        f"by {row.accountant}",
+    ]
+    parts += [f"against {party(row.against, row.trust)}"]
+    parts += [f"nominal: {row.note}"] if row.nominal else []
+    parts += [f"nothing is promised: {row.guarantee}"] if row.guarantee else []
+    parts += [f"not covered: the start ({row.uncovered})"] if row.uncovered else []
+    return ", ".join(parts)
+
+
+def party(against: str | None, trust: str | None) -> str:
+    """Against whom an ε holds, as the ledger states it or whom the mechanism trusts."""
+    if against:
+        return PARTY_WORDS.get(against, against)
+    return "everybody, the server too" if trust == "client" else "all but a trusted server"
+
+
+def measure_cell(row: RunRow) -> str:
+    """The measure and its value."""
+    if row.measure is None or row.value is None:
+        return NOTHING
+    return f"{row.measure} {measure(row.measure, row.value)}"
+
+
+def constant_cell(row: RunRow) -> str:
+    """The best constant answer, where it is known."""
+    if row.measure is None or row.constant is None:
+        return ""
+    return f"constant {measure(row.measure, row.constant)}"
+
+
+def population_cell(row: RunRow) -> str:
+    """The population's name; of a digest, its beginning."""
+    name = row.population or NOTHING
+    return f"{name[:8]}…" if len(name) == _DIGEST and name.isalnum() else name
+
+
+def time_cells(row: RunRow) -> tuple[str, str]:
+    """When the run began, by the clock here, and how long it took."""
+    if row.began is None:
+        return NOTHING, ""
+    began = datetime.fromisoformat(row.began).astimezone()
+    this_year = began.year == datetime.now().astimezone().year
+    took = "" if row.seconds is None else duration(row.seconds)
+    return began.strftime("%m-%d %H:%M" if this_year else "%Y-%m-%d"), took
+
+
+_WIDE = 140
+"""Columns of a screen that a line for each run fits on."""
+_SHOWN = 4
+"""Populations, and runs of one, that are named; all of them are in --json."""
+_STYLES = {"running": "cyan", "broken": "red", "interrupted": "yellow"}
+_HEADINGS = (
+    ("run", "population"),
+    ("state", "rounds"),
+    ("ε", ""),
+    ("measure", "beside it"),
+    ("mechanism", ""),
+    ("began", "took"),
+)
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """The runs of a folder, what their ε mean, and which are about the same people."""
+
+    listing: Listing
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        if not self.listing.rows:
+            yield Text(
+                f"no run directory in {self.listing.folder}, down to {DEPTH} folders; "
+                "`privfed train --out FOLDER/NAME` makes one"
+            )
+            return
+        yield _table(self.listing, stacked=options.max_width < _WIDE)
+        yield ""
+        yield rows(_notes(self.listing))
+
+
+def _table(listing: Listing, stacked: bool) -> Table:
+    """All runs; `stacked` puts what belongs together into one column, on two lines."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for pair in _HEADINGS:
+        for heading in ["\n".join(pair).rstrip()] if stacked else filter(None, pair):
+            folds = heading.startswith(("run", "population", "state", "mechanism"))
+            table.add_column(heading, overflow="fold", no_wrap=not folds)
+    meanings = _meanings(listing)
+    for row in listing.rows:
+        number = meanings.get(meaning_line(row)) if _has_epsilon(row) else None
+        pairs = _cells(row, listing.folder, f" [{number}]" if number else "")
+        cells = [
+            cell for pair in zip(pairs, _HEADINGS, strict=True) for cell in _cut(*pair, stacked)
+        ]
+        table.add_row(*map(Text, cells), style=_STYLES.get(row.state))
+    return table
+
+
+def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
+    """The cells of a pair's one column, or of two where both have headings."""
+    first, second = map(on_a_line, cells)
+    if stacked:
+        return [f"{first}\n{second}".rstrip()]
+    return [first, second] if headings[1] else [f"{first} {second}".rstrip()]
+
+
+def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
+    """What stands under each of `_HEADINGS`."""
+    return [
+        (_name(row.run, folder), population_cell(row)),
+        (row.state, rounds_cell(row)),
+        (epsilon_cell(row) + meaning, nominal_mark(row)),
+        (measure_cell(row), constant_cell(row)),
+        (row.mechanism or "—", ""),
+        time_cells(row),
+    ]
+
+
+def _meanings(listing: Listing) -> dict[str, int]:
+    """What the ε of the runs are about, each numbered."""
+    lines = dict.fromkeys(meaning_line(row) for row in listing.rows if _has_epsilon(row))
+    return {line: number for number, line in enumerate(lines, 1)}
+
+
+def _has_epsilon(row: RunRow) -> bool:
+    return row.epsilon is not None and row.state != BROKEN
+
+
+def _name(run: str, folder: Path) -> str:
+    """A run as it is called in its folder."""
+    inside = Path(run).relative_to(folder)
+    return run if inside == Path() else str(inside)
+
+
+def _notes(listing: Listing) -> dict[str, str]:
+    """What readers of the table have to know, by what it is about."""
+    folder = listing.folder
+    pairs = {f"ε [{number}]": on_a_line(line) for line, number in _meanings(listing).items()}
+    for row in listing.rows:
+        if row.state == BROKEN:
+            pairs[on_a_line(_name(row.run, folder))] = on_a_line(f"broken: {row.reason}")
+        elif row.note and not row.nominal:
+            pairs[on_a_line(_name(row.run, folder))] = on_a_line(row.note)
+    for row in filter(lambda row: row.excluded, listing.rows):
+        pairs[f"{on_a_line(_name(row.run, folder))}: left out"] = on_a_line(_left_out(row))
+    if groups := listing.same_people:
+        lines = [on_a_line(line) for group in groups[:_SHOWN] for line in _group_lines(group)]
+        hidden = len(groups) - _SHOWN
+        more = [f"and {counted(hidden, 'population')} more, in --json"] if hidden > 0 else []
+        pairs["same people"] = "\n".join([*lines, *more])
+    pairs["times"] = "from files' times: a copy has its own, and pauses of a resumed run count"
+    pairs["proof"] = "`privfed audit RUN` holds a run's files against its ledger"
+    return pairs
+
+
+def _left_out(row: RunRow) -> str:
+    """How many parties were proved to lie in secure sums, and what no longer holds for it."""
+    lost = f". {row.lost_claims}" if row.lost_claims else ""
+    return f"{row.excluded} proved to lie in its secure sums (excluded.jsonl){lost}"
+
+
+def _group_lines(group: SamePeople) -> Iterator[str]:
+    """How to ask for the joint ε of runs about the same people, and why there is none over all."""
+    if group.obstacles:
+        yield f"{_named(group.runs)}: no one ε covers all, since {'; '.join(group.obstacles)}"
+    for runs in group.together:
+        yield f"what they spent adds up: `privfed audit {_named(runs)}` has their joint ε"
+
+
+def _named(runs: Sequence[str]) -> str:
+    """Some of the runs as a command line names them, and how many more there are."""
+    rest = len(runs) - _SHOWN
+    return shlex.join(runs[:_SHOWN]) + (f" … and {rest} more" if rest > 0 else "")

@@ -1,1 +1,0 @@
-"""A run's canaries as its loop and its forecast know them."""

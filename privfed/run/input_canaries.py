@@ -1,0 +1,216 @@
+"""Canaries that train in a run: crafted before its first charge, scored by its final model."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privfed.auditing.canaries.clients import WithoutCanaries
+from privfed.auditing.canaries.coins import canary_coins, in_population, number_of_nothing
+from privfed.auditing.canaries.input_space import space_of
+from privfed.auditing.canaries.learned import (
+    CanaryExamples,
+    Learning,
+    WithTraining,
+    made_up,
+    public_directions,
+    public_examples,
+    public_models,
+    with_trainees,
+)
+from privfed.auditing.canaries.log import FINAL, CanaryLog
+from privfed.auditing.canaries.self_influence import SelfInfluence
+from privfed.client.autotune import first_broadcast
+from privfed.client.executor import LocalExecutor
+from privfed.config.sections import Audit
+from privfed.core.errors import Refused, ran_out_of_memory
+from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Indices
+from privfed.data.federation import Federation
+from privfed.models.network import Network
+from privfed.privacy.clipping import clip_rows
+from privfed.round.world import World
+from privfed.run.setup import Setup
+from privfed.store.run_directory import RunDirectory
+from privfed.store.run_files import CanaryFile
+from privfed.store.tensorfile import misfits_are_broken
+
+_MOST_NUMBERS = 2**30
+
+
+def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
+    """Raises `Refused` where no example can be made up for this population, or too many are.
+
+    All examples, and all their gradients, are held in memory.
+    """
+    space_of(federation)
+    numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples
+    numbers = max(numbers, network.shapes.length)
+    if audit.canaries * numbers > _MOST_NUMBERS:
+        raise Refused(
+            f"audit.canaries is {audit.canaries}, each of whom takes {numbers:,} numbers in memory "
+            f"(audit.examples, or a gradient); expected at most {_MOST_NUMBERS // numbers}"
+        )
+
+
+def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
+    """The examples of canaries of this run's kind, one for each of the `keys`.
+
+    Raises `Refused` where nothing can be crafted.
+    """
+    audit = setup.plan.config.audit
+    space, influence = (
+        space_of(setup.federation),
+        self_influence(setup, setup.network.initial_params),
+    )
+    try:
+        return made_up(keys, audit.examples, audit.craft_steps, space, influence)
+    except RuntimeError as error:  # a NotImplementedError, too
+        if ran_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise Refused(
+            f"audit.craft_steps is {audit.craft_steps}, but examples cannot be improved by this "
+            f"model's gradients: {reason}; set it to 0, for random ones"
+        ) from error
+
+
+def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
+    """How the worth of canaries is measured in a run from the model `start` `[d]`.
+
+    At public models, with this run's local training.
+    """
+    config, trainer = setup.plan.config, setup.executor.trainer
+    network, public = setup.network, public_examples(setup.federation)
+    models = public_models(network, public, start, trainer.lr)
+    others = public_directions(network, public, models)
+    taken = int(trainer.steps(np.array([config.audit.examples]), trainer.epochs)[0])
+    reach = trainer.lr * taken
+    enough = float(config.mechanism.clip) / reach if reach else math.inf
+    return SelfInfluence(network, models, others, enough, trainer.way == "stacked")
+
+
+def training_executor(
+    setup: Setup, examples: CanaryExamples, numbers: Indices, heads: NDArray[np.bool_]
+) -> LocalExecutor:
+    """The run's executor over the canaries `numbers` `[c]` in the place of its clients.
+
+    Those whose coin is not `heads` `[c]` hold nothing.
+    """
+    federation = examples.federation(numbers, heads, setup.federation)
+    trainer = replace(setup.executor.trainer, federation=federation)
+    return replace(setup.executor, trainer=trainer, weights=())
+
+
+_MEASURED, _ONE_BY_ONE = 32, 8
+"""How many canaries are made up to measure, and how many of models that are no one batch."""
+
+
+@dataclass(frozen=True)
+class CanaryUpdates:
+    """Clipped updates of canaries at the start: the root of their mean squared norm is `norm`.
+
+    `common` is the norm of their mean, which is the same in every round. To make up the examples of
+    one takes `seconds` here.
+    """
+
+    norm: float
+    common: float
+    seconds: float
+
+    def total(self, sending: float) -> float:
+        """The expected norm of the sum of `sending` of them in expectation, drawn by coins."""
+        return float(np.hypot(np.sqrt(sending) * self.norm, sending * self.common))
+
+
+def canary_updates(setup: Setup) -> CanaryUpdates | None:
+    """Train a few canaries like the run's from the public start; None where no canary trains.
+
+    Not the run's own: those follow from a key that is secret until the run ends. Raises `Refused`
+    where nothing can be crafted.
+    """
+    config = setup.plan.config
+    if not config.audit.by_inputs:
+        return None
+    stacked = setup.executor.trainer.way == "stacked"
+    count = min(_MEASURED if stacked else _ONE_BY_ONE, config.audit.canaries)
+    numbers = np.arange(count)
+    began = time.perf_counter()
+    examples = crafted(setup, setup.streams.at("measure/examples", clients=numbers))
+    seconds = (time.perf_counter() - began) / count
+    trainer = training_executor(setup, examples, numbers, numbers >= 0).trainer
+    keys = setup.streams.at("measure", 0, numbers)
+    rows, _ = trainer.train(numbers, first_broadcast(trainer), None, keys)
+    rows = clip_rows(rows, float(config.mechanism.clip)).rows.double()
+    norm, common = rows.square().sum(1).mean().sqrt(), torch.linalg.vector_norm(rows.mean(0))
+    return CanaryUpdates(float(norm), float(common), seconds)
+
+
+class RunCanaries(Protocol):
+    """The canaries of a run, and the log of what they saw."""
+
+    def hear(self, round: int, released: list[Tensor]) -> None:
+        """Take note of a release that is replayed, which may have been noted before."""
+        ...
+
+    def end(self, params: Tensor) -> None:
+        """Take note of the final model `[d]`: the run is at its end."""
+        ...
+
+
+@dataclass(frozen=True)
+class InputCanaries:
+    """A run's canaries that train, and the log that their scores by the final model go to."""
+
+    learning: Learning
+    log: CanaryLog
+
+    def hear(self, round: int, released: list[Tensor]) -> None:
+        """Take no note: whom these canaries stand against sees the final model only."""
+
+    def end(self, params: Tensor) -> None:
+        """Note what the final model `[d]` has learned of each canary's examples."""
+        self.log.append(FINAL, np.append(1.0, self.learning.scores(params)))
+
+
+def with_input_canaries(
+    world: World, setup: Setup, directory: RunDirectory
+) -> tuple[World, InputCanaries]:
+    """The world with canaries behind its clients, which train on examples of their own.
+
+    These are made when the run begins, from its secret key, and then lie under private/: a run that
+    goes on has the same ones.
+    """
+    learning = _learning(setup, CanaryFile(directory.canary_examples), world.streams)
+    coins = canary_coins(len(learning.examples), world.streams)
+    log = CanaryLog(directory.canaries, len(coins))
+    log.begin(coins, 0)  # its scores are no cosines of d dimensions
+    there, clients = in_population(coins, setup.plan.event.relation), setup.federation.clients
+    training = training_executor(setup, learning.examples, there, coins[there])
+    nothing = number_of_nothing(setup.plan.cost.rule)
+    joined = replace(
+        world,
+        executor=WithTraining(world.executor, training, clients, ~coins[there], nothing),
+        people=with_trainees(world.people, there, setup.plan.config.data.sites),
+        watch=WithoutCanaries(world.watch, clients) if world.watch else None,
+    )
+    return joined, InputCanaries(learning, log)
+
+
+def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
+    """The canaries' examples and the start that they were crafted at; made where there are none."""
+    if not file.exists():
+        numbers = np.arange(setup.plan.config.audit.canaries)
+        made = crafted(setup, streams.at("canaries/examples", clients=numbers))
+        file.write({"x": made.x, "y": made.y, "start": setup.network.initial_params})
+    with misfits_are_broken(file.path):
+        tensors = file.read(setup.network.initial_params.device)
+        examples = CanaryExamples(tensors["x"], tensors["y"])
+        return Learning(examples, self_influence(setup, tensors["start"]))

@@ -1,0 +1,193 @@
+"""Evidence against clients, from how their rows stood out in each round.
+
+In a round of n rows, r_i is the part of them that stand out at least as much as client i's does,
+its own among them; of rows that tie, half are counted in R_i. A client's score is the mean of -ln
+R_i over its rounds. There is one for each measure (`privfed.round.tally`), each with a level of
+its own. Two questions are asked, and neither is whether a client is hostile.
+
+*Does it differ from its cohorts?* Null: in each round, given all before, i's row is exchangeable
+with the other rows. Then r_i is at least uniform given the past, whatever the rounds have in
+common, and -2 sum of ln r_i over T rounds is at most chi-squared with 2 T degrees of freedom
+(Fisher 1932). This asks for no truth. An honest client whose data are unlike others' breaks the
+null as well: it stands out in every round. So do honest clients among hostile ones who all stand
+out less. Discoveries are those of Benjamini and Yekutieli.
+
+*Does it differ from honest clients?* Null: i, with its whole run, is exchangeable with the honest
+clients. Then p_i = (1 + how many of these score as high) / (1 + how many they are) is at least
+uniform (conformal: Bates, Candes, Lei, Romano & Sesia 2023, section 2.1), however unlike honest
+clients are and however much a client's rounds have in common. It asks who is honest, which only
+a simulation knows; an honest client is compared with the honest alone. Discoveries are those of
+Benjamini and Hochberg. Of R of them so few are honest, surely: with H honest among N clients, at
+most H t of their p-values are up to t, and the threshold is t = level R / N, so that their part is
+at most level H / N. So the level needs no trust; what is measured is how many hostile clients are
+found. None is where fewer than N / (level (H + 1)) score highest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtrc
+
+from attacks.privacy.roc import roc
+from privfed.core.vector import Indices
+from privfed.round.tally import MEASURES
+
+Reals = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+def benjamini_hochberg(p: Reals, level: float) -> Mask:
+    """The discoveries `[n]` among p-values `[n]`: all up to the largest p_(k) <= level k / n.
+
+    Of these, at most `level` are false in expectation where p-values are independent, or positively
+    dependent on each true null (Benjamini & Hochberg 1995; Benjamini & Yekutieli 2001, theorem
+    1.2).
+
+    >>> benjamini_hochberg(np.array([0.01, 0.04, 0.9, 0.06]), 0.1).tolist()
+    [True, True, False, True]
+    """
+    ordered = np.sort(p)
+    below = np.flatnonzero(ordered <= level * np.arange(1, len(p) + 1) / max(len(p), 1))
+    return p <= ordered[below[-1]] if len(below) else np.zeros(len(p), dtype=bool)
+
+
+def benjamini_yekutieli(p: Reals, level: float) -> Mask:
+    """The same however p-values hang together: at level / (1 + 1/2 + ... + 1/n).
+
+    Source: Benjamini & Yekutieli 2001, theorem 1.3.
+
+    >>> benjamini_yekutieli(np.array([0.01, 0.04, 0.9, 0.06]), 0.1).tolist()
+    [True, False, False, False]
+    """
+    return benjamini_hochberg(p, level / float((1 / np.arange(1, len(p) + 1)).sum() or 1.0))
+
+
+LEVEL = 0.1
+"""The declared rate of false discoveries, of each measure."""
+
+
+@dataclass(frozen=True)
+class ClientEvidence:
+    """By one measure, of n clients: `score`, `p_differs` and `p_honest`, each `[n]`.
+
+    The last is None where nobody is hostile, or other clients in every round.
+    """
+
+    score: Reals
+    p_differs: Reals
+    p_honest: Reals | None = None
+
+    @property
+    def differs(self) -> Mask:
+        """Who differs from its cohorts `[n]`."""
+        return benjamini_yekutieli(self.p_differs, LEVEL)
+
+    @property
+    def named(self) -> Mask:
+        """Who differs from honest clients `[n]`: nobody where these are not known."""
+        if self.p_honest is None:
+            return np.zeros(len(self.score), dtype=bool)
+        return benjamini_hochberg(self.p_honest, LEVEL)
+
+    def to_json(self, hostile: Mask | None) -> dict[str, Any]:
+        """How many clients stand out, and how many `hostile` ones `[n]` are among them."""
+        facts: dict[str, Any] = {"differ": int(self.differs.sum())}
+        if hostile is None:
+            return facts
+        return {
+            **facts,
+            "differ_honest": int((self.differs & ~hostile).sum()),
+            "auc": roc(self.score, hostile).auc,
+            "named_hostile": int((self.named & hostile).sum()),
+            "named_honest": int((self.named & ~hostile).sum()),
+        }
+
+
+@dataclass(frozen=True)
+class Misbehaviour:
+    """What speaks against `clients` `[n]` who took part in `rounds` `[n]` of them, by measure.
+
+    `hostile` `[n]` says who is: None where nobody is, or others in every round.
+    """
+
+    clients: Indices
+    rounds: Indices
+    measures: Mapping[str, ClientEvidence]
+    hostile: Mask | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the summary of a run has of it."""
+        count = None if self.hostile is None else int(self.hostile.sum())
+        by_measure = {name: each.to_json(self.hostile) for name, each in self.measures.items()}
+        return {"level": LEVEL, "clients": len(self.clients), "hostile": count, **by_measure}
+
+    def csv(self) -> str:
+        """A table of all clients; a cell is empty where it is not known."""
+        unknown = [""] * len(self.clients)
+        columns: dict[str, Sequence[str]] = {
+            "client": [str(each) for each in self.clients],
+            "rounds": [str(each) for each in self.rounds],
+            "hostile": unknown if self.hostile is None else _words(self.hostile),
+        }
+        for name, each in self.measures.items():
+            columns[f"{name}_score"] = [f"{score:.4g}" for score in each.score]
+            columns[f"{name}_p_differs"] = [f"{p:.3g}" for p in each.p_differs]
+            columns[f"{name}_differs"] = _words(each.differs)
+            honest, named = unknown, unknown
+            if each.p_honest is not None:
+                honest, named = [f"{p:.3g}" for p in each.p_honest], _words(each.named)
+            columns |= {f"{name}_p_honest": honest, f"{name}_named": named}
+        lines = [columns.keys(), *zip(*columns.values(), strict=True)]
+        return "".join(",".join(line) + "\n" for line in lines)
+
+
+def misbehaviour_in(
+    rounds: Iterable[Mapping[str, Any]], clients: int, hostile: Mask | None
+) -> Misbehaviour | None:
+    """From lines of rounds: "clients", and each one's standing by measure. None without any.
+
+    `hostile` `[clients]` says who is, None where nobody always is.
+    """
+    lines, count = list(rounds), np.zeros(clients, dtype=np.int64)
+    for line in lines:
+        count[np.array(line["clients"], dtype=np.int64)] += 1
+    who = np.flatnonzero(count)
+    if not len(who):
+        return None
+    bad = None if hostile is None else hostile[who]
+    bad = bad if bad is not None and bad.any() and not bad.all() else None
+    measures = {name: _evidence(lines, name, count, bad) for name in MEASURES}
+    return Misbehaviour(who, count[who], measures, bad)
+
+
+def _evidence(
+    lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, hostile: Mask | None
+) -> ClientEvidence:
+    """What one `measure` has against those who took part in any of `count` `[clients]` rounds."""
+    plain, halved = np.zeros(len(count)), np.zeros(len(count))
+    for line in lines:
+        ids = np.array(line["clients"], dtype=np.int64)
+        most = np.array(line[measure], dtype=np.int64)
+        more = np.searchsorted(np.sort(most), most, side="left")
+        plain[ids] -= np.log(most / len(most))
+        halved[ids] -= np.log((most + more + 1) / (2 * len(most)))
+    who = np.flatnonzero(count)
+    score = halved[who] / count[who]
+    p_differs = chdtrc(2.0 * count[who], 2 * plain[who])
+    return ClientEvidence(score, p_differs, None if hostile is None else conformal(score, hostile))
+
+
+def conformal(score: Reals, hostile: Mask) -> Reals:
+    """The p-value `[n]` of each `score` `[n]` among those who are not `hostile` `[n]`."""
+    honest = np.sort(score[~hostile])
+    as_high = len(honest) - np.searchsorted(honest, score, side="left")
+    return np.where(hostile, (1 + as_high) / (1 + len(honest)), as_high / len(honest))
+
+
+def _words(mask: Mask) -> list[str]:
+    return ["yes" if each else "no" for each in mask]

@@ -1,1 +1,0 @@
-"""Which client misbehaved, and how sure that is: for simulations, which know the truth."""

@@ -1,0 +1,149 @@
+"""Ranks other than the first: the same rounds, without ledger and files, and told who is drawn."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accounting.errors import BudgetExceeded
+from privfed.config.config import Config
+from privfed.config.reading import read_resolved
+from privfed.core.errors import PrivfedError, Refused
+from privfed.core.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
+from privfed.core.memory import keep_freed
+from privfed.core.ranks import Ranks
+from privfed.round.algorithm import TrainingState
+from privfed.round.round import run_round
+from privfed.run.prepare import prepare
+from privfed.run.process_group import joining
+from privfed.run.setup import Setup
+from privfed.run.world import HeldElsewhere, shared_world
+
+
+@dataclass
+class RankZero:
+    """Rank 0's word to the others: which round is next, and from where, if they do not know."""
+
+    ranks: Ranks
+    known: TrainingState | None = None
+    """The state that the others have, too."""
+
+    def begin(self, setup: Setup) -> Ranks:
+        """Tell what is run: as measured and calibrated here. The ranks, each on its device."""
+        network = setup.network
+        if self.ranks.count > 1:
+            constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
+            run = (setup.plan.config.toml(), constants, network.initial_params.cpu())
+            self.ranks.first(lambda: run)
+        return self.ranks.on(network.initial_params.device)
+
+    def announce(self, round: int, state: TrainingState) -> None:
+        """Tell which round is next."""
+        if self.ranks.count > 1:
+            fresh = None if state is self.known else on(torch.device("cpu"), state)
+            self.ranks.first(lambda: (round, fresh))
+
+    def end(self) -> None:
+        """Tell that there is no other round."""
+        if self.ranks.count > 1:
+            self.ranks.first(lambda: None)
+
+
+def follow(ranks: Ranks) -> None:
+    """Play every round that rank 0 names, until it names none."""
+    text, constants, start = ranks.first(_nobody)
+    setup = _setup(read_resolved(text), constants, start)
+    device = setup.network.initial_params.device
+    world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks.on(device))
+    state = setup.initial_state()
+    while (announced := ranks.first(_nobody)) is not None:
+        round, fresh = announced
+        state = on(device, fresh) if fresh is not None else state
+        try:
+            state = run_round(round, setup.algorithm_in(round), state, world)
+        except BudgetExceeded:
+            continue
+
+
+def _nobody() -> Any:
+    raise RuntimeError("only rank 0 is asked")
+
+
+def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Setup:
+    setup = prepare(config, constants=constants)
+    network = replace(setup.network, initial_params=start.to(setup.network.initial_params))
+    return replace(setup, network=network)
+
+
+def on(device: torch.device, state: TrainingState) -> TrainingState:
+    """`state` with all its tensors there."""
+
+    def moved(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(device) for name, tensor in memory.items()}
+
+    return TrainingState(
+        state.params.to(device),
+        moved(state.server),
+        moved(state.mechanism),
+        moved(state.objective),
+        moved(state.rule),
+        moved(state.attack),
+        moved(state.evaluation),
+    )
+
+
+def refuse_ranks(config: Config, count: int) -> None:
+    """Raises `Refused` for what is simulated in one process only."""
+    if count == 1:
+        return
+    reasons = []
+    if config.secured:
+        reasons.append("a secure sum is simulated in one process")
+    elif config.by_sites:
+        reasons.append("sites add their noise in one process")
+    if config.attacked:
+        reasons.append("attackers are simulated in one process")
+    if config.keeping:
+        reasons.append("what clients remember is kept by one process")
+    if config.client_mechanism.private:
+        reasons.append("silos' ledgers are kept by one process")
+    if config.audit.canaries:
+        reasons.append("canaries are played by one process")
+    if config.run.simulation_metrics:
+        reasons.append("run.simulation_metrics are counted in one process")
+    if reasons:
+        raise Refused(
+            f"{count} processes: {'; '.join(reasons)}; use run.workers = 1 (a grid of runs uses "
+            "all cores: privfed experiment --jobs)"
+        )
+
+
+def main() -> None:
+    """A rank that another process started: it ends with that one."""
+    keep_freed()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with guarded():
+        sys.exit(_code())
+
+
+def _code() -> int:
+    try:
+        with joining(*map(int, sys.argv[1:])) as ranks:
+            follow(ranks)
+        return 0
+    except PrivfedError as error:
+        return report_failure(f"rank: {error}", error.exit_code)
+    except BaseException as error:
+        if ends_silently(error):
+            raise
+        return report_failure(f"rank: {bug_message(error)}", OUR_FAULT)
+
+
+if __name__ == "__main__":
+    main()

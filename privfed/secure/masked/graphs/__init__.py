@@ -1,1 +1,0 @@
-"""Who masks with whom in a masked sum, and holds shares of whose secrets?"""
