@@ -11,7 +11,6 @@ from typing import Any
 
 from privfed.config.config import Config
 from privfed.config.sections import SECTIONS
-from privfed.core.moved import former
 from privfed.core.parts import catalogued
 from privfed.core.registry import BUILT_IN
 
@@ -61,14 +60,13 @@ def perhaps_same(config: Config, theirs: Population) -> bool:
 
 
 def normal(theirs: Population) -> dict[str, Any]:
-    """`name` and `unit` alone, as ledgers are compared: a source that an older one spells
-    `module:Name` has its name in the catalogue.
+    """`name` and `unit` alone, as ledgers are compared. A source that one of them spells
+    `module:Name` has its name in the registry.
     """
     unit = str(theirs.get("unit"))
     for name, target in BUILT_IN["source"].items():
-        for place in (target, *former(target)):
-            if unit.startswith(f"{place}: "):
-                unit = name + unit.removeprefix(place)
+        if unit.startswith(f"{target}: "):
+            unit = name + unit.removeprefix(target)
     return {"name": theirs.get("name"), "unit": unit}
 
 
@@ -89,9 +87,6 @@ def _facts(config: Config, names: Mapping[str, str]) -> str:
     parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
     data = {**config.values()["data"], **parts}
     for model in (config.data, *(config.parts[kind] for kind in _kinds())):
-        for key in model.later:
-            if data[key] == type(model).model_fields[key].default:
-                del data[key]
         data = {key: value for key, value in data.items() if key not in model.whereabouts}
     text = json.dumps({"data": data, "seed": config.run.seed}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -17,9 +17,8 @@ from typing import Any, ClassVar, TypeGuard, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from privfed.core.errors import Refused
-from privfed.core.moved import MODULES, moved
 from privfed.core.own_code import in_own_code
-from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, FORMER, GIVEN, RETURNED
+from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, RETURNED
 from privfed.core.text import nearest
 
 P = TypeVar("P", bound=BaseModel)
@@ -29,9 +28,6 @@ class Part(BaseModel):
     """A frozen, strict configuration: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-    later: ClassVar[frozenset[str]] = frozenset()
-    """Keys that came with later versions: at their defaults they do not change who a run is about
-    (`privfed.config.population_identity`)."""
     whereabouts: ClassVar[frozenset[str]] = frozenset()
     """Keys that say where clients' rows are, and nothing of who the clients are."""
 
@@ -84,22 +80,10 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
     return name, part
 
 
-def _refuse_former_names(kind: str, part: type[BaseModel], named: str) -> None:
-    """Raises `Refused` where a part from outside says something under a name that nobody asks for.
-
-    Extending a built-in part, it would inherit what it means to say otherwise.
-    """
-    namespaces = [vars(each) for each in part.__mro__ if not each.__module__.startswith("privfed.")]
-    for former, name in FORMER.get(kind, {}).items():
-        if any(former in names for names in namespaces):
-            raise Refused(f"{named}, which declares {former}: that is {name} now; rename it")
-
-
 def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
     if kind not in CONTRACTS:
         return
-    _refuse_former_names(kind, part, named)
     contract, base = _contract(kind), CONTRACTS[kind].replace(":", ".")
     if issubclass(contract, BaseModel) and not issubclass(part, contract):
         raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
@@ -132,7 +116,7 @@ def catalogued(kind: str, part: type[Any]) -> str:
 
 def imported(target: str, name: str, key: str) -> Any:
     """What `module:attribute` names; a user's own module may lie in the working directory."""
-    module, _, attribute = moved(target).partition(":")
+    module, _, attribute = target.partition(":")
     if ":" in name and str(Path.cwd()) not in sys.path:  # of a user's own
         sys.path.append(str(Path.cwd()))
     try:
@@ -141,8 +125,6 @@ def imported(target: str, name: str, key: str) -> Any:
         reason = " ".join(str(error).split())
         if module == "__main__" or "<" in attribute:
             reason += " (it was passed in Python: pass it again, privfed.load(path, …))"
-        if isinstance(error, ModuleNotFoundError) and (now := MODULES.get(str(error.name))):
-            reason += f" (it is {now} now)"
         raise Refused(
             f"{key} is {name!r}, which cannot be imported from {Path.cwd()}: "
             f"{type(error).__name__}: {reason}{in_own_code(error)}",

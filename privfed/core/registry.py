@@ -247,12 +247,6 @@ CONTRACTS = {
 }
 """What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
 
-FORMER = {
-    "source": {"found": "real_people"},
-    "loss": {"keep": "scores", "alone": "client_measure"},
-}
-"""What parts of a kind declared under another name in older versions."""
-
 ADAPTERS = {
     "model": "privfed.models.recipes:Foreign",
     "watcher": "privfed.run.watch.watcher:OwnWatcher",

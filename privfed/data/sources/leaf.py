@@ -188,7 +188,6 @@ class Leaf(Part):
     """A public file of words, one a line: their tokens are words then."""
     bag: bool = False
     """Whether x becomes the share that each token has of its text."""
-    later: ClassVar[frozenset[str]] = frozenset({"labels", "field", "window", "words", "bag"})
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 

@@ -96,7 +96,6 @@ class Table(DeclaredTable):
     """The encoding of a CSV."""
     test_path: str = ""
     """A public table with the same columns, to score on."""
-    later: ClassVar[frozenset[str]] = frozenset({"dates", "missing_words", "decimal", "encoding"})
 
     @property
     def squared_norm(self) -> float | None:

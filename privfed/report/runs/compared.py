@@ -15,7 +15,6 @@ from typing import Any
 
 from privfed.config.sections import SECTIONS
 from privfed.core.errors import Broken, Refused, public_text
-from privfed.core.moved import former
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN
 from privfed.report.runs.run_facts import RunFacts, epsilon_in, number_in, read_facts
@@ -57,7 +56,7 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
 
 
 def _catalogued(document: Document) -> Document:
-    """`document` with built-in parts by their names, where a file spells their former places."""
+    """`document` with built-in parts by their names, where a file spells their modules."""
     tables: dict[str, Any] = dict(document)
     for name, section in SECTIONS.items():
         table = tables.get(name)
@@ -73,8 +72,7 @@ def _catalogued(document: Document) -> Document:
 
 def _part_name(kind: str, part: Any) -> Any:
     """The name of a built-in part, however it is spelt; anything else as it is."""
-    places = ((name, (target, *former(target))) for name, target in BUILT_IN[kind].items())
-    return next((name for name, spelt in places if part in spelt), part)
+    return next((name for name, target in BUILT_IN[kind].items() if part == target), part)
 
 
 def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
