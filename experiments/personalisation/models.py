@@ -15,7 +15,6 @@ from experiments.federated_evaluation.scored import Unkept, less_held_back
 from experiments.personalisation.cases import Adaptation
 from privfed.client.exchange import Broadcast
 from privfed.client.objectives.sgd import Sgd
-from privfed.client.personal import personalises
 from privfed.config.config import Config
 from privfed.core.ranks import ALONE
 from privfed.core.streams import Streams
@@ -90,7 +89,7 @@ class Ended:
         """Each client's accuracy `[n]` with the model that it uses for itself."""
         trainer, ids = self.setup.executor.trainer, self.everybody
         objective = trainer.objective
-        if not personalises(objective):
+        if not objective.personalises:
             raise ValueError("clients of this run have no models of their own")
         broadcast = self._broadcast()
         keys = self.setup.streams.at("measure", 0, ids)

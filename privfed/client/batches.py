@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import LocalStep, Objective
+from privfed.client.objective import Objective
 from privfed.core.streams import Keys
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
@@ -90,13 +91,15 @@ class Course:
     """Models `w` `[c, d]` on their way from `origin` `[c, d]`, and what is `carried` `[c, j]`.
 
     Both change in place, step by step. `state` `[c, k]` is what clients keep, or the gradients that
-    their objective is anchored to.
+    their objective is anchored to. `counts` `[c, classes]` are their numbers of examples by class,
+    where their objective changes the loss.
     """
 
     origin: Tensor
     w: Tensor
     state: Tensor | None
     carried: Tensor | None
+    counts: Tensor | None = None
 
     @classmethod
     def begin(
@@ -118,7 +121,8 @@ class Course:
         """Some of the clients, whose steps are steps of this course."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
-        return Course(self.origin[clients], self.w[clients], state, carried)
+        counts = None if self.counts is None else self.counts[clients]
+        return Course(self.origin[clients], self.w[clients], state, carried, counts)
 
     def step(
         self,

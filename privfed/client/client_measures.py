@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Objective
 from privfed.core.vector import Indices, Layout
 from privfed.data.federation import Federation
 from privfed.metrics.groups import ExampleGroups
@@ -16,7 +16,7 @@ from privfed.metrics.measure_row import MeasureRow
 from privfed.models.network import Network
 
 
-class Measurement(Sgd):
+class Measurement(Objective):
     """Rows of `length` measures, and no update: nobody trains."""
 
     length: int = 0

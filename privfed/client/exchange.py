@@ -49,6 +49,33 @@ class Chunk:
     weights: Tensor
 
 
+class ClientState(Protocol):
+    """What a stateful objective remembers of each client between rounds: `[k]` per client.
+
+    Bounded or memory-mapped, secret (it lies under private/), committed every round.
+    """
+
+    def begin(self, round: int) -> None: ...
+
+    def gather(self, ids: NDArray[np.int64], unseen: Tensor) -> tuple[Tensor, Tensor]:
+        """States `[c, k]` (`unseen` `[k]` where there is none yet), and who has one `[c]`."""
+        ...
+
+    def scatter(self, ids: NDArray[np.int64], values: Tensor) -> None: ...
+
+    def keep(self) -> None:
+        """Make the round's states durable; before its release is."""
+        ...
+
+    def discard(self) -> None:
+        """Forget what was scattered since `begin`: the round was aborted."""
+        ...
+
+    def replay(self, round: int, released: bool) -> None: ...
+
+    def settle(self, round: int) -> None: ...
+
+
 class Executor(Protocol):
     """Asks the cohort: in this process, or across ranks."""
 

@@ -13,9 +13,7 @@ from torch import Tensor
 from privfed.client.batches import as_read, read_ahead, steps
 from privfed.client.byzantine import Attackers
 from privfed.client.client_measures import ClientMeasures
-from privfed.client.exchange import Broadcast, Chunk, Exchange
-from privfed.client.objective import ClientState
-from privfed.client.personal import personalises
+from privfed.client.exchange import Broadcast, Chunk, ClientState, Exchange
 from privfed.client.silos import PrivateSilos
 from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import ran_out_of_memory
@@ -107,7 +105,7 @@ class LocalExecutor:
     def _personal(self, ids: Indices, broadcast: Broadcast) -> Tensor:
         """The models `[c, d]` that clients `ids` `[c]` use for themselves."""
         objective, states = self.trainer.objective, None
-        if not personalises(objective):
+        if not objective.personalises:
             raise ValueError("clients have no models of their own to score")
         if self.states:
             states, _ = self.states.gather(ids, objective.unseen(broadcast))

@@ -22,61 +22,55 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from pydantic import ConfigDict, SkipValidation
+from pydantic import SkipValidation
 from torch import Tensor
 
+from privfed.client.around import Around
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import LocalStep, Memory, Objective, Work
-from privfed.client.objectives.sgd import Sgd
-from privfed.core.vector import Layout
+from privfed.client.objective import Memory, Work
 
 
-class Partial(Sgd):
-    """`shared` on the first numbers of a model, and plain steps on the rest.
+class Partial(Around):
+    """`inner` on the first numbers of a model, and plain steps on the rest.
 
     The rest begins at `start` `[p]`, which is public. A client keeps p numbers, and behind them
-    what `shared` has it keep.
+    what `inner` has it keep.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
     keeps: ClassVar[int] = 1
 
-    shared: SkipValidation[Objective]
-    """The objective of the shared part."""
     start: SkipValidation[Tensor]
     local_epochs: int = 0
     """For so many epochs of a round, what stays is trained alone, and what is shared after them; 0:
     both are, in all of them."""
 
     @property
-    def plain(self) -> bool:
-        return self.shared.plain and not self.local_epochs
+    def personalises(self) -> bool:
+        """Each client has a model of its own, by what stays with it."""
+        return True
 
     @property
-    def sums_states(self) -> bool:
-        """Whether the server sums what clients keep for `shared`: of what stays it sums nothing."""
-        return self.shared.sums_states
+    def plain(self) -> bool:
+        return self.inner.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
         """For d shared numbers."""
-        return len(self.start) + self.shared.state_length(d)
-
-    def layout(self, d: int) -> Layout:
-        return self.shared.layout(d)
+        return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:
-        return self.shared.init(self._shared(params))
+        return self.inner.init(self._shared(params))
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         sent = self._shared(params)
-        extra = yield from self.shared.prelude(sent, memory)
+        extra = yield from self.inner.prelude(sent, memory)
         return {"params": sent, **extra}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
-        return torch.cat([self.start, self.shared.unseen(broadcast)])
+        return torch.cat([self.start, self.inner.unseen(broadcast)])
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
-        return self._joined(self.shared.origin(broadcast, self._rest(state), measured), state)
+        return self._joined(super().origin(broadcast, state, measured), state)
 
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
@@ -86,22 +80,30 @@ class Partial(Sgd):
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
         if self.local_epochs:  # how many steps the shared part has taken
             return broadcast["params"].new_zeros(1)
-        return self.shared.carry(broadcast, self._rest(state))
+        return super().carry(broadcast, state)
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
         if self.local_epochs:
             return self._in_turn(step)
-        w, grad, rest = self._shared(step.w), self._shared(step.grad), self._rest(step.state)
-        direction, carried = self.shared.along(replace(step, w=w, grad=grad, state=rest), broadcast)
+        shared = replace(step, w=self._shared(step.w), grad=self._shared(step.grad))
+        direction, carried = super().along(shared, broadcast)
         return torch.cat([direction, self._local(step.grad)], dim=1), carried
+
+    def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
+        others = super().contrasts(broadcast, state)
+        if others is None or state is None:
+            return others
+        models = others.expand(len(state), -1, -1)
+        stays = state[:, None, : len(self.start)].expand(-1, models.shape[1], -1)
+        return torch.cat([models, stays], dim=2)
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if self.local_epochs and work.carried is not None:
             work = replace(work, steps=work.carried[:, 0], carried=None)
-        shared, rest = self._shared(w), self._rest(state)
-        row, after = self.shared.message(shared, broadcast, rest, work)
+        shared, rest = self._shared(w), self.inner_state(state, broadcast)
+        row, after = self.inner.message(shared, broadcast, rest, work)
         stays = self._local(w)
         return row, stays if after is None else torch.cat([stays, after], dim=1)
 
@@ -120,8 +122,8 @@ class Partial(Sgd):
         stays = state[:, : len(self.start)]
         return torch.cat([shared.expand(len(stays), -1), stays], dim=1)
 
-    def _rest(self, state: Tensor | None) -> Tensor | None:
-        """What clients keep for the objective of the shared part `[c, k]`."""
+    def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
+        """Return what clients keep for the objective of the shared part `[c, k]`."""
         if state is None or state.shape[1] == len(self.start):
             return None
         return state[:, len(self.start) :]

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.client.batches import Batches, Course, plan_batches, steps
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import LocalStep, Objective, Work
+from privfed.client.objective import Objective, Work
 from privfed.core.streams import Keys
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
@@ -92,6 +93,8 @@ class LocalTrainer:
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
         losses = self.losses(ids, broadcast["params"], keys)
         course = Course.begin(self.objective, len(ids), broadcast, states, losses)
+        if self.objective.changes_loss:
+            course = replace(course, counts=self.federation.class_counts(ids))
         if self.objective.anchored == "all":
             course = replace(course, state=self._gradients(ids, course.origin, keys))
         if self.way == "stacked":
@@ -199,11 +202,35 @@ class LocalTrainer:
                 parts = self.network.stacked_gradient_parts(leaves, x, y, shares[step, :count])
                 self._descend(leaves, parts)
                 continue
-            grad, anchor = self._stacked_gradient(now.w, x, y, real), None
+            grad, anchor = self._local_gradient(now, broadcast, x, y, real), None
             if self.objective.anchored == "batch":
                 anchor = self._stacked_gradient(self._anchor(now, broadcast), x, y, real)
             taken = now.step(grad, anchor, step, epochs[step, :count], total[:count], self.lr)
             self.go(now, taken, broadcast, real.any(1, keepdim=True))
+
+    def _local_gradient(
+        self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Each client's gradient `[c, d]` of what its objective minimises, over real examples."""
+        if not self.objective.changes_loss:
+            return self._stacked_gradient(course.w, x, y, mask)
+        stacked, reads = self.way == "stacked", self.objective.reads_features
+        fields = {"y": y}
+        if course.counts is not None:
+            fields["counts"] = course.counts
+        others = self.objective.contrasts(broadcast, course.state)
+        if others is not None:
+            models = others.expand(len(course.w), -1, -1).unbind(1)
+            features = [self.network.features(model, x, stacked) for model in models]
+            fields["others"] = torch.stack(features, dim=1)
+
+        def losses(outputs: Tensor, features: Tensor | None) -> Tensor:
+            told = {} if features is None else {"features": features}
+            batch = {"outputs": outputs, **fields, **told}
+            return self.objective.client_losses(self.network.loss, batch)
+
+        shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
+        return self.network.gradient_of(losses, course.w, x, shares, reads, stacked)
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
         """Where clients have the other gradient `[c, d]` of their batches."""
@@ -244,12 +271,16 @@ class LocalTrainer:
     ) -> tuple[Tensor, Tensor | None]:
         """One client's gradient `[1, d]` on a batch, and that at its anchor, where it has one."""
         device = course.w.device
-        if self.objective.anchored != "batch":
-            return self.network.gradient(course.w[0], x, y)[None], None
-        before = _draws(device)
-        grad = self.network.gradient(course.w[0], x, y)
+        before = _draws(device) if self.objective.anchored == "batch" else None
+        if self.objective.changes_loss:
+            real = torch.ones(1, len(x), dtype=torch.bool, device=device)
+            grad = self._local_gradient(course, broadcast, x[None], y[None], real)
+        else:
+            grad = self.network.gradient(course.w[0], x, y)[None]
+        if before is None:
+            return grad, None
         _draw_again(before, device)  # the same batch, dropout included
-        return grad[None], self.network.gradient(self._anchor(course, broadcast)[0], x, y)[None]
+        return grad, self.network.gradient(self._anchor(course, broadcast)[0], x, y)[None]
 
 
 def _by_step(each: NDArray[Any]) -> Tensor:

@@ -167,6 +167,18 @@ class Federation:
         """How many examples each of `ids` `[c]` owns: for simulation alone, never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
+    def class_counts(self, ids: Indices) -> Tensor | None:
+        """How many labels of each class clients `ids` own `[c, classes]`; None for other labels."""
+        y, classes = self.examples.y, self.examples.classes
+        if y.dtype != torch.int64:
+            return None
+        labels = [y[start:end] for start, end in zip(*self._bounds(ids), strict=True)]
+        counts = [torch.bincount(part[part >= 0], minlength=classes) for part in labels]
+        return torch.stack(counts).float() if counts else torch.zeros(0, classes)
+
+    def _bounds(self, ids: Indices) -> tuple[list[int], list[int]]:
+        return self.offsets[ids].tolist(), self.offsets[ids + 1].tolist()
+
     def identify(self, ids: Indices) -> Indices:
         """The clients' own numbers `[c]`, to key their randomness by."""
         return ids if self.identities is None else self.identities[ids]

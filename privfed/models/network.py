@@ -1,25 +1,15 @@
-"""A module as a function of its flat parameter vector, for one model or many stacked.
-
-Many models of a common kind as one batched computation, each with parameters of its own.
-
-`torch.func.vmap` takes any module, at a price per call that is more than the arithmetic of a small
-model, and its products come in an order that is slow on CPUs. A sequence of linear and elementwise
-layers needs no tracing: it is a few batched products.
-"""
+"""A module as a function of its flat parameter vector, for one model or many stacked."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
@@ -27,87 +17,19 @@ from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
 from privfed.models.loss import Loss
 from privfed.models.sequence import (
-    ELEMENTWISE,
     Factor,
     Layers,
-    leaf_layers,
-    operands,
-    ordinary,
     sequence_forward,
     sequence_of,
+    stackable_layers,
+    stacked_forward,
 )
 from privfed.models.start import is_factor
 
-
-def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` by name, in order; None where one cannot be stacked here.
-
-    `stacked_forward` knows exact types only, without hooks, and with every parameter among those
-    `trained`, by that name: what subclasses, parametrisations and shared or frozen parameters do is
-    left to PyTorch.
-    """
-    layers = tuple(leaf_layers(module, ""))
-    known = all(_is_known(name, layer, trained) for name, layer in layers)
-    return layers if layers and known else None
-
-
-def stacked_forward(
-    layers: Layers, leaves: Mapping[str, Tensor], x: Tensor, mixed: int = 0
-) -> Tensor:
-    """The outputs of c models, each on its own x `[c, B, *features]`; leaves are `[c, *shape]`.
-
-    In mixed precision `mixed` is the size of a full batch, in full precision 0.
-    """
-    for name, layer in layers:
-        if isinstance(layer, nn.Linear):
-            rows = x.flatten(1, -2)
-            weight, bias = leaves[f"{name}weight"], leaves.get(f"{name}bias")
-            multiplied = operands(rows, weight, bias, math.prod(x.shape[2:-1]), mixed)
-            out: Tensor = _Linear.apply(*multiplied)  # type: ignore[no-untyped-call]
-            x = out.view(*x.shape[:-1], out.shape[-1])
-        else:
-            x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
-    return x
-
-
-def _is_known(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
-    if not ordinary(layer):
-        return False
-    if type(layer) is nn.Linear:
-        keys = ("weight",) if layer.bias is None else ("weight", "bias")
-        return all(f"{name}{key}" in trained for key in keys)
-    if type(layer) is nn.Flatten:
-        return (layer.start_dim, layer.end_dim) == (1, -1)
-    return type(layer) in ELEMENTWISE and not getattr(layer, "inplace", False)
-
-
-class _Linear(torch.autograd.Function):
-    """The products x W^T + b of c layers: `[c, B, i]`, `[c, o, i]`, `[c, o]` to `[c, B, o]`.
-
-    PyTorch's own gradient for W is the transposed product, which takes up to four times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.biased = bias is not None
-        if bias is None:
-            return torch.bmm(x, weight.transpose(1, 2))
-        return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        return (
-            torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None,
-            torch.bmm(grad.transpose(1, 2), x),
-            grad.sum(1) if ctx.biased else None,
-        )
-
-
 Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
+Losses = Callable[[Tensor, Tensor | None], Tensor]
+"""From outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
 _AT_ONCE = 1024
 """How many examples are scored at once."""
 
@@ -269,6 +191,66 @@ class Network:
 
     def _in_full_precision(self, outputs: Tensor) -> Tensor:
         return outputs.float() if self.mixed else outputs
+
+    def gradient_of(
+        self,
+        losses: Losses,
+        rows: Tensor,
+        x: Tensor,
+        shares: Tensor,
+        features: bool = False,
+        stacked: bool = True,
+    ) -> Tensor:
+        """The gradients `[c, d]` of c models' `losses`, weighed by `shares` `[c, B]`.
+
+        `losses` makes `[c, B]` of the outputs and, with `features`, of the representations `[c, B,
+        h]`. Where models are not `stacked`, there is one.
+        """
+        leaves = self.leaves(rows)
+        with torch.enable_grad():
+            outputs, inputs = self._with_features(leaves, x, stacked, features)
+            total = (losses(self._in_full_precision(outputs), inputs) * shares).sum()
+        parts = _gradients(total, leaves)
+        return torch.cat([part.reshape(len(rows), -1) for part in parts], dim=1)
+
+    @torch.no_grad()
+    def features(self, rows: Tensor, x: Tensor, stacked: bool = True) -> Tensor:
+        """The representations `[c, B, h]` of x under c models `[c, d]`.
+
+        They are the inputs of the last layer that has parameters of its own, flattened.
+        """
+        inputs = self._with_features(self.shapes.views(rows), x, stacked, True)[1]
+        if inputs is None:
+            raise RuntimeError("representations were asked for and not computed")
+        return inputs
+
+    def _with_features(
+        self, leaves: Leaves, x: Tensor, stacked: bool, features: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs `[c, B, ...]`, and the representations where they are asked for."""
+        if features:
+            if stacked:
+                outputs, inputs = torch.func.vmap(self._tapped)(leaves, x)
+                return outputs, self._in_full_precision(inputs)
+            outputs, inputs = self._tapped({name: leaf[0] for name, leaf in leaves.items()}, x[0])
+            return outputs[None], self._in_full_precision(inputs)[None]
+        if stacked:
+            return self._stacked_call(leaves, x, self.mixed), None
+        alone = {name: leaf[0] for name, leaf in leaves.items()}
+        return self._call(alone, x[0], self.mixed)[None], None
+
+    def _tapped(self, leaves: Leaves, x: Tensor) -> tuple[Tensor, Tensor]:
+        """One model's outputs, and the inputs `[B, h]` of its last layer with parameters."""
+        layers = [m for m in self.module.modules() if any(True for _ in m.parameters(False))]
+        taken: list[Tensor] = []
+        hook = layers[-1].register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
+        rounding = torch.autocast(x.device.type, torch.bfloat16) if self.mixed else nullcontext()
+        try:
+            with rounding:
+                outputs = torch.func.functional_call(self.module, leaves, (x,))
+        finally:
+            hook.remove()
+        return outputs, taken[-1].flatten(1)
 
     def leaves(self, flat: Tensor) -> Leaves:
         """The parameters in `flat` `[..., d]`, whose memory they share, each a leaf of its own.

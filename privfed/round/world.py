@@ -23,8 +23,7 @@ from torch import Tensor
 from accounting.events import Event
 from accounting.ledger import Charge
 from privfed.client.byzantine import Attackers
-from privfed.client.exchange import Exchange, Executor
-from privfed.client.objective import ClientState
+from privfed.client.exchange import ClientState, Exchange, Executor
 from privfed.core.ranks import Alone, Ranks
 from privfed.core.streams import Keys, Streams
 from privfed.privacy.mechanism import BoundedSum, PublicState

@@ -180,7 +180,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
     client, objective = config.client, config.messages(network.shapes.by_name)
     if network.local.names:
         start = local_start(network)
-        objective = Partial(shared=objective, start=start, local_epochs=client.local_epochs)
+        objective = Partial(inner=objective, start=start, local_epochs=client.local_epochs)
         network = full_network(network)
     return LocalTrainer(
         federation,

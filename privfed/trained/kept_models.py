@@ -17,7 +17,7 @@ from torch import Tensor
 
 from privfed.client.client_states import ClientStates
 from privfed.client.exchange import Broadcast
-from privfed.client.personal import Personal, personalises
+from privfed.client.objective import Objective
 from privfed.core.errors import Refused
 from privfed.run.evaluation.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint, refuse_lost
@@ -46,7 +46,7 @@ def score_kept_models(path: Path) -> Personalised:
         config = directory.config.read()
         setup, ledger = reassemble(config, directory)
         objective = setup.executor.trainer.objective
-        if not personalises(objective):
+        if not objective.personalises:
             raise Refused(
                 "clients of this run keep no model of their own; expected one with model.local, or "
                 'client.objective = "ditto", "apfl" or "ifca": give --personalise the epochs to '
@@ -84,7 +84,7 @@ def score_kept_models(path: Path) -> Personalised:
 
 def _models(
     setup: Setup,
-    objective: Personal,
+    objective: Objective,
     now: Checkpoint,
     states: ClientStates | None,
     ids: NDArray[np.int64],

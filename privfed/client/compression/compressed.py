@@ -7,13 +7,14 @@ so that charges, refusals, encodings, bytes and resumes follow from what it decl
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
 
+from pydantic import SkipValidation
+
+from privfed.client.around import Around
 from privfed.client.compression.compression import Compression, Sending, Space, compressed_row
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, LocalStep, Memory, Objective, Work
-from privfed.client.personal import Personal, personalises
+from privfed.client.objective import Cohorts, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout, Shapes
 
@@ -36,38 +37,29 @@ def compressed(
     if not compression.compresses:
         return objective
     places = Shapes.named(shapes) if shapes else None
-    kind = CompressedPersonal if personalises(objective) else Compressed
-    return cast("Objective", kind(objective, compression, seed, places))
+    return Compressed(inner=objective, compression=compression, seed=seed, shapes=places)
 
 
-@dataclass(frozen=True)
-class Compressed:
-    """`objective`, whose updates `[d]` are sent as `compression` has them."""
+class Compressed(Around):
+    """`inner`, whose updates `[d]` are sent as `compression` has them."""
 
-    objective: Objective
-    compression: Compression
+    compression: SkipValidation[Compression]
     seed: int
-    shapes: Shapes | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        """What it declares as the objective does: `anchored`, `measures`, `plain` and others."""
-        if name.startswith("__") or name == "objective":  # as it is copied
-            raise AttributeError(name)
-        return getattr(self.objective, name)
+    shapes: SkipValidation[Shapes | None] = None
 
     @property
     def keeps(self) -> int:
         """Vectors `[d]` that a client keeps: the objective's, and behind them what was left off."""
-        return self.objective.keeps + self.compression.keeps
+        return self.inner.keeps + self.compression.keeps
 
     @property
     def exchanges(self) -> int:
         """Exchanges before and with training."""
-        return self.objective.exchanges + self.compression.exchanges - 1
+        return self.inner.exchanges + self.compression.exchanges - 1
 
     def state_length(self, d: int) -> int:
         """How many numbers a client keeps."""
-        return self.objective.state_length(d) + self.compression.keeps * d
+        return self.inner.state_length(d) + self.compression.keeps * d
 
     def layout(self, d: int) -> Layout:
         """The row that is sent: its part "delta" stands for the update."""
@@ -78,46 +70,26 @@ class Compressed:
         state = self.compression.init(self._space(len(params)))
         here = {_PREFIX + name: value.to(params.device) for name, value in state.items()}
         start = torch.zeros((), dtype=torch.int64)
-        return {**self.objective.init(params), **here, _NUMBER: start}
+        return {**self.inner.init(params), **here, _NUMBER: start}
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         """The objective's exchanges, then the compression's."""
-        extra = yield from self.objective.prelude(params, memory)
+        extra = yield from self.inner.prelude(params, memory)
         broadcast = {"params": params, **extra, _NUMBER: memory[_NUMBER] + 1}
         besides = yield from self.compression.asked(self._sending(broadcast), _part_of(memory))
         return {**broadcast, **besides}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         """The state of a client that has none: nothing was left off."""
-        unseen, params = self.objective.unseen(broadcast), broadcast["params"]
+        unseen, params = self.inner.unseen(broadcast), broadcast["params"]
         return torch.cat([unseen, params.new_zeros(self.compression.keeps * len(params))])
-
-    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
-        """As the objective has it."""
-        return self.objective.origin(broadcast, self._parted(state, broadcast)[0], measured)
-
-    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """As the objective has it."""
-        return self.objective.carry(broadcast, self._parted(state, broadcast)[0])
-
-    def anchor(
-        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
-    ) -> Tensor:
-        """As the objective has it."""
-        return self.objective.anchor(w, broadcast, self._parted(state, broadcast)[0], carried)
-
-    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
-        """As the objective has it."""
-        return self.objective.along(
-            replace(step, state=self._parted(step.state, broadcast)[0]), broadcast
-        )
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         """Compressed rows `[c, m]`, and the clients' new state."""
         before, error = self._parted(state, broadcast)
-        rows, after = self.objective.message(w, broadcast, before, work)
+        rows, after = self.inner.message(w, broadcast, before, work)
         sending = replace(self._sending(broadcast), keys=work.keys)
         sent, left = self.compression.encode(rows, error, sending)
         return sent, left if after is None else after if left is None else torch.cat(
@@ -134,9 +106,13 @@ class Compressed:
         """The update of what was released, as the objective concludes from it."""
         sending = self._sending(broadcast)
         update, state = self.compression.decode(released, sending, _part_of(memory))
-        delta, after = self.objective.conclude(broadcast, update, memory, cohorts)
+        delta, after = self.inner.conclude(broadcast, update, memory, cohorts)
         here = {_PREFIX + name: value for name, value in state.items()}
         return delta, {**after, **here, _NUMBER: memory[_NUMBER] + 1}
+
+    def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
+        """Return clients' states without what compression left off."""
+        return self._parted(state, broadcast)[0]
 
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
@@ -144,7 +120,7 @@ class Compressed:
         """The objective's part of clients' states, and what was left off; None where none is."""
         if state is None or not self.compression.keeps:
             return state, None
-        width = self.objective.state_length(len(broadcast["params"]))
+        width = self.inner.state_length(len(broadcast["params"]))
         return (state[:, :width] if width else None), state[:, width:]
 
     def _sending(self, broadcast: Broadcast) -> Sending:
@@ -156,18 +132,6 @@ class Compressed:
 
     def _shapes(self, d: int) -> Shapes:
         return self.shapes or Shapes(("all",), ((d,),))
-
-
-class CompressedPersonal(Compressed):
-    """The same of an objective after which each client has a model of its own."""
-
-    objective: Personal
-
-    def personal(
-        self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
-    ) -> Tensor:
-        """As the objective has it."""
-        return self.objective.personal(broadcast, self._parted(state, broadcast)[0], measured)
 
 
 def _part_of(memory: Memory) -> Memory:

@@ -18,14 +18,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, LocalStep, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class AdaAlter(Sgd):
+class AdaAlter(Objective):
     """Local AdaAlter: local steps at adaptive rates, which follow from all clients' gradients.
 
     A client sends its update and its sum of squared gradients, 2 d numbers, and is sent 2 d. Under

@@ -18,13 +18,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, Measures, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Measures, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class FedCurv(Sgd):
+class FedCurv(Objective):
     """FedCurv: elastic weight consolidation, for clients that return.
 
     A client keeps 2 d numbers, sends its update and the changes of its Fisher information I_k and

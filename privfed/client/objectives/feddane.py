@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from privfed.client.descent import Anchor
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Anchor, Memory
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Memory, Objective
 from privfed.core.deferred import Tensor
 
 
-class FedDane(Sgd):
+class FedDane(Objective):
     """FedDANE: the cohort's mean gradient g first, then training that follows it.
 
     The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient

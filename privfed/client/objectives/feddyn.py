@@ -17,12 +17,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import Cohorts, Memory, ServerStep, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, ServerStep, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class FedDyn(Sgd):
+class FedDyn(Objective):
     """FedDyn, FedPD where all take part: a dynamic regulariser, for clients that return.
 
     A client keeps d numbers, sends d and is sent d. The paper solves the local problem; here it is

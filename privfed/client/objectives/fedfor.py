@@ -18,12 +18,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, Memory
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective
 from privfed.core.deferred import Tensor, torch
 
 
-class FedFor(Sgd):
+class FedFor(Objective):
     """FedFOR's one-sided first-order term; stateless: a new client needs two models only.
 
     At the broadcast model itself (the kink of relu) the term's gradient is taken as 0. Only the

@@ -18,13 +18,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from privfed.client.descent import Anchor, LocalStep
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Anchor, LocalStep, Memory
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Memory, Objective
 from privfed.core.deferred import Tensor
 
 
-class FedLin(Sgd):
+class FedLin(Objective):
     """FedLin: the cohort's mean gradient g first, then training that follows it at one length.
 
     `client.lr` is eta, what the rates of all steps of a client's round add up to. A client sends d

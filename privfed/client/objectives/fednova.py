@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import Cohorts, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class FedNova(Sgd):
+class FedNova(Objective):
     """FedNova: averages updates per local step, times the effective number of steps.
 
     A client sends delta_k / tau_k, tau_k and whether that is above 0, d + 2 numbers, tau_k its

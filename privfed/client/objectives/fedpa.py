@@ -27,13 +27,13 @@ from collections.abc import Generator
 
 from pydantic import Field
 
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, LocalStep, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class FedPa(Sgd):
+class FedPa(Objective):
     """FedPA: updates that are weighed by how sure a client is of each direction.
 
     A client sends d numbers and is sent d; while it trains, it holds (samples + 1) d. It needs

@@ -8,13 +8,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, Measures, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Measures, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class FedProx(Sgd):
+class FedProx(Objective):
     """FedProx: the local loss gains mu / 2 |w - broadcast|^2.
 
     direction = gradient + mu (w - broadcast). With mu = 0 it is FedAvg. A client sends d numbers

@@ -20,12 +20,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, Memory, ServerStep, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, ServerStep, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class FedSplit(Sgd):
+class FedSplit(Objective):
     """FedSplit: proximal steps around reflected models, for clients that return.
 
     A client keeps d numbers, sends d (the change of its z) and is sent 2 d: the model, and that of

@@ -13,12 +13,11 @@ from typing import Annotated
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import Grouping, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Grouping, Objective, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class Grouped(Sgd):
+class Grouped(Objective):
     """Plain local SGD of clients that each know which public group they are in.
 
     `group` is a declared column of categories, "label" or "site" (of `data.sites`): a client is in

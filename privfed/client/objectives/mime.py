@@ -19,14 +19,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from privfed.client.descent import Anchor
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Anchor, Cohorts, Memory, ServerStep, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, ServerStep, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class _Mimicking(Sgd):
+class _Mimicking(Objective):
     server_step: ClassVar[ServerStep] = "plain"
 
     beta: float = Field(0.9, ge=0, lt=1)

@@ -18,8 +18,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import Cohorts, Measures, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Measures, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
@@ -27,7 +26,7 @@ _SMALLEST = 1e-30
 """The least weight of a client that float32 computes with."""
 
 
-class QFedAvg(Sgd):
+class QFedAvg(Objective):
     """q-FedAvg: clients whose loss is large weigh more.
 
     A client sends its update times (F / loss_cap)^q and what its weight adds to the divisor, d + 1

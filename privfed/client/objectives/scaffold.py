@@ -23,13 +23,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, Memory, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class Scaffold(Sgd):
+class Scaffold(Objective):
     """SCAFFOLD: local steps corrected by control variates, for clients that return.
 
     A client keeps d numbers, sends its update and the change of its control variate, 2 d numbers,

@@ -20,12 +20,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Objective, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class WorkerMomentum(Sgd):
+class WorkerMomentum(Objective):
     """Plain local SGD that sends its momentum over rounds, for clients that return.
 
     A client keeps d numbers and sends d: one vector, which every rule on rows takes. Who is not

@@ -8,7 +8,6 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
 from attacks.types import Knowledge
-from privfed.client.personal import personalises
 from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.plan.rule import rule_of, sends_weights
@@ -93,6 +92,7 @@ def adds_updates(config: Config) -> bool:
 def objective_refusals(config: Config) -> Iterator[str]:
     """Every reason why the objective would lose what it is for."""
     yield from _models_beside_the_server(config)
+    yield from _logits_of_no_classes(config)
     yield from _steps_for_nothing(config)
 
 
@@ -108,6 +108,16 @@ def _models_beside_the_server(config: Config) -> Iterator[str]:
             f"{config.names['server_schedule']!r}) would move the run's model otherwise, so that "
             'it were none of them; set server.optimizer = "fedavg" and server.lr = 1.0, and remove '
             "server.schedule"
+        )
+
+
+def _logits_of_no_classes(config: Config) -> Iterator[str]:
+    """The objective reads outputs as logits of classes, and the loss is of another kind."""
+    if config.objective.needs_classes and not config.loss.softmax:
+        yield (
+            f"client.objective = {config.names['objective']!r} changes the logits of classes, and "
+            f"model.loss = {config.names['loss']!r} has none; use another objective, or "
+            'model.loss = "cross_entropy"'
         )
 
 
@@ -139,7 +149,7 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
         "model.local has a part of the model stay with each client, and client.objective = "
         f"{config.names['objective']!r}"
     )
-    if personalises(objective):
+    if objective.personalises:
         yield f"{where} gives each a model of its own: use one of the two"
     elif objective.anchored or objective.measures or objective.exchanges > 1:
         yield (

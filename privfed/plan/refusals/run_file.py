@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from privfed.client.personal import personalises
 from privfed.config.config import Config
 from privfed.sampling.evaluation_rounds import independent_draw
 
@@ -112,7 +111,7 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
         yield f'{key}, and nobody but clients has their models; set evaluation.by = "clients"'
-    elif not (local or personalises(objective)):
+    elif not (local or objective.personalises):
         yield (
             f"{key}, and clients have no models of their own: set model.local, or "
             'client.objective = "ditto" or "apfl", or remove the key'

@@ -73,6 +73,7 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
     """
     objective = config.objective
     reads = objective.anchored or objective.measures or objective.grouping
+    reads = reads or objective.changes_loss
     if reads or objective.exchanges > 1:
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "

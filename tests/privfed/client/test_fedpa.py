@@ -9,7 +9,8 @@ from helpers import population, trainer
 from papers import full_batches, quadratics
 
 from privfed.client.batches import plan_batches
-from privfed.client.objective import LocalStep, Work
+from privfed.client.descent import LocalStep
+from privfed.client.objective import Work
 from privfed.client.objectives.fedpa import FedPa
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams

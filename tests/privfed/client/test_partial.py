@@ -33,7 +33,7 @@ def partial(local, *, recipe=None, objective=None, local_epochs=0, **changes):
     """A trainer of clients who keep what `local` names, and how many numbers are shared."""
     net = built(recipe or Mlp(hidden=[4]), (FEATURES,), CLASSES, local=local)
     made = trainer(population(SIZES), network=full_network(net), epochs=3, **changes)
-    held = Partial(shared=objective or Sgd(), start=local_start(net), local_epochs=local_epochs)
+    held = Partial(inner=objective or Sgd(), start=local_start(net), local_epochs=local_epochs)
     return replace(made, objective=held), net.shapes.length
 
 
@@ -85,7 +85,7 @@ class Leaking(Partial):
 def test_a_row_with_what_stays_in_it_is_caught():
     """What is sent and what stays make up the whole model again; a leak has one part twice."""
     made, d = partial(HEAD)
-    leaking = replace(made, objective=Leaking(shared=Sgd(), start=made.objective.start))
+    leaking = replace(made, objective=Leaking(inner=Sgd(), start=made.objective.start))
     states, params = states_of(made), torch.full((d,), 0.2)
     honest, leaked = (
         each.train(IDS, {"params": params}, states, keys())[0] for each in (made, leaking)
@@ -294,7 +294,7 @@ def test_heads_of_their_own_serve_groups_with_opposite_labels(tmp_path):
     net = built(Mlp(hidden=[8]), (FEATURES,), 2, local=HEAD)
     rounds = Rounds(tmp_path, (12,) * 8, federation=people, size=8, network=net, chunk=8,
                     mechanism=NoPrivacy())  # fmt: skip
-    held = Partial(shared=Sgd(), start=local_start(net), local_epochs=1)
+    held = Partial(inner=Sgd(), start=local_start(net), local_epochs=1)
     d, ids = net.shapes.length, np.arange(8)
     remembered = ClientStates(tmp_path / "own", "", 8, held.state_length(d), 0)
     local = replace(rounds.local, network=full_network(net), objective=held)

@@ -10,7 +10,7 @@ from papers import full_batches, gradients, quadratics
 
 from privfed.client.autotune import first_broadcast
 from privfed.client.batches import plan_batches
-from privfed.client.objective import LocalStep
+from privfed.client.descent import LocalStep
 from privfed.client.objectives.personal.apfl import Apfl
 from privfed.client.objectives.personal.ditto import Ditto
 from privfed.client.objectives.personal.ifca import Ifca

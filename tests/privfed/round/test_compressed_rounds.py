@@ -20,8 +20,8 @@ from privfed.client.compression.power_sgd import PowerSgd
 from privfed.client.compression.random_mask import RandomMask
 from privfed.client.compression.sign import Sign
 from privfed.client.compression.top_k import TopK
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Exchange
-from privfed.client.objective import LocalStep
 from privfed.client.objectives.sgd import Sgd
 from privfed.client.objectives.worker_momentum import WorkerMomentum
 from privfed.core.errors import Refused

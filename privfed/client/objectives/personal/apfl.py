@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import LocalStep
-from privfed.client.personal import Beside
+from privfed.client.objectives.personal.ditto import Beside
 from privfed.core.deferred import Tensor, torch
 
 

@@ -13,12 +13,42 @@ sent, which is the same where all take part from round 1.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
+from privfed.client.descent import Anchor, LocalStep
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import LocalStep
-from privfed.client.personal import Beside
+from privfed.client.objective import Objective, Work
 from privfed.core.deferred import Tensor
+
+
+class Beside(Objective):
+    """FedAvg; what a client keeps is carried along its steps, and never sent.
+
+    Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
+    client's examples and its coins alone, whatever it keeps. That costs nothing while it stays:
+    what is shown of it is covered by no epsilon. Subclasses step along the gradient at w, and use
+    the one at their `anchor`, of the same batch, for what they keep.
+    """
+
+    keeps: ClassVar[int] = 1
+    anchored: ClassVar[Anchor] = "batch"
+
+    @property
+    def sums_states(self) -> bool:
+        return False
+
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        return broadcast["params"]
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
+        return self.unseen(broadcast) if state is None else state
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        return w - broadcast["params"], work.carried
 
 
 class Ditto(Beside):

@@ -21,13 +21,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Cohorts, Measures, Memory, ServerStep, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Measures, Memory, Objective, ServerStep, Work
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 
-class Ifca(Sgd):
+class Ifca(Objective):
     """IFCA: clients choose among k models by their own loss, and train the one that they chose.
 
     A client sends k (d + 1) numbers and is sent k d. Models begin `spread` apart, by fixed numbers.

@@ -23,13 +23,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from privfed.client.descent import Anchor, LocalStep
 from privfed.client.exchange import Broadcast
-from privfed.client.objective import Anchor, LocalStep, Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Objective, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class PerFedAvg(Sgd):
+class PerFedAvg(Objective):
     """Per-FedAvg, first-order: a model that adapts to each client in a step of its own.
 
     A client sends d numbers and is sent d, and takes two local steps for one of the paper's: expect

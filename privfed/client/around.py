@@ -1,0 +1,68 @@
+"""An objective around another one: of a part of the model, or with compressed messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import ConfigDict, SkipValidation
+
+from privfed.client.descent import Correction, LocalLoss, LocalStep
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import Message, Objective
+from privfed.core.deferred import Tensor
+
+
+class Around(Objective):
+    """An objective around another, `inner`, which declares and does what a subclass does not.
+
+    Every hook and declaration of `Objective` is `inner`'s unless a subclass overrides it. Hooks
+    that read clients' states are given `inner`'s part of them (`inner_state`).
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    inner: SkipValidation[Objective]
+
+    def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
+        """Return the part of clients' states `[c, k]` that is `inner`'s; None: nothing is."""
+        return state
+
+    def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
+        return self.inner.contrasts(broadcast, self.inner_state(state, broadcast))
+
+    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
+        return self.inner.origin(broadcast, self.inner_state(state, broadcast), measured)
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
+        return self.inner.carry(broadcast, self.inner_state(state, broadcast))
+
+    def anchor(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
+    ) -> Tensor:
+        return self.inner.anchor(w, broadcast, self.inner_state(state, broadcast), carried)
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        state = self.inner_state(step.state, broadcast)
+        return self.inner.along(replace(step, state=state), broadcast)
+
+    def personal(
+        self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
+    ) -> Tensor:
+        return self.inner.personal(broadcast, self.inner_state(state, broadcast), measured)
+
+
+HOOKS = frozenset(
+    name
+    for kind in (LocalLoss, Correction, Message, Objective)
+    for name in {*vars(kind), *kind.__annotations__}
+    if not name.startswith(("_", "model_"))
+)
+"""The names of all hooks and declarations of an objective."""
+
+
+def _of_inner(name: str) -> property:
+    return property(lambda self: getattr(self.inner, name))
+
+
+for _hook in HOOKS - vars(Around).keys():
+    setattr(Around, _hook, _of_inner(_hook))

@@ -1,0 +1,36 @@
+"""FedLC: logits calibrated by a client's label counts (Zhang, Li, Li, Xu, Wu, Ding & Wu 2022,
+"Federated learning with label distribution skew via logits calibration", section 4).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from privfed.client.descent import Batch
+from privfed.client.objective import Objective
+from privfed.core.deferred import Tensor
+
+_ABSENT = 1e-8
+"""The count of a class that a client has no example of, as in the authors' code."""
+
+
+class FedLc(Objective):
+    """FedLC: the softmax cross-entropy of logits minus tau n_c^(-1/4), n_c examples of class c.
+
+    Rare classes need a larger margin, and a class that the client lacks all but leaves the softmax,
+    so that local steps do not unlearn it. A client sends d numbers and is sent d. Its counts enter
+    its own gradient alone, so a round is charged as FedAvg's.
+    """
+
+    needs_classes: ClassVar[bool] = True
+
+    tau: float = Field(1.0, ge=0)
+    """The scale of the margins; 0 is FedAvg."""
+
+    def losses(self, batch: Batch) -> Tensor:
+        if batch.counts is None:
+            raise ValueError("FedLC needs labels that are classes")
+        margins = self.tau * batch.counts.clamp(min=_ABSENT).pow(-0.25)
+        return batch.loss.losses(batch.outputs - margins, batch.y)
