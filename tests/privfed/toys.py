@@ -17,7 +17,7 @@ from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
 from privfed.client.compression.compression import CompressionPart
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Objective
 from privfed.core.parts import Part
 from privfed.core.vector import Layout
 from privfed.data.federation import Examples
@@ -204,7 +204,20 @@ class Evens(CompressionPart):
         return update, memory
 
 
-class Turns(Sgd):
+class Smoothed(Objective):
+    """An objective that changes the loss: it gains a multiple of the squared logits, which is
+    larger for a client that has examples of few classes.
+    """
+
+    strength: float = Field(0.2, ge=0)
+
+    def losses(self, batch):
+        lacking = 1 - (batch.counts > 0).float().mean()
+        penalty = batch.outputs.square().flatten(1).mean(1)
+        return super().losses(batch) + self.strength * lacking * penalty
+
+
+class Turns(Objective):
     """An objective on a course of its own: it begins at the better of two models, moves the even
     coordinates in even epochs and the odd ones in odd ones, and sends the mean of its gradients.
 
