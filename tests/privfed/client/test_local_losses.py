@@ -45,7 +45,7 @@ def by_definition(objective, outputs, y, counts):
 
 
 @WAYS
-@pytest.mark.parametrize("objective", [FedLc(tau=0.7), FedRs(alpha=0.3), Smoothed()])
+@pytest.mark.parametrize("objective", [FedLc(tau=0.7), FedRs(alpha=0.3), Smoothed(strength=2.0)])
 def test_a_round_descends_along_the_papers_loss(tmp_path, objective, way):
     rounds = full_batches(tmp_path, objective, way=way)
     people, network = rounds.local.federation, rounds.local.network
