@@ -29,7 +29,7 @@ from experiments.less_noise.noise_table import (
 )
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.calibration.solving import solve
-from privfed.privacy.noise.buffers import optimal_buffers
+from privfed.privacy.noise.factorization import optimal_buffers
 
 SETTINGS = (Setting(500, 50, 1.0), Setting(2_000, 100, 1.0))
 GROUPS = 5

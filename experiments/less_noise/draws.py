@@ -8,7 +8,7 @@ from accounting.events import ADD_REMOVE, ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import PoissonSampled
-from privfed.privacy.noise.buffers import Buffers
+from privfed.privacy.noise.factorization import Buffers
 
 Draw = Callable[[float], Event]
 """The event of a round as a function of its noise multiplier."""

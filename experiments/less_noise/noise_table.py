@@ -14,8 +14,12 @@ import numpy as np
 
 from accounting.calibration import noise_multiplier
 from experiments.less_noise.draws import Draw, allocated, cyclic, poisson
-from privfed.privacy.noise.buffers import optimal_buffers
-from privfed.privacy.noise.factorization import optimal_bands, prefix_noise, square_root
+from privfed.privacy.noise.factorization import (
+    optimal_bands,
+    optimal_buffers,
+    prefix_noise,
+    square_root,
+)
 
 ROOT, OPTIMISED, BUFFERED = "square root bands", "optimised bands", "BLT"
 ALLOCATION, IN_BANDS, POISSON = "allocation", "allocation, bands", "Poisson"

@@ -80,9 +80,8 @@ def _outcome(
     """Train or resume the run in `directory`; None on a rank that only followed rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
-    from privfed.run.process_group import joined
+    from privfed.run.process_group import follow, joined, refuse_ranks
     from privfed.run.train import resume, train
-    from privfed.run.worker_rank import follow, refuse_ranks
 
     config = None if resumes else load(run_file, overrides)
     processes = workers or (config.run.workers if config else 1)

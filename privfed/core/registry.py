@@ -87,7 +87,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "power_sgd": "privfed.client.compression.power_sgd:PowerSgd",
         "qsgd": "privfed.client.compression.qsgd:Qsgd",
         "top_k": "privfed.client.compression.top_k:TopK",
-        "sign": "privfed.client.compression.sign:Sign",
+        "sign": "privfed.client.compression.qsgd:Sign",
     },
     "client_mechanism": {
         "none": "privfed.client.dp_sgd:NoClientPrivacy",
@@ -96,12 +96,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "client_schedule": _SCHEDULES,
     "optimizer": {
         "fedavg": "privfed.server.fedavg:FedAvg",
-        "fedavgm": "privfed.server.fedavgm:FedAvgM",
+        "fedavgm": "privfed.server.fedavg:FedAvgM",
         "fedadagrad": "privfed.server.adaptive:FedAdagrad",
         "fedadam": "privfed.server.adaptive:FedAdam",
         "fedyogi": "privfed.server.adaptive:FedYogi",
         "lookahead": "privfed.server.lookahead:Lookahead",
-        "slowmo": "privfed.server.slowmo:SlowMo",
+        "slowmo": "privfed.server.lookahead:SlowMo",
     },
     "server_schedule": _SCHEDULES,
     "sampler": {

@@ -7,8 +7,7 @@ from pydantic import Field
 from privfed.core.deferred import Tensor, torch
 from privfed.data.federation import NO_LABEL
 from privfed.metrics.mean_measure import MeanMeasure
-from privfed.metrics.measure import Count
-from privfed.metrics.scoring import Scoring
+from privfed.metrics.measure import Count, Scoring
 
 
 class Accuracy(MeanMeasure):

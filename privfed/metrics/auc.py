@@ -6,8 +6,7 @@ from pydantic import Field
 
 from privfed.core.deferred import Tensor, torch
 from privfed.metrics.mean_measure import EVERY, Variances, ratio_interval
-from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum
-from privfed.metrics.scoring import Scoring
+from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum, Scoring
 
 
 def haar(levels: int) -> Tensor:

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from privfed.core.deferred import F, Tensor, torch
 from privfed.metrics.accuracy import per_position
-from privfed.metrics.measure import Estimate, Measure, NoisedSum, with_slack
-from privfed.metrics.scoring import Scoring
+from privfed.metrics.measure import Estimate, Measure, NoisedSum, Scoring, with_slack
 
 _STEPS = 2001
 """How many errors from 0 to 1 an interval is looked for among."""

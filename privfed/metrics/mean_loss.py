@@ -8,7 +8,7 @@ from pydantic import Field
 
 from privfed.core.deferred import Tensor
 from privfed.metrics.mean_measure import MeanMeasure
-from privfed.metrics.scoring import Scoring
+from privfed.metrics.measure import Scoring
 
 
 class MeanAbsoluteError(MeanMeasure):

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from privfed.core.deferred import Tensor, torch
-from privfed.metrics.measure import Estimate, Measure, NoisedSum, with_slack
-from privfed.metrics.scoring import Scoring
+from privfed.metrics.measure import Estimate, Measure, NoisedSum, Scoring, with_slack
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,10 @@ from privfed.metrics.measure import (
     Estimate,
     Measure,
     NoisedSum,
+    Scoring,
     refuse_unsuited,
     within_unit,
 )
-from privfed.metrics.scoring import Scoring
 
 
 def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, count: int) -> Tensor:

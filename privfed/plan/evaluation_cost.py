@@ -14,8 +14,8 @@ from privfed.client.compression.compression import NoCompression
 from privfed.config.chosen import AttackKeys
 from privfed.config.config import Config
 from privfed.metrics.groups import ExampleGroups
+from privfed.metrics.measure import Scoring
 from privfed.metrics.measure_row import MeasureRow
-from privfed.metrics.scoring import Scoring
 from privfed.models.form import Form
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.sampling.cohort import Witness

@@ -14,7 +14,7 @@ from accounting.ledger import Charge, Ledger
 from privfed.core.errors import Broken
 from privfed.plan.rule import numbers_per_history
 from privfed.round.algorithm import TrainingState
-from privfed.round.play import replay
+from privfed.round.round import replay
 from privfed.run.setup import Setup
 from privfed.run.world import keeps_key, keeps_states
 from privfed.store.checkpoint import Checkpoint

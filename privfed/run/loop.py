@@ -22,9 +22,9 @@ from privfed.run.input_canaries import RunCanaries
 from privfed.run.last_state import last_checkpoint, state_from_releases
 from privfed.run.misbehaving import Misbehaviour, misbehaviour_in
 from privfed.run.outcome import Observer, Outcome
+from privfed.run.process_group import RankZero
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
-from privfed.run.worker_rank import RankZero
 from privfed.run.world import Elsewhere, build_world, with_run_canaries
 from privfed.secure.summation import Aborted
 from privfed.store.checkpoint import Checkpoint

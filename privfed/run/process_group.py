@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from privfed.core.errors import Refused
+from accounting.errors import BudgetExceeded
+from privfed.config.config import Config
+from privfed.config.reading import read_resolved
+from privfed.core.errors import PrivfedError, Refused
+from privfed.core.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
+from privfed.core.memory import keep_freed
 from privfed.core.ranks import ALONE, PATIENCE, Ranks, Together, rank_lost_on_failure
 from privfed.core.version import __version__
+from privfed.round.algorithm import TrainingState
+from privfed.round.round import run_round
+from privfed.run.prepare import prepare
+from privfed.run.setup import Setup
+from privfed.run.world import HeldElsewhere, shared_world
 
 _HERE = "127.0.0.1"
 
@@ -89,7 +102,7 @@ def _worker(rank: int, workers: int, port: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-m",
-        "privfed.run.worker_rank",
+        "privfed.run.process_group",
         str(rank),
         str(workers),
         str(port),
@@ -107,3 +120,126 @@ def refuse_another_version(version: str) -> None:
             f"rank 0 runs privfed {version}, and this rank {__version__}; install the same version "
             "everywhere"
         )
+
+
+@dataclass
+class RankZero:
+    """Rank 0's word to the others: which round is next, and from where, if they do not know."""
+
+    ranks: Ranks
+    known: TrainingState | None = None
+    """The state that the others have, too."""
+
+    def begin(self, setup: Setup) -> Ranks:
+        """Tell what is run: as measured and calibrated here. The ranks, each on its device."""
+        network = setup.network
+        if self.ranks.count > 1:
+            constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
+            run = (setup.plan.config.toml(), constants, network.initial_params.cpu())
+            self.ranks.first(lambda: run)
+        return self.ranks.on(network.initial_params.device)
+
+    def announce(self, round: int, state: TrainingState) -> None:
+        """Tell which round is next."""
+        if self.ranks.count > 1:
+            fresh = None if state is self.known else on(torch.device("cpu"), state)
+            self.ranks.first(lambda: (round, fresh))
+
+    def end(self) -> None:
+        """Tell that there is no other round."""
+        if self.ranks.count > 1:
+            self.ranks.first(lambda: None)
+
+
+def follow(ranks: Ranks) -> None:
+    """Play every round that rank 0 names, until it names none."""
+    text, constants, start = ranks.first(_nobody)
+    setup = _setup(read_resolved(text), constants, start)
+    device = setup.network.initial_params.device
+    world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks.on(device))
+    state = setup.initial_state()
+    while (announced := ranks.first(_nobody)) is not None:
+        round, fresh = announced
+        state = on(device, fresh) if fresh is not None else state
+        try:
+            state = run_round(round, setup.algorithm_in(round), state, world)
+        except BudgetExceeded:
+            continue
+
+
+def _nobody() -> Any:
+    raise RuntimeError("only rank 0 is asked")
+
+
+def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Setup:
+    setup = prepare(config, constants=constants)
+    network = replace(setup.network, initial_params=start.to(setup.network.initial_params))
+    return replace(setup, network=network)
+
+
+def on(device: torch.device, state: TrainingState) -> TrainingState:
+    """`state` with all its tensors there."""
+
+    def moved(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(device) for name, tensor in memory.items()}
+
+    return TrainingState(
+        state.params.to(device),
+        moved(state.server),
+        moved(state.mechanism),
+        moved(state.objective),
+        moved(state.rule),
+        moved(state.attack),
+        moved(state.evaluation),
+    )
+
+
+def refuse_ranks(config: Config, count: int) -> None:
+    """Raises `Refused` for what is simulated in one process only."""
+    if count == 1:
+        return
+    reasons = []
+    if config.secured:
+        reasons.append("a secure sum is simulated in one process")
+    elif config.by_sites:
+        reasons.append("sites add their noise in one process")
+    if config.attacked:
+        reasons.append("attackers are simulated in one process")
+    if config.keeping:
+        reasons.append("what clients remember is kept by one process")
+    if config.client_mechanism.private:
+        reasons.append("silos' ledgers are kept by one process")
+    if config.audit.canaries:
+        reasons.append("canaries are played by one process")
+    if config.run.simulation_metrics:
+        reasons.append("run.simulation_metrics are counted in one process")
+    if reasons:
+        raise Refused(
+            f"{count} processes: {'; '.join(reasons)}; use run.workers = 1 (a grid of runs uses "
+            "all cores: privfed experiment --jobs)"
+        )
+
+
+def main() -> None:
+    """A rank that another process started: it ends with that one."""
+    keep_freed()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with guarded():
+        sys.exit(_code())
+
+
+def _code() -> int:
+    try:
+        with joining(*map(int, sys.argv[1:])) as ranks:
+            follow(ranks)
+        return 0
+    except PrivfedError as error:
+        return report_failure(f"rank: {error}", error.exit_code)
+    except BaseException as error:
+        if ends_silently(error):
+            raise
+        return report_failure(f"rank: {bug_message(error)}", OUR_FAULT)
+
+
+if __name__ == "__main__":
+    main()

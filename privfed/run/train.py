@@ -24,9 +24,9 @@ from privfed.run.loop import play_to_end
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_population
 from privfed.run.prepare import Loader, prepare
+from privfed.run.process_group import refuse_ranks
 from privfed.run.setup import Setup
 from privfed.run.watch.watcher import entered, observers_of
-from privfed.run.worker_rank import refuse_ranks
 from privfed.run.world import Elsewhere
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.kept_heads import keep_heads, refuse_unusable_heads

@@ -9,7 +9,7 @@ from privfed.metrics.accuracy import Accuracy, RecallAtK
 from privfed.metrics.auc import AreaUnderCurve
 from privfed.metrics.calibration import Calibration
 from privfed.metrics.mean_loss import MeanAbsoluteError, MeanLoss
-from privfed.metrics.scoring import Scoring
+from privfed.metrics.measure import Scoring
 from privfed.models.form import Form
 from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.cross_entropy import CrossEntropy

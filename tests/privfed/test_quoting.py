@@ -42,7 +42,7 @@ from privfed.core.failures import _uncaught_hook, guarded
 from privfed.grid import cell_job
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.process_pool import Died, Ended, work
-from privfed.run import worker_rank as follow
+from privfed.run import process_group as follow
 from privfed.run.check import check
 
 NUMBER = 91827

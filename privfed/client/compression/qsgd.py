@@ -4,6 +4,12 @@ Vojnovic 2017, section 3.1, with buckets as in section 4).
 With v a bucket of B numbers and s levels, |v_i| / |v|_2 lies between two of 0, 1/s, ..., 1, and one
 of these is taken so that it is right on average. Its variance is at most min(B / s^2, sqrt(B) / s)
 |v|^2 (Lemma 3.1).
+
+Signs: one bit of each number (Bernstein, Wang, Azizzadenesheli & Anandkumar 2018, signSGD) times
+the mean size of a row (Karimireddy, Rebjock, Stich & Jaggi 2019, Algorithm 1, "error feedback fixes
+signSGD", where the memory is).
+
+With aggregation.rule = "sign_majority" the server takes a majority of them.
 """
 
 from __future__ import annotations
@@ -12,10 +18,25 @@ import math
 
 from pydantic import Field
 
-from privfed.client.compression.compression import RowByRow, Sending
+from privfed.client.compression.compression import Biased, RowByRow, Sending
 from privfed.core.deferred import Tensor, torch
 from privfed.core.streams import Keys, uniforms
 from privfed.core.vector import Shapes
+
+
+class Sign(Biased):
+    """The sign of each number, times the mean size of the row's numbers.
+
+    A client sends d bits and one number. Not linear: the server is sent each row by itself. Biased;
+    with error feedback it goes where plain updates go.
+    """
+
+    def bits(self, shapes: Shapes) -> float:
+        return shapes.length + 32
+
+    def shortened(self, rows: Tensor) -> Tensor:
+        return rows.sign() * rows.abs().mean(1, keepdim=True)
+
 
 _SALT = 2**62 + 2
 """Of a client's coins: no epoch's, and none of `privfed.client.trainer`."""

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from privfed.deploy.files.keys import PublicKey
-from privfed.deploy.messages.plain_sum import SealedSums
-from privfed.deploy.messages.questions import Question
+from privfed.deploy.messages.questions import Question, SealedSums
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.noise.shares import Layers

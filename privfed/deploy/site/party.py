@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.core.errors import Refused
 from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.messages.plain_sum import SealedSums
-from privfed.deploy.messages.questions import Question
+from privfed.deploy.messages.questions import Question, SealedSums
 from privfed.deploy.site.site_work import SiteWork
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage

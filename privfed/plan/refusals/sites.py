@@ -69,11 +69,11 @@ def _mixed_precision(config: Config) -> Iterator[str]:
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
     """Examples are read (`anchored`, `measures`, `exchanges`, `grouping`) beside the local steps,
-    which alone have noise.
+    which alone have noise, or an example's gradient depends on others (`losses`).
     """
     objective = config.objective
-    reads = objective.anchored or objective.measures or objective.grouping
-    reads = reads or objective.changes_loss
+    gradients = objective.anchored or objective.changes_loss
+    reads = gradients or objective.measures or objective.grouping
     if reads or objective.exchanges > 1:
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "

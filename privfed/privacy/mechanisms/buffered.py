@@ -25,9 +25,13 @@ from privfed.privacy.mechanism import (
     PublicState,
 )
 from privfed.privacy.mechanisms.central_gaussian import CorrelatedMechanism, refuse_exchanges
-from privfed.privacy.noise.buffers import MOST_BUFFERS, Buffers, optimal_buffers
 from privfed.privacy.noise.correlated import BufferedNoise
-from privfed.privacy.noise.factorization import relative_noise
+from privfed.privacy.noise.factorization import (
+    MOST_BUFFERS,
+    Buffers,
+    optimal_buffers,
+    relative_noise,
+)
 from privfed.sampling.cohort import Witness
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
-from privfed.privacy.noise.buffers import Buffers
-from privfed.privacy.noise.factorization import UNIT
+from privfed.privacy.noise.factorization import UNIT, Buffers
 from privfed.privacy.noise.gaussian_on_grid import FINENESS, grid_of, rounded_normal
 
 Row = NDArray[np.float64]

@@ -22,8 +22,7 @@ from privfed.core.registry import BUILT_IN
 from privfed.core.streams import Streams
 from privfed.models.recipes import Foreign
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.round.play import play
-from privfed.round.round import run_round
+from privfed.round.round import play, run_round
 from privfed.run.check import check
 from privfed.run.train import resume
 from privfed.sampling.cohort import Cohort

@@ -21,7 +21,7 @@ from privfed.data.federation import Federation
 from privfed.metrics.groups import ClientGroups
 from privfed.models.form import Form
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.round.play import replay
+from privfed.round.round import replay
 from privfed.server.fedavg import FedAvg
 
 GROUPS = torch.tensor([0] * 9 + [1])

@@ -159,7 +159,7 @@ def test_rows_are_the_same_bits_ahead_and_step_by_step(monkeypatch):
 
 def sent(setup):
     """What all clients answer to the first exchange of round 1, chunk by chunk."""
-    from privfed.round.play import play
+    from privfed.round.round import play
 
     algorithm = setup.algorithm
     exchange = next(play(algorithm, 1, setup.initial_state()))

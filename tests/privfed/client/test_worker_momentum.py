@@ -25,8 +25,7 @@ from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
-from privfed.round.play import play
-from privfed.round.round import run_round
+from privfed.round.round import play, run_round
 from privfed.run.train import resume
 
 SIZES = (3, 9, 4, 6)

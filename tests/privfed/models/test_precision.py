@@ -21,8 +21,8 @@ from privfed.report.plan import plan_table
 from privfed.run import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import prepare
+from privfed.run.process_group import RankZero
 from privfed.run.train import resume
-from privfed.run.worker_rank import RankZero
 
 MIXED, FAST = "run.precision=mixed", "run.precision=fast"
 ROWS = ("model.name=mlp", "client.batch_size=40", "data.size_min=40")

@@ -23,8 +23,8 @@ from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms import buffered as module
 from privfed.privacy.mechanisms.buffered import Buffered
-from privfed.privacy.noise.buffers import optimal_buffers
 from privfed.privacy.noise.correlated import BufferedNoise
+from privfed.privacy.noise.factorization import optimal_buffers
 from privfed.run.train import resume
 from privfed.sampling.allocation import Allocation
 from privfed.sampling.samplers import Cyclic, Full, Poisson

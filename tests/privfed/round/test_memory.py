@@ -133,7 +133,7 @@ def summed(setup):
     """The sum of the cohort's answers in round 1, as a round makes it."""
     from types import SimpleNamespace
 
-    from privfed.round.play import play
+    from privfed.round.round import play
     from privfed.round.world import World
 
     algorithm, state = setup.algorithm, setup.initial_state()

@@ -16,8 +16,7 @@ from privfed.round import by_sums
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
 from privfed.secure.summation import Aborted
-from privfed.server.fedavg import FedAvg
-from privfed.server.fedavgm import FedAvgM
+from privfed.server.fedavg import FedAvg, FedAvgM
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 

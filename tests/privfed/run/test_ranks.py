@@ -21,9 +21,8 @@ from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.round import run_round
 from privfed.run import process_group
 from privfed.run.prepare import prepare
-from privfed.run.process_group import joined
+from privfed.run.process_group import joined, refuse_ranks
 from privfed.run.train import resume, train
-from privfed.run.worker_rank import refuse_ranks
 
 SEEDED = "run.randomness=seeded"
 KINDS = {

@@ -11,7 +11,7 @@ from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from privfed.core.errors import Refused
 from privfed.plan.plan import plan
-from privfed.run.worker_rank import refuse_ranks
+from privfed.run.process_group import refuse_ranks
 
 SEEDED = ("run.randomness=seeded", "run.rounds=4", "data.sites=5")
 MASKS = (*SEEDED, "secure.protocol=masks")

@@ -72,7 +72,6 @@ class GridMail:
         return None
 
 
-_log = logging.getLogger(__name__)
 _PAUSES = 2.0, 30.0
 """Seconds until a node that led to no site is greeted again: at first, and at last."""
 _SOON = 0.5

@@ -8,7 +8,7 @@ from scipy.special import logit
 
 from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
 from accounting.errors import Unaccountable
-from privfed.privacy.noise.buffers import (
+from privfed.privacy.noise.factorization import (
     Buffers,
     _layout,
     _loss,
