@@ -98,7 +98,7 @@ def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make a creation, rename or removal in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -10,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accounting import regular
 from privfed.api.answer import Answer, as_path, from_here
 from privfed.api.going_on import is_shown
 from privfed.api.training import load
@@ -203,5 +205,5 @@ def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
 
 def _rows(table: Path) -> list[dict[str, Any]]:
     """The rows of a table of results."""
-    with table.open(encoding="utf-8", newline="") as file:
+    with io.TextIOWrapper(regular.opened(table), "utf-8", newline="") as file:
         return [dict(row) for row in csv.DictReader(file)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from accounting.guarantee import large_delta
 from privfed.config.config import Config
 from privfed.config.overrides import assign
 from privfed.config.reading import reassembled
@@ -106,3 +109,11 @@ def go_on(
         joined(workers) as ranks,
     ):
         resume_in(directory, changed, [*observer, *observers], ranks)
+
+
+def warn_of_delta(config: Config) -> None:
+    """Warns whoever trains or resumes of a delta above 1 / clients, where anything is promised."""
+    privacy = config.privacy
+    warning = large_delta(privacy.delta, config.data.clients)
+    if warning and config.mechanism.private and privacy.epsilon != math.inf:
+        warnings.warn(f"{warning}; choose a smaller delta", stacklevel=3)

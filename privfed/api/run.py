@@ -257,8 +257,9 @@ class Run:
 
         Raises `Refused` where what was spent is above that budget, or people are others.
         """
-        from privfed.api.going_on import go_on
+        from privfed.api.going_on import go_on, warn_of_delta
 
+        warn_of_delta(self._directory.config.read())
         changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
         wanted = {key: plain(value) for key, value in changes.items() if value is not None}
         go_on(self._directory, wanted, observers, progress)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from accounting.guarantee import large_delta
 from accounting.ledger import Ledger
 from privfed.api.answer import Answer, as_path
 from privfed.api.arguments import configuration, part_class, passed_again
-from privfed.api.going_on import TemporaryFolder, own_threads, resumable, watched
+from privfed.api.going_on import TemporaryFolder, own_threads, resumable, warn_of_delta, watched
 from privfed.api.run import Run
 from privfed.config.config import Config
 from privfed.config.passed_code import refuse_other_code
@@ -65,7 +62,7 @@ def train(
     given_path = new_folder() if out is None else as_path(out, "out")
     path = (folder.path / "run" if folder else given_path).absolute()
     _refuse_no_observers(observers)
-    _warn_of_delta(config)
+    warn_of_delta(config)
     with (
         resumable(path, config.given, lasting=not temporary),
         watched(progress) as observer,
@@ -139,14 +136,6 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
     if "source" in passed and isinstance(config.source, KeptByUser):
         federation = load_population(config, streams_of(config))
         directory.people.refuse_others((federation.examples, federation.test))
-
-
-def _warn_of_delta(config: Config) -> None:
-    """Warns the caller of `train` where delta is above 1 / clients, unless nothing is promised."""
-    privacy = config.privacy
-    warning = large_delta(privacy.delta, config.data.clients)
-    if warning and config.mechanism.private and privacy.epsilon != math.inf:
-        warnings.warn(f"{warning}; choose a smaller delta", stacklevel=3)
 
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:

@@ -19,7 +19,7 @@ from privfed.config.population_identity import normal
 from privfed.core.errors import Refused
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
-from privfed.plan.composed_guarantees import examples_guarantee, other_guarantee
+from privfed.plan.composed_guarantees import clients_of, examples_guarantee, other_guarantee
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
@@ -103,12 +103,14 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
         bound = guarantee(together.spending, delta, accountant or TIGHTEST)
     except AccountingError as error:
         raise Refused(f"these runs cannot be composed: {error}") from error
-    bound = replace(bound, against=party or "", uncovered=together.uncovered)
+    clients, uncovered = max(clients_of(run.terms) for run in audits), together.uncovered
+    bound = replace(bound, against=party or "", uncovered=uncovered, clients=clients)
     examples, other = None, None
     if deltas := [run.examples.delta for run in audits if run.examples]:
-        examples = examples_guarantee({}, together.runs, max(deltas), together.uncovered)
+        examples = examples_guarantee({}, together.runs, max(deltas), uncovered)
     if party in OTHER_PARTY:
-        other = other_guarantee({}, OTHER_PARTY[party], together.runs, delta, together.uncovered)
+        against = OTHER_PARTY[party]
+        other = other_guarantee({}, against, together.runs, delta, uncovered, clients)
     return JointAudit(audits, earlier, bound, (), examples, other, assumed)
 
 

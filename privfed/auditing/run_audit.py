@@ -39,6 +39,7 @@ from privfed.auditing.contradictions import (
 )
 from privfed.core.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.composed_guarantees import (
+    clients_of,
     counted_priors,
     examples_guarantee,
     ledger_guarantee,
@@ -258,7 +259,8 @@ def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
     if stated is None:
         return None
     spending, against = charged_under(ledger, "other", charges), str(stated["against"])
-    return other_guarantee(spending, against, before.runs, ledger.terms["delta"], before.uncovered)
+    delta, clients = ledger.terms["delta"], clients_of(ledger.terms)
+    return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
 
 def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:

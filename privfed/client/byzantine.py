@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from attacks.types import Attack, Briefing, Knowledge, State, Unarmed, View
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
-from privfed.core.parts import pair
 from privfed.core.streams import Streams, coins
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
@@ -155,8 +154,7 @@ class Attackers:
             self.identities[ids[~hostile]] if Knowledge.ALL_HONEST in knows else None,
         )
         others, remembered = _parted(state, task)
-        corrupted = self.attack.corrupt(view, remembered, self._generator(round, task))
-        sent, remembered = pair(corrupted, self.attack, "corrupt", "the rows and the state")
+        sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
         rows = rows.clone()
         rows[bad] = sent
         start = _memory_of(task)
@@ -241,8 +239,7 @@ class Attackers:
             keys = self.streams.at("attack/poison", 0, self.identities[[client]])
             generator = next(keys.each()).generator()
             briefing = Briefing(examples.classes, place, self.learned)
-            poisoned = self.attack.poison(x[theirs], y[theirs], briefing, generator)
-            x[theirs], y[theirs] = pair(poisoned, self.attack, "poison", "the examples x and y")
+            x[theirs], y[theirs] = self.attack.poison(x[theirs], y[theirs], briefing, generator)
         return replace(federation, examples=replace(examples, x=x, y=y), _stages={})
 
     def _generator(self, round: int, task: str) -> np.random.Generator:

@@ -204,6 +204,7 @@ def _reserve(path: Path, size: int) -> None:
     A hole of a mapped file that finds no block later ends the process by SIGBUS, without a word.
     """
     try:
+        regular.refuse_irregular(path)
         with path.open("r+b") as file:
             if hasattr(os, "posix_fallocate"):  # macOS has none
                 os.posix_fallocate(file.fileno(), 0, size)

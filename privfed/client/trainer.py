@@ -21,6 +21,7 @@ from privfed.client.batches import Batches, Course, plan_batches, steps
 from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective, Work
+from privfed.core.answers import refuse_shape
 from privfed.core.streams import Keys
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
@@ -93,6 +94,8 @@ class LocalTrainer:
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
         losses = self.losses(ids, broadcast["params"], keys)
         course = Course.begin(self.objective, len(ids), broadcast, states, losses)
+        shape = (len(ids), self.network.shapes.length)
+        refuse_shape(course.origin, shape, self.objective, Objective.origin)
         if self.objective.changes_loss:
             course = replace(course, counts=self.federation.class_counts(ids))
         if self.objective.anchored == "all":

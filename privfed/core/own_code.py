@@ -49,7 +49,7 @@ def _name(thing: object) -> str:
     return str(getattr(thing, "__qualname__", thing))
 
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _PRIVFED = tuple(_ROOT / name for name in ("accounting", "attacks", "defenses", "privfed"))
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)

@@ -12,10 +12,15 @@ import importlib
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import (
+    Any,
+    ClassVar,
+    TypeVar,
+)
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from privfed.core.answers import check_answers, contract_of, declared, is_part, refuse_uncalled
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
 from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, RETURNED
@@ -55,9 +60,9 @@ def find(kind: str, name: str, key: str) -> type[Any]:
             known = expected(name, [*BUILT_IN[kind], *outside])
             raise Refused(f"{key} is {name!r}; {known}", key=key)
     part = imported(target, name, key)
-    if kind in ADAPTERS and callable(part) and not _is_part(part):
+    if kind in ADAPTERS and callable(part) and not is_part(part):
         part = imported(ADAPTERS[kind], name, key).of(part)
-    if not _is_part(part):
+    if not is_part(part):
         function = f", or a function that returns {RETURNED[kind]}" if kind in ADAPTERS else ""
         raise Refused(
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part{function}",
@@ -71,7 +76,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
 def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
     """The name and the class of a part of `kind` that was passed as a class. Raises `Refused`."""
     name = catalogued(kind, part)
-    if not _is_part(part):
+    if not is_part(part):
         raise Refused(
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part", key=key
         )
@@ -84,27 +89,17 @@ def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
     if kind not in CONTRACTS:
         return
-    contract, base = _contract(kind), CONTRACTS[kind].replace(":", ".")
+    contract, base = contract_of(kind), CONTRACTS[kind].replace(":", ".")
     if issubclass(contract, BaseModel) and not issubclass(part, contract):
         raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
-    missing = sorted(_declared(contract) - {*dir(part), *part.model_fields})
+    missing = sorted(declared(contract) - {*dir(part), *part.model_fields})
     if missing:
         raise Refused(
             f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
             "says: extend a built-in part, or add these"
         )
-
-
-def _contract(kind: str) -> type[Any]:
-    module, _, attribute = CONTRACTS[kind].partition(":")
-    contract: type[Any] = getattr(importlib.import_module(module), attribute)
-    return contract
-
-
-def _declared(contract: type[Any]) -> set[str]:
-    """The names that a contract annotates or defines, without private ones."""
-    names = {*vars(contract), *vars(contract).get("__annotations__", {})}
-    return {name for name in names if not name.startswith(("_", "model_"))}
+    refuse_uncalled(kind, part, named, Part)
+    check_answers(kind, part)
 
 
 def catalogued(kind: str, part: type[Any]) -> str:
@@ -130,20 +125,6 @@ def imported(target: str, name: str, key: str) -> Any:
             f"{type(error).__name__}: {reason}{in_own_code(error)}",
             key=key,
         ) from error
-
-
-def pair(returned: Any, part: object, hook: str, expected: str) -> tuple[Any, Any]:
-    """The two values that `hook` of `part` returned. Raises `Refused` for anything else."""
-    if isinstance(returned, tuple | list) and len(returned) == 2:
-        return returned[0], returned[1]
-    raise Refused(
-        f"{type(part).__qualname__}.{hook} returns {type(returned).__name__}, but two values are "
-        f"expected; return {expected}"
-    )
-
-
-def _is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
-    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
 
 
 def expected(name: str, known: list[str]) -> str:

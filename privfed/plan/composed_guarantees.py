@@ -52,8 +52,13 @@ def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
         bound,
         against=terms.get("against") or "",
         uncovered=before.uncovered,
-        clients=int(terms.get("clients", 0)),
+        clients=clients_of(terms),
     )
+
+
+def clients_of(terms: Mapping[str, Any]) -> int:
+    """The declared number of clients in a ledger's `terms`, 0 in older ones without it."""
+    return int(terms.get("clients", 0))
 
 
 def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee | None:
@@ -77,23 +82,29 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
     if ledger.budget is not None and not stopped:
         bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))
     against = ledger.terms.get("against") or ""
-    return replace(bound, against=against, uncovered=before.uncovered)
+    clients = clients_of(ledger.terms)
+    return replace(bound, against=against, uncovered=before.uncovered, clients=clients)
 
 
 def other_guarantee(
-    spending: Spending, against: str, runs: Sequence[Prior], delta: float, uncovered: str = ""
+    spending: Spending,
+    against: str,
+    runs: Sequence[Prior],
+    delta: float,
+    uncovered: str = "",
+    clients: int = 0,
 ) -> Guarantee:
     """What distributed noise guarantees against `against`, whom the budget does not gate.
 
-    It covers `spending` and what `runs` were charged against that party. Where one of their ledgers
-    does not state that, or means another relation, no joint bound exists, and the guarantee says
-    so.
+    `clients` is their declared number. The guarantee covers `spending` and what `runs` were charged
+    against that party. Where one of their ledgers does not state that, or means another relation,
+    no joint bound exists, and the guarantee says so.
     """
     together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]
     why = f"no ledger states what was charged against {PARTY_WORDS[against]} by {', '.join(silent)}"
     bound = _joint_bound(total(together), delta, why if silent else "")
-    return replace(bound, against=against, uncovered=uncovered)
+    return replace(bound, against=against, uncovered=uncovered, clients=clients)
 
 
 def examples_guarantee(

@@ -151,7 +151,8 @@ class Plan:
         before = self.before
         beside = self.evaluation.other if self.evaluation else None
         spending = self._charged(rounds, self.other, beside)
-        return other_guarantee(spending, against, before.runs, delta, before.uncovered)
+        clients = self.config.data.clients
+        return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """All that is guaranteed beside the headline."""

@@ -98,6 +98,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     """Distributed noise protects against two parties: what the headline is about, and the other."""
     bound = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
+    why += f"; {other.weakness}" if other.weakness else ""
     return {
         "against": _PARTIES[against],
         "besides": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",

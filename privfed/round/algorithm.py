@@ -19,7 +19,7 @@ from privfed.sampling.evaluation_rounds import EvaluationRounds, over_larger_pop
 from privfed.sampling.site_coins import over_several_sites
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
-from privfed.server.optimizer import ServerOptimizer, first_state, stepped
+from privfed.server.optimizer import ServerOptimizer
 from privfed.server.optimizer import State as ServerState
 
 
@@ -65,7 +65,7 @@ class Algorithm:
         if server.in_client_rates:
             rate = self.client_schedule.factor(round)
             delta, factor = delta / rate if rate else delta, factor * rate
-        return stepped(server if factor == 1.0 else server.at(factor), params, delta, state)
+        return (server if factor == 1.0 else server.at(factor)).step(params, delta, state)
 
     @property
     def cohorts(self) -> Cohorts:
@@ -98,7 +98,7 @@ class Algorithm:
         """The state before round 1; a rule that keeps a center starts from no movement."""
         return TrainingState(
             params,
-            first_state(self.server, params),
+            self.server.init(params),
             self.mechanism.init(),
             self.objective.init(params),
             self.rule.memory(params),

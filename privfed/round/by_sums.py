@@ -12,12 +12,14 @@ from torch import Tensor
 
 from defenses.types import SumRule
 from privfed.client.exchange import Chunk, Exchange
+from privfed.core.answers import refuse_shape
 from privfed.core.ranks import refuse_miscounted
 from privfed.core.streams import Keys
 from privfed.core.vector import Indices, Layout
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
+    Mechanism,
     PublicState,
     SumWithNoise,
     draws_in_parts,
@@ -52,6 +54,8 @@ class BySums:
 
         def averaged() -> tuple[Tensor, PublicState]:
             released, state = mechanism.release(total, divisor, noise, self.state)
+            shape = (exchange.layout.length + self._rule.extra,)
+            refuse_shape(released, shape, mechanism, Mechanism.release)
             return released.cpu(), state
 
         released, self.state = ranks.first(averaged)

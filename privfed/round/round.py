@@ -17,6 +17,8 @@ from torch import Tensor
 from accounting.ledger import Charge
 from defenses.types import SumRule
 from privfed.client.exchange import Exchange
+from privfed.client.objective import Objective
+from privfed.core.answers import refuse_shape
 from privfed.core.errors import Refused
 from privfed.core.vector import all_finite
 from privfed.round.algorithm import Algorithm, TrainingState
@@ -56,6 +58,7 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
         released = yield Exchange(task, asked, layout, bounds=state.mechanism)
         center = rule.center_after(center, released)
     delta, memory = objective.conclude(broadcast, center, state.objective, algorithm.cohorts)
+    refuse_shape(delta, params.shape, objective, Objective.conclude)
     remembered = rule.memory_after(state.rule, params, center)
     params, server = algorithm.moved(round, params, delta, state.server)
     return replace(state, params=params, server=server, objective=memory, rule=remembered)

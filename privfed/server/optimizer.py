@@ -8,8 +8,7 @@ from typing import ClassVar, Protocol, Self
 from pydantic import Field
 
 from privfed.core.deferred import Tensor
-from privfed.core.errors import Refused
-from privfed.core.parts import Part, pair
+from privfed.core.parts import Part
 
 State = Mapping[str, "Tensor"]
 """What an optimizer remembers, by name. It is public: it lies in the checkpoint."""
@@ -41,35 +40,6 @@ class ServerOptimizer(Protocol):
     def at(self, factor: float) -> ServerOptimizer:
         """The same optimizer with its learning rate multiplied by `factor`."""
         ...
-
-
-def first_state(server: ServerOptimizer, params: Tensor) -> State:
-    """What `server.init` returns. Raises `Refused` where it is no state."""
-    return _state(server, "init", server.init(params))
-
-
-def stepped(
-    server: ServerOptimizer, params: Tensor, delta: Tensor, state: State
-) -> tuple[Tensor, State]:
-    """What `server.step` returns. Raises `Refused` where it is not the next model and a state."""
-    moved = server.step(params, delta, state)
-    model, after = pair(moved, server, "step", "the next model and the state, a dict of tensors")
-    shape = tuple(getattr(model, "shape", ()))
-    if shape != tuple(params.shape):
-        raise Refused(
-            f"{type(server).__qualname__}.step returns a model of shape {shape}, but the model's "
-            f"is {tuple(params.shape)}; return params moved by delta"
-        )
-    return model, _state(server, "step", after)
-
-
-def _state(server: ServerOptimizer, hook: str, state: object) -> State:
-    if isinstance(state, Mapping):
-        return state
-    raise Refused(
-        f"{type(server).__qualname__}.{hook} returns the state {type(state).__name__}, but a dict "
-        "of tensors by name is expected; return {} for none"
-    )
 
 
 class WithRate(Part):

@@ -1,18 +1,33 @@
 """A part is one file: toys of every kind from outside are checked, trained and audited."""
 
+import inspect
 import json
+import sys
+from typing import Any
 
 import pytest
+import torch
 from commands import run
 from small import SMALL, small
+from toys import Brier, Evens
 
+from defenses.by_sums.mean import Mean
+from defenses.history import HistoryRule
+from defenses.types import RowRule, SumRule
 from privfed.auditing.mechanism_audit import audit_mechanism
 from privfed.auditing.run_audit import audit
+from privfed.client.objectives.sgd import Sgd
 from privfed.config import catalog
-from privfed.config.reading import as_written
+from privfed.config.reading import as_written, load
 from privfed.config.sections import SECTIONS
-from privfed.core.registry import BUILT_IN, LISTS
+from privfed.core import answers, parts
+from privfed.core.errors import Refused
+from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 from privfed.plan.matrix import AXES, built_in, combination, combinations
+from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.run.train import train
+from privfed.sampling.samplers import Poisson
 
 OPEN = ("privacy.mechanism=none",)
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
@@ -118,3 +133,97 @@ def test_one_registered_line_lists_it(kind, monkeypatch):
         written = as_written(None, SMALL)
         names = [one.choice[kind] for one in combinations(written, built_in(kind))]
         assert names[-1] == "toy"
+
+
+class AnyRow(RowRule):
+    def __call__(self, rows, byzantine):
+        return rows[0]
+
+
+THREE = torch.zeros(3)
+BASES = {
+    "client.objective": (Sgd, ()),
+    "privacy.mechanism": (CentralGaussian, ()),
+    "aggregation.rule": (Mean, ()),
+    "aggregation.rule of rows": (AnyRow, OPEN),
+    "compression.name": (Evens, ()),
+    "cohort.sampler": (Poisson, ()),
+    "model.loss": (Brier, ()),
+}
+HOOKS = {
+    "client.objective": (
+        *("layout", "init", "prelude", "unseen", "origin", "carry", "along", "direction"),
+        *("message", "admitted", "conclude", "state_length"),
+    ),
+    "privacy.mechanism": ("event", "init", "encoding", "width", "resolved", "bound", "release"),
+    "aggregation.rule": ("terms", "step", "center_after", "memory", "memory_after", "within"),
+    "aggregation.rule of rows": ("__call__", "needs", "most", "unfit", "memory", "memory_after"),
+    "compression.name": ("encode", "decode", "length"),
+    "cohort.sampler": ("sample", "witness"),
+    "model.loss": ("losses", "scores", "measures", "width"),
+}
+SHAPED = {
+    "client.objective": {
+        **dict.fromkeys(("unseen", "origin", "direction", "admitted"), THREE),
+        "along": (THREE, None),
+        "message": (THREE, None),
+        "conclude": (THREE, {}),
+    },
+    "privacy.mechanism": {"bound": BoundedRows(THREE[None], 0.4), "release": (THREE, {})},
+    "aggregation.rule": dict.fromkeys(("terms", "step", "center_after"), THREE),
+    "aggregation.rule of rows": {"__call__": THREE},
+    "compression.name": {"encode": (THREE, None), "decode": (THREE, {})},
+}
+WRONG = [
+    *((key, hook, "text") for key, hooks in HOOKS.items() for hook in hooks if hook != "unfit"),
+    *((key, hook, None) for key, hooks in HOOKS.items() for hook in hooks if hook != "carry"),
+    *((key, hook, value) for key, hooks in SHAPED.items() for hook, value in hooks.items()),
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "hook", "returned"), WRONG, ids=[f"{k}-{h}-{type(v).__name__}" for k, h, v in WRONG]
+)
+def test_what_a_hook_may_not_return_is_refused_by_its_part_and_name(
+    key, hook, returned, tmp_path, monkeypatch
+):
+    """Nothing, another type, too few values, and tensors of another shape."""
+    base, more = BASES[key]
+    answers = {hook: lambda self, *given, **named: returned, "__module__": __name__}
+    part = type("Mine", (base,), answers | ({"keeps": 1} if hook == "unseen" else {}))
+    monkeypatch.setattr(sys.modules[__name__], "Mine", part, raising=False)
+    more = (*more, "data.setting=cross_silo") if hook == "unseen" else more
+    kept = [
+        each for each in SMALL if "noise_multiplier" not in each or not more or hook == "unseen"
+    ]
+    config = [*kept, f"{key.partition(' ')[0]}={__name__}:Mine", "run.rounds=1", *more]
+    with pytest.raises(
+        Refused, match=rf"Mine\.{hook} returns .* is expected; return what \S+ says"
+    ):
+        train(load(None, config), tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", CONTRACTS)
+def test_every_hook_of_a_contract_says_what_it_returns(kind):
+    """By an annotation that can be read, and in words: answers are held against both."""
+    contract = answers.contract_of(kind)
+    for name in answers.declared(contract):
+        if hook := answers._promised(kind, contract, name):
+            assert answers._contracted(hook)[0] is not Any, name
+            assert inspect.getdoc(hook), name
+
+
+@pytest.mark.parametrize("kind", CONTRACTS)
+def test_whatever_is_extended_says_what_its_hooks_return(kind):
+    """A part from outside may extend any class of privfed's; no annotation may stop its run."""
+    for name in BUILT_IN[kind]:
+        part = parts.find(kind, name, kind)
+        for hook in {each for base in part.__mro__ for each in vars(base)}:
+            if promised := answers._promised(kind, part, hook):
+                answers._contracted(promised)
+
+
+def test_shapes_are_those_of_hooks():
+    for kind, hook in answers._SHAPES:
+        rules = (answers.contract_of(kind), HistoryRule, SumRule)
+        assert any(hasattr(each, hook) for each in rules), (kind, hook)

@@ -19,7 +19,6 @@ from defenses.weighing import PreAggregator
 from privfed.client.compression.compression import CompressionPart
 from privfed.client.objective import Objective
 from privfed.core.parts import Part
-from privfed.core.vector import Layout
 from privfed.data.federation import Examples
 from privfed.metrics.mean_measure import MeanMeasure
 from privfed.privacy.clipping import clip_rows
@@ -130,61 +129,11 @@ class Brier(Part):
         return {"prediction": outputs.argmax(-1)}
 
 
-class Halved(Part):
+class Halved(Objective):
     """An objective: local SGD whose update is halved before it is sent."""
-
-    keeps: ClassVar[int] = 0
-    exchanges: ClassVar[int] = 1
-    broadcasts: ClassVar[int] = 1
-    unproven: ClassVar[str] = ""
-    anchored: ClassVar[str] = ""
-    measures: ClassVar[str] = ""
-    server_step: ClassVar[str] = "any"
-    least_steps: ClassVar[int] = 0
-    grouping: ClassVar[None] = None
-    plain: ClassVar[bool] = True
-    sends_updates_alone: ClassVar[bool] = True
-    sums_states: ClassVar[bool] = False
-
-    def state_length(self, d):
-        return 0
-
-    def layout(self, d):
-        return Layout((("delta", d),))
-
-    def init(self, params):
-        return {}
-
-    def prelude(self, params, memory):
-        yield from ()
-        return {}
-
-    def unseen(self, broadcast):
-        return broadcast["params"].new_zeros(0)
-
-    def origin(self, broadcast, state, measured):
-        return broadcast["params"]
-
-    def carry(self, broadcast, state):
-        return None
-
-    def anchor(self, w, broadcast, state, carried):
-        return broadcast["params"]
-
-    def along(self, step, broadcast):
-        return step.grad, None
-
-    def direction(self, grad, w, broadcast, state):
-        return grad
 
     def message(self, w, broadcast, state, work):
         return (w - broadcast["params"]) / 2, state
-
-    def admitted(self, rows):
-        return rows
-
-    def conclude(self, broadcast, released, memory, cohorts):
-        return released, memory
 
 
 class Evens(CompressionPart):

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from accounting import regular
+from accounting.errors import Misplaced
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.core.streams import Streams
@@ -131,12 +133,15 @@ def read_idx(path: Path) -> np.ndarray:
     """
     content: np.ndarray
     try:
+        regular.refuse_irregular(path)
         if path.suffix == ".gz":
             content = np.frombuffer(_unzipped(path), np.uint8)
         elif path.stat().st_size:
             content = np.memmap(path, np.uint8, mode="c")
         else:
             content = np.empty(0, np.uint8)
+    except Misplaced as error:
+        raise Refused(f"data.path: {error}") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refused(
             f"{path} is not a whole gzip file; fetch it again", private=str(error)
@@ -163,7 +168,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 def _unzipped(path: Path) -> bytearray:
     """What a gzip file holds, as far as its header declares, and a little where there is more."""
-    with gzip.open(path) as file:
+    with regular.opened(path) as raw, gzip.open(raw) as file:
         content = bytearray(file.read(4))
         content += file.read(4 * content[3]) if len(content) == 4 else b""
         shape = np.frombuffer(bytes(content[4 : len(content) // 4 * 4]), ">u4")

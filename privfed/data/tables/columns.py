@@ -278,7 +278,8 @@ def _sample_array(path: Path, name: str) -> np.ndarray | Words | str:
 def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
     """Turn whatever is wrong with the file as a file into one refusal."""
     if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
+        problem = "is a FIFO or a device" if path.exists() else "does not exist"
+        problem = "is a folder" if path.is_dir() else problem
         raise Refused(
             f"data: {path} {problem} (from {Path.cwd()}); expected a CSV, Parquet or npz file"
         )

@@ -134,7 +134,12 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
         charged, party = prior_spending.charged_under(ledger, "other"), str(other["against"])
         bounds.append(
             composed_guarantees.other_guarantee(
-                charged, party, before.runs, terms["delta"], before.uncovered
+                charged,
+                party,
+                before.runs,
+                terms["delta"],
+                before.uncovered,
+                composed_guarantees.clients_of(terms),
             )
         )
     void = terms.get("guarantee")

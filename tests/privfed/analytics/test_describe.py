@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from commands import run
 from described import CLIENTS, QUICK, SEEDED, folk, run_file
 from scipy.stats import chi2
@@ -16,16 +17,19 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.releases import noise_of
 from privfed.analytics.describe import noise_on_sum
+from privfed.analytics.described_table import DescribedTable
 from privfed.analytics.description_run import Asking, description_of
 from privfed.analytics.statistics_file import read_statistics
 from privfed.auditing.prior_runs import priors
 from privfed.config.reading import load
+from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import under, unpack
 
 ASKING = Asking(2.0, None, ("age", "town"), 2, 4, 6)
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0")
+MASKED = ("secure.protocol=masks", "privacy.mechanism=skellam")
 SHIPPED = {
     "central": (),
     "masks": MASKS,
@@ -323,9 +327,7 @@ def test_a_declaration_keeps_what_pairs_share_and_whom_it_is_against(tmp_path):
 
 def test_sites_sum_what_they_hold(tmp_path):
     file = run_file(tmp_path, 'site = "ward"', "sites = 4")
-    answer = described(
-        tmp_path, *sets(("secure.protocol=masks", "privacy.mechanism=skellam")), "--json", file=file
-    )
+    answer = described(tmp_path, *sets(MASKED), "--json", file=file)
     assert answer.exit_code == 0, answer.output
     stated = json.loads(answer.stdout)
     assert stated["relation"] == ADD_REMOVE
@@ -475,6 +477,31 @@ def test_how_often_a_client_is_counted_changes_the_release_not_its_cost(tmp_path
     assert planned[0].noise_multiplier == planned[1].noise_multiplier
     assert noise_on_sum(planned[0], 100) == pytest.approx(planned[0].noise_multiplier, rel=1e-3)
     assert math.isclose(planned[0].mechanism.clip, 1.0)
+
+
+def test_which_of_its_rows_count_is_decided_by_a_clients_own_randomness(tmp_path):
+    """Of three rows one counts, each as often: 600 clients, within five standard deviations."""
+    clients = 600
+    table = {"person": [f"p{n % clients}" for n in range(3 * clients)]}
+    place = [n // clients for n in range(3 * clients)]
+    source = DescribedTable(
+        path=str(written(tmp_path / "rows.csv", **table, place=place)),
+        client="person",
+        values={"place": [0, 1, 2]},
+    )
+    x = source.load(clients, Streams(0)).x
+    chosen = Counter(x[:, 0].tolist())
+    assert len(chosen) == 3
+    assert all(abs(count - 200) < 5 * math.sqrt(600 * 2 / 9) for count in chosen.values())
+    assert not torch.equal(x, source.load(clients, Streams(1)).x)
+
+
+def test_a_client_at_several_sites_is_divided_among_them(tmp_path):
+    """Half the clip at each of two, so that all its parts together move the sum by one at most."""
+    file = run_file(tmp_path, 'site = "ward"', "sites = 4", "sites_per_client = 2")
+    config = description_of(file, MASKED, ASKING)
+    assert config.data.sites_per_client == 2
+    assert plan(config, length=50).mechanism.clip == 0.5
 
 
 def test_one_client_more_moves_the_sum_by_one_at_most(tmp_path):

@@ -67,6 +67,9 @@ def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
     assert why in run.audit()["meaning"]
     assert why in " ".join(str(run.audit()).split())
     assert why in privfed.check(people(), model="mlp", **large)["warning"]
+    with pytest.warns(UserWarning, match=re.escape(why)) as warned:
+        run.resume(rounds=5)
+    assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(

@@ -233,3 +233,18 @@ def test_all_accountants_that_apply_agree(two):
     assert found.accountants["opacus_prv"] == pytest.approx(found.accountants["pld"], rel=0.02)
     trained(two[0].parent / "fixed", *SAME, "cohort.sampler=fixed_size")
     assert audit(two[0].parent / "fixed", "all").accountants["opacus_prv"] is None
+
+
+def test_a_large_delta_is_stated_of_every_joint_guarantee(tmp_path):
+    """Of all runs together, and against the party that the budget does not gate."""
+    masked = ("secure.protocol=masks", "secure.simulate=arithmetic", "privacy.mechanism=skellam")
+    for rounds in ("1", "2"):
+        trained(tmp_path / rounds, *masked, *SAME, "privacy.delta=0.5", f"run.rounds={rounds}")
+    why = "δ = 0.5 is above 1 / clients (1/12)"
+    merged = audit_together([tmp_path / "1", tmp_path / "2"])
+    assert merged.bound.weakness.startswith(why)
+    assert merged.other.weakness.startswith(why)
+    assert all(why in stated["meaning"] for stated in merged.to_json()["guarantees"])
+    assert " ".join(run("audit", tmp_path / "1", tmp_path / "2").output.split()).count(why) == 2
+    alone = " ".join(run("audit", tmp_path / "1").output.split())
+    assert alone.count(why) == 2

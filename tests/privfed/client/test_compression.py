@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from privfed.client.compression.compressed import compressed
 from privfed.client.compression.compression import NoCompression, Sending, Space
 from privfed.client.compression.count_sketch import CountSketch
 from privfed.client.compression.low_rank import LowRank
@@ -14,6 +15,8 @@ from privfed.client.compression.power_sgd import PowerSgd
 from privfed.client.compression.qsgd import Qsgd, Sign
 from privfed.client.compression.random_mask import RandomMask
 from privfed.client.compression.top_k import TopK
+from privfed.client.objective import Work
+from privfed.client.objectives.sgd import Sgd
 from privfed.client.trainer import _MEASURING, DROPOUT
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN
@@ -46,6 +49,57 @@ def sending(number=1, broadcast=None, clients=3, space=SPACE):
 
 def test_every_compression_is_tested_here():
     assert BUILT_IN["compression"].keys() == {"none", *LINEAR, "power_sgd", "qsgd", "top_k", "sign"}
+
+
+REMEMBERING = {
+    "mask-memory": RandomMask(fraction=0.25, error_feedback=True),
+    "low_rank-memory": LowRank(rank=2, error_feedback=True),
+    "power_sgd-memory": PowerSgd(rank=1, error_feedback=True),
+    "sign-memory": Sign(error_feedback=True),
+}
+EVERY = {
+    **LINEAR,
+    "power_sgd": PowerSgd(rank=1),
+    "qsgd": Qsgd(levels=2, bucket=16),
+    "top_k": TopK(),
+    "sign": Sign(),
+    **REMEMBERING,
+}
+
+
+def broadcasts(part):
+    """What clients are sent in each exchange in which they send a row."""
+    sent = {"params": torch.zeros(D).double(), "compression_number": torch.tensor(1)}
+    if part.exchanges == 1:
+        return [sent]
+    asking = part.asked(sending(1, sent), part.init(SPACE))
+    first = next(asking).broadcast
+    row, _ = part.encode(normal(1, seed=5), None, sending(1, first))
+    with pytest.raises(StopIteration) as end:
+        asking.send(row[0])
+    return [first, {**sent, **end.value.value}]
+
+
+@cases(EVERY)
+def test_what_a_client_sends_and_keeps_follows_from_its_own_update_alone(part):
+    """With others in its chunk, whose updates and memories are larger, it is what it is alone."""
+    objective = compressed(Sgd(), part, SPACE.seed, SHAPES.by_name)
+    size = torch.tensor([1.0, 30.0, 0.1]).double()[:, None]
+    updates, kept = size * normal(3), size.flip(0) * normal(3, seed=1) if part.keeps else None
+
+    def answer(clients, broadcast):
+        keys = Streams(3).at("shuffle", 1, np.arange(3)[clients])
+        work = Work(torch.ones(len(updates[clients])), 0.1, keys=keys)
+        state = None if kept is None else kept[clients]
+        return objective.message(updates[clients], broadcast, state, work)
+
+    for broadcast in broadcasts(part):
+        rows, left = answer(slice(None), broadcast)
+        for client in range(3):
+            row, mine = answer(slice(client, client + 1), broadcast)
+            torch.testing.assert_close(row[0], rows[client])
+            if part.keeps:
+                torch.testing.assert_close(mine[0], left[client])
 
 
 @cases(LINEAR)

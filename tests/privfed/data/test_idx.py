@@ -1,6 +1,7 @@
 """MNIST-format folders: what is in them, and every way in which they are broken."""
 
 import gzip
+import os
 import struct
 import subprocess
 import sys
@@ -90,6 +91,14 @@ def test_a_broken_file_is_refused_by_name(tmp_path, content, message):
     with pytest.raises(Refused, match=message) as refused:
         read_idx(path)
     assert path.name in str(refused.value)
+
+
+def test_a_fifo_in_the_place_of_images_is_refused_and_not_waited_for(tmp_path):
+    path = folder(tmp_path / "data", zipped=False) / "train-images-idx3-ubyte"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(Refused, match="is a FIFO or a device, but has to be a regular file"):
+        Idx(path=str(tmp_path / "data")).load(3, STREAMS)
 
 
 @pytest.mark.parametrize(

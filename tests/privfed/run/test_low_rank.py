@@ -1,5 +1,6 @@
 """A run that trains a model's change of low rank: under noise, resumed, checked, and exported."""
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -10,12 +11,18 @@ import privfed
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.core.errors import Refused
+from privfed.core.ranks import ALONE
 from privfed.core.streams import Streams
 from privfed.grid.cells import cells
 from privfed.grid.grid import Grid
 from privfed.models import build
 from privfed.models.start import is_factor, with_changes
+from privfed.plan.plan import plan
+from privfed.round.updates import ClientUpdates
+from privfed.run.prepare import prepare
 from privfed.run.train import resume
+from privfed.run.world import shared_world
+from privfed.sampling.cohort import Cohort
 from privfed.store.tensorfile import pack
 from privfed.trained.export import Adapters, export
 from privfed.trained.kept_models import score_kept_models
@@ -67,6 +74,34 @@ def trains_a_too(monkeypatch):
 def test_what_noise_falls_on_is_rank_times_out(run):
     b_alone_is_released(run)
     assert bool(model(run)[f"model/{B}"].any())
+
+
+BESIDE = (*LORA, "model.name=mlp", "model.hidden=[5]", "model.lora.trained=['3']")
+
+
+def test_noise_that_clients_share_is_for_what_is_sent_and_not_for_the_model():
+    masks = ("secure.protocol=masks", "secure.simulate=arithmetic", "privacy.mechanism=skellam")
+    config = small(*BESIDE, *masks)
+    setup = prepare(config)
+    sent, whole = 5 * RANK + 5 * OUT + OUT, setup.network.without_adapters
+    assert setup.network.shapes.length == sent
+    assert whole == 5 * FEATURES + 5 + 5 * OUT + OUT
+    assert setup.plan.event == plan(config, length=sent).event != plan(config, length=whole).event
+
+
+def test_a_row_is_clipped_over_adapters_and_what_is_trained_beside_them():
+    """Each number by itself, and all together, however far training moved them."""
+    setup = prepare(small(*BESIDE))
+    algorithm, length = setup.algorithm, setup.network.shapes.length
+    ids = np.arange(12)
+    cohort = Cohort(1, ids, 4.0, algorithm.witness(1))
+    world = shared_world(setup, None, None, ALONE)
+    updates = ClientUpdates(algorithm, world, setup.initial_state(), cohort)
+    layout = algorithm.wire(algorithm.objective.layout(length))
+    for rows in (*(9.0 * torch.eye(length)).split(12), torch.full((12, length), 9.0)):
+        sent = updates.bounded(ids[: len(rows)], rows, layout, 0, algorithm.mechanism.init())
+        assert sent.bound == 0.4
+        assert bool((sent.rows.double().norm(dim=1) <= 0.4).all())
 
 
 def test_an_a_that_is_trained_though_frozen_is_noticed(tmp_path, monkeypatch):

@@ -4,9 +4,14 @@ import os
 import stat
 
 import pytest
+from grids import in_process, write
+from patients import DECLARED, SMALL, patients
+from private_tunings import BUDGET, TUNED, number, tuned
 from small import trained
 from test_secrets import SECRET
 
+import privfed
+from privfed.grid import private_tuning as tuning
 from privfed.run.train import resume
 from privfed.secure.summation import Culprit
 from privfed.store.files import FILES
@@ -57,6 +62,35 @@ def test_a_resume_shuts_what_was_left_open(tmp_path, kind):
     (tmp_path / "run" / "private").chmod(0o755)
     resume(tmp_path / "run", lambda stored: stored.with_run(rounds=2))
     assert_as_stated(tmp_path / "run")
+
+
+def test_a_run_over_people_who_were_passed_is_as_stated(tmp_path):
+    """Their digest, and the key that it is made with, lie in the secret folder."""
+    table = privfed.Table(patients(60), test=patients(20, seed=1), **DECLARED)
+    privfed.train(table, model="mlp", out=tmp_path / "run", **{**SMALL, "rounds": 1})
+    assert (tmp_path / "run/private/people").exists()
+    assert_as_stated(tmp_path / "run")
+
+
+REMEMBERING = BUDGET.replace("[client]", '[client]\nobjective = "scaffold"').replace(
+    "clients = 12", 'clients = 12\nsetting = "cross_silo"'
+)
+
+
+@pytest.mark.parametrize("base", [BUDGET, REMEMBERING], ids=["plain", "scaffold"])
+def test_a_privately_tuned_run_is_as_stated_and_all_else_of_it_is_shut(tmp_path, monkeypatch, base):
+    """The best run by its own folders' modes; the candidates, and their secret, under private/."""
+    monkeypatch.setattr(tuning, "work", in_process)
+    number(monkeypatch, 2)
+    tuned(write(tmp_path, TUNED, base))
+    assert (tmp_path / "best/private").exists() == (base is REMEMBERING)
+    assert_as_stated(tmp_path / "best")
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "private/key").stat().st_mode) == 0o600
+    candidates = [path.parent for path in (tmp_path / "private").rglob("config.toml")]
+    assert len(candidates) == 2
+    for each in candidates:
+        assert_as_stated(each)
 
 
 WRITERS = {

@@ -106,6 +106,22 @@ def test_nothing_is_wider_than_a_phone(pages, tmp_path, name):
     assert ask(pages[name], tmp_path, script) <= NARROW
 
 
+@pytest.mark.parametrize("name", ["run", "grid"])
+def test_tables_of_up_to_four_columns_need_no_scrolling_on_a_phone(pages, tmp_path, name):
+    """Nor does anything else that may scroll, except pictures of a fixed size."""
+    script = """
+    view.document.querySelectorAll("details").forEach((each) => (each.open = true));
+    const boxes = [...view.document.querySelectorAll(".scroll, pre")];
+    const few = (box) => box.querySelectorAll("thead th").length <= 4;
+    const named = (box) => box.ariaLabel || box.textContent;
+    return [boxes.filter(few).length,
+            boxes.filter((box) => few(box) && box.scrollWidth > box.clientWidth).map(named)];
+    """
+    seen, cut = ask(pages[name], tmp_path, script)
+    assert seen > 1
+    assert cut == []
+
+
 def test_tables_sort_by_their_headings(pages, tmp_path):
     script = """
     const table = view.document.querySelector("table.sortable");

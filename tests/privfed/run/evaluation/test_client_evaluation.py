@@ -178,6 +178,38 @@ def test_without_noise_it_is_the_mean_of_clients_own_accuracies():
     assert estimate.value == pytest.approx(np.mean(accuracies), abs=1e-5)
 
 
+def test_the_divisor_is_declared_and_not_how_many_were_drawn():
+    """Else an average would reveal who is there: one client more would change everybody's part."""
+    keys = ("privacy.noise_multiplier=0.0", "run.randomness=seeded")
+    setup, drawn = prepare(small(*BY_CLIENTS, *keys)), set()
+    world = shared_world(setup, Books(), Books(), ALONE)
+    for round in range(4, 44, 4):
+        ids = setup.evaluation.draw(round, world.people, world.streams).clients
+        drawn.add(len(ids))
+        rows = setup.executor.measures.rows(ids, setup.network.initial_params, round)
+        released = evaluated(setup, round) * setup.evaluation.sampler.size
+        np.testing.assert_allclose(released, rows.double().sum(0), atol=1e-5)
+    assert len(drawn) > 1
+
+
+def test_cohort_and_noise_of_an_evaluation_are_those_of_no_other_round():
+    """Charges compose rounds that are drawn and noised independently of each other."""
+    setup = prepare(small(*BY_CLIENTS, "evaluation.size=4", "run.randomness=seeded"))
+    world = shared_world(setup, Books(), Books(), ALONE)
+
+    def made(round):
+        algorithm = setup.algorithm_in(round)
+        ids = algorithm.draw(round, world.people, world.streams).clients
+        return tuple(ids), tuple(world.noise(algorithm, round, 0).normal(3))
+
+    rounds = range(1, 41)
+    cohorts, noises = zip(*map(made, rounds), strict=True)
+    assert len({*noises}) == len(rounds)
+    for other in (-1, 1):
+        same = [cohorts[round - 1] == cohorts[round - 1 + other] for round in range(4, 40, 4)]
+        assert sum(same) <= 2
+
+
 def test_one_client_moves_the_sum_by_at_most_one_row():
     keys = (*BY_CLIENTS, "privacy.noise_multiplier=0.0", "cohort.sampler=full", "cohort.size=0")
     setup = prepare(small(*keys, 'evaluation.measures=["accuracy", "loss", "calibration"]'))
