@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from privfed.auditing.canaries.scores import without_common
 from privfed.canary.layouts import Numbers, flatten
 from privfed.core.errors import Refused, public_text
+from privfed.core.memory import refuse_too_large
 
 _AT_ONCE = 2**26
 """Numbers of differences that are multiplied with all directions at a time."""
@@ -131,6 +133,7 @@ def _read(path: Path) -> Numbers:
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is no file; expected one with a model, or another name")
     try:
+        _refuse_bomb(path)
         return flatten(_READERS[path.suffix.lower()](path))
     except Refused as error:
         raise Refused(f"{path}: {public_text(error)}") from None
@@ -141,6 +144,14 @@ def _read(path: Path) -> Numbers:
             f"{path} cannot be read as a {path.suffix} file of arrays: {public_text(error)}; "
             "nothing that could run code is unpickled: save arrays, tensors, or a state_dict"
         ) from None
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Raises `Refused` for an archive that unpacks to more than is free, before it is unpacked."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        refuse_too_large("it", size, "expected a model, and nothing else")
 
 
 def _read_npy(path: Path) -> Any:

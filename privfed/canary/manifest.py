@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,8 @@ def _is_manifest(content: dict[str, Any]) -> bool:
     return (
         all(type(count) is int and count > 0 for count in counts)
         and all(isinstance(digest, str) and len(digest) == _DIGEST for digest in digests)
-        and isinstance(length, int | float)
-        and (math.isfinite(length) and length > 0)
+        and type(length) in (int, float)
+        and 0 < length <= sys.float_info.max  # also of an integer that no float holds
         and isinstance(simulated, bool)
         and isinstance(content["relation"], str)
         and content["relation"] in RELATIONS

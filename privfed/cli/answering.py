@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import click
 
 from privfed.core.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
+from privfed.core.memory import refuse_little_memory
 from privfed.core.text import dump
 
 Command = Callable[..., Any]
@@ -116,6 +117,7 @@ def _answering(
 
 def _exit_code(command: Callable[[], int]) -> int:
     try:
+        refuse_little_memory()
         return command()
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise

@@ -8,7 +8,9 @@ import click
 from click.core import ParameterSource
 
 from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, print_json, quotes_on_request
+from privfed.cli.train import how_to_go_on
 from privfed.core.errors import Refused
+from privfed.core.failures import report_error
 from privfed.core.text import visible_toml
 
 
@@ -119,7 +121,10 @@ def describe_command(
     else:
         asking = Asking(epsilon, delta, columns, rows_per_client, buckets, letters)
         folder, file = _places(out)
-        statistics = describe(run_file, overrides, asking, folder)
+        try:
+            statistics = describe(run_file, overrides, asking, folder)
+        except (KeyboardInterrupt, OSError) as error:
+            return report_error(error, how_to_go_on(folder))
         if file is not None:
             from privfed.analytics.statistics_file import write_statistics
 

@@ -56,8 +56,7 @@ class CommandLine(click.Group):
             except OSError as error:  # standard output takes nothing
                 code = report_error(error)
             except click.Abort:
-                message = "interrupted; nothing was changed"
-                code = report_failure(message, INTERRUPTED, "interrupted")
+                code = report_failure("interrupted", INTERRUPTED, "interrupted")
         sys.exit(code if isinstance(code, int) else 0)
 
 

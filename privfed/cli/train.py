@@ -58,7 +58,7 @@ def train_command(
         screen = console(as_json)
         outcome = _outcome(run_file, overrides, directory, bool(resume), workers, screen)
     except (KeyboardInterrupt, OSError, RankLost) as error:
-        return report_error(error, _how_to_go_on(directory))
+        return report_error(error, how_to_go_on(directory))
     except (LedgerBroken, Broken) as error:
         claim: dict[str, Any] = {"epsilon": math.inf, "ledger_ok": False, "run": str(directory)}
         return report_error(error, problems=[str(error)], **claim)
@@ -116,7 +116,8 @@ def _refuse_taken(out: Path) -> None:
         )
 
 
-def _how_to_go_on(directory: Path) -> str:
+def how_to_go_on(directory: Path) -> str:
+    """What is kept of the run in `directory`, which did not end, and the command to go on."""
     if (directory / "ledger.jsonl").exists():
         command = f"privfed train --resume {shlex.quote(str(directory))}"
         return f"what was released is kept{_ledger_head(directory)}. Go on with: {command}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from privfed.cli.answering import (
     quotes_on_request,
 )
 from privfed.core.errors import Refused
+from privfed.core.failures import report_error
 from privfed.core.text import visible
 
 
@@ -114,12 +116,18 @@ def _by_clients(
             "--federated is about the run's own clients; or, with --data (or data.key) and --out, "
             "about further ones, who get a run of their own"
         )
-    if out is None:
-        scored = evaluate_by_clients(directory, epsilon, keys)
-    else:
-        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
+    try:
+        if out is None:
+            scored = evaluate_by_clients(directory, epsilon, keys)
+        else:
+            from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
 
-        scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
+            scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
+    except (KeyboardInterrupt, OSError) as error:
+        spent = (
+            f"a round that was charged is spent: privfed audit {shlex.quote(str(out or directory))}"
+        )
+        return report_error(error, spent)
     return print_answer(scored, lambda: clients_table(scored), as_json)
 
 

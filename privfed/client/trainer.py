@@ -22,7 +22,7 @@ from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective, Work
 from privfed.core.answers import refuse_shape
-from privfed.core.streams import Keys
+from privfed.core.streams import Keys, drawing_alone
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
 from privfed.metrics.groups import ClientGroups
@@ -293,7 +293,7 @@ def _by_step(each: NDArray[Any]) -> Tensor:
 
 def own_draws(device: torch.device) -> AbstractContextManager[None]:
     """What is drawn inside leaves torch's own generators as they were."""
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+    return drawing_alone([device] if device.type == "cuda" else [])
 
 
 def _draws(device: torch.device) -> Tensor:

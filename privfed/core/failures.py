@@ -76,7 +76,7 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
     """
     match error:
         case KeyboardInterrupt():
-            message = f"interrupted; {advice or 'nothing was changed'}"
+            message = "; ".join(filter(None, ("interrupted", advice)))
             return report_failure(message, INTERRUPTED, "interrupted", **facts)
         case PrivfedError():
             message = error_message(error, advice)
@@ -89,9 +89,10 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
             return report_failure(message, Refused.exit_code, "system", **facts)
     if ran_out_of_memory(error):
         smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
-        if isinstance(error, ImportError | OSError):
-            smaller = "not enough memory to load a library; raise the limit of the process"
         message = _with_private_text(smaller + in_own_code(error), error)
+        if isinstance(error, ImportError | OSError):  # whose text is the loader's, of no data
+            smaller = "not enough memory to load a library; raise the limit of the process"
+            message = smaller + in_own_code(error)
         return report_failure(message, Refused.exit_code, "memory", **facts)
     return report_failure(bug_message(error), OUR_FAULT, "bug", **facts)
 

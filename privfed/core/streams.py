@@ -14,10 +14,13 @@ its own key, so no two streams share randomness.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,3 +209,19 @@ class Streams:
                 raise ValueError(f"the stream {stream!r} needs the run's kept key")
             return Keys(hashlib.blake2b(name, key=self.key).digest(), ids, secret=True)
         return Keys(hashlib.blake2b(name, digest_size=16).digest(), ids)
+
+
+_GENERATORS = threading.RLock()
+"""Who holds it alone draws from torch's own generators, which all threads of a process share."""
+
+
+@contextlib.contextmanager
+def drawing_alone(devices: Sequence[Any] = ()) -> Iterator[None]:
+    """A context that alone draws from torch's generators of the CPU and `devices`.
+
+    Other threads of privfed wait, and the generators are afterwards as they were before.
+    """
+    import torch
+
+    with _GENERATORS, torch.random.fork_rng(devices=[*devices]):
+        yield

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.core.errors import Refused
+from privfed.core.streams import drawing_alone
 from privfed.core.vector import Shapes
 from privfed.models.adapters import refuse_unused
 from privfed.models.calling import (
@@ -151,7 +152,7 @@ class _Candidate:
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
         """Outputs on x at `parameters` by name, with coins of `seed`."""
-        with torch.random.fork_rng(devices=[]), errors_as_refusals(x), warnings.catch_warnings():
+        with drawing_alone(), errors_as_refusals(x), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(seed)
             out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
@@ -159,7 +160,7 @@ class _Candidate:
 
     def own_outputs(self, x: Tensor, seed: int) -> Tensor:
         """Outputs on x at the parameters that the module itself holds."""
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), errors_as_refusals(x):
+        with drawing_alone(), torch.no_grad(), errors_as_refusals(x):
             torch.manual_seed(seed)
             out: Tensor = self.module(x)
         return out

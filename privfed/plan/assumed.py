@@ -6,12 +6,15 @@ sites per client. Runs that differ in it are composed by `privfed.plan.assumptio
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from accounting.errors import LedgerBroken
 from privfed.config.config import Config
+from privfed.core.errors import public_text
 from privfed.privacy.counted_noise import (
     CountedNoise,
     NoiseOfClients,
@@ -40,6 +43,16 @@ ASSUMED = {
     "sites_per_client": "sites per client",
 }
 """What an epsilon assumes of others, by its key under "assumes" in a ledger."""
+
+
+@contextlib.contextmanager
+def terms_are_whole() -> Iterator[None]:
+    """A context that raises `LedgerBroken` where terms of a ledger are of another form."""
+    try:
+        yield
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        why = f"the first line of the ledger states terms of another form ({public_text(error)})"
+        raise LedgerBroken(f"{why}; restore the file") from None
 
 
 @dataclass(frozen=True)
@@ -94,9 +107,11 @@ class Assumed:
         return cls(**{**stated, **lists, "noise": noise})
 
     @classmethod
+    @terms_are_whole()
     def stated(cls, terms: Mapping[str, Any]) -> Self | None:
         """Reads the assumptions of a ledger's terms.
 
+        Raises `LedgerBroken` for assumptions of another form.
         Ledgers without "assumes" state the trusted server and the sites elsewhere, which is enough
         where noise is not distributed. None: numbers of colluders are not stated, and matter.
         """

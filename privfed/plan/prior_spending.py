@@ -22,7 +22,7 @@ from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
-from privfed.plan.assumed import SERVER, UNSTATED, Assumed
+from privfed.plan.assumed import SERVER, UNSTATED, Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable, charged_against
 from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.sampling.evaluation_rounds import EvaluationRounds
@@ -239,8 +239,12 @@ class Priors:
         return replace(self, runs=tuple(prior.under(now) for prior in self.runs))
 
     @classmethod
+    @terms_are_whole()
     def stated(cls, terms: Mapping[str, Any]) -> Priors:
-        """What the ledger that states `terms` counts before its own charges."""
+        """What the ledger that states `terms` counts before its own charges.
+
+        Raises `LedgerBroken` for terms of another form.
+        """
         against, runs = terms.get("against"), terms.get("prior", [])
         disjoint = {run["run"]: run["id"] for run in terms.get("disjoint", [])}
         return cls(

@@ -90,10 +90,15 @@ class Conversation:
 def replay(
     algorithm: Algorithm, round: int, state: TrainingState, releases: Sequence[Tensor]
 ) -> TrainingState:
-    """The state after a round that released `releases`, one for each of its exchanges."""
+    """The state after a round that released `releases`, one for each of its exchanges.
+
+    Raises `ValueError` for one that is not of its exchange's length.
+    """
     conversation = Conversation(play(algorithm, round, state))
-    for number, _ in enumerate(conversation):
-        conversation.answer(releases[number])
+    for exchange, released in zip(conversation, releases, strict=True):
+        if released.shape != (exchange.layout.length,) or released.dtype != torch.float32:
+            raise ValueError(f"release of another form than {exchange.layout.length} numbers")
+        conversation.answer(released)
     return conversation.end
 
 

@@ -19,6 +19,7 @@ from privfed.run.setup import Setup
 from privfed.run.world import keeps_key, keeps_states
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import misfits_are_broken
 
 
 def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
@@ -81,7 +82,7 @@ def state_from_releases(
 ) -> TrainingState | None:
     """The state after a charged round, from what it released; None where it did not release all.
 
-    Raises `Broken` for a release that belongs to another charge.
+    Raises `Broken` for a release that belongs to another charge, or is of another form.
     """
     stored = directory.releases.read(charge.round, state.params.device)
     if stored is None:
@@ -95,7 +96,10 @@ def state_from_releases(
     algorithm = setup.algorithm_in(charge.round)
     if len(released) < algorithm.exchanges:
         return None
-    after = replay(algorithm, charge.round, state, released)
+    with misfits_are_broken(directory.releases.path_of(charge.round)):
+        after = replay(algorithm, charge.round, state, released)
+        if _form(stored.mechanism) != _form(after.mechanism):
+            raise ValueError("state of another form than the mechanism's")
     return replace(after, mechanism=stored.mechanism)
 
 

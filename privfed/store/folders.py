@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -46,8 +48,15 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def held_alone(folder: Path, taken: Refused) -> Iterator[None]:
-    """Hold `folder` for this process alone. Raises `taken` where another one has it."""
+def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[None]:
+    """Hold `folder` for this process alone. Raises `taken` where another one has it.
+
+    A process that only `reads` holds also a folder to which it may not write.
+    """
+    if reads and not os.access(folder, os.W_OK):
+        with _held_to_read(folder / _LOCK, taken):
+            yield
+        return
     lock = filelock.FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=_MOMENT, poll_interval=_MOMENT / 10)
@@ -57,6 +66,25 @@ def held_alone(folder: Path, taken: Refused) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
+    """Hold the lock in `file`, which is not written to; without it, no process holds the folder."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise taken from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_held(folder: Path) -> bool:

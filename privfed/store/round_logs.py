@@ -47,7 +47,7 @@ class RoundLog:
         """What `read` takes out of each line, by its round; a torn line is left out."""
         values: dict[int, Value] = {}
         for text in self.texts():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
                 line = from_json(text)
                 values[int(line["round"])] = read(line)
         return values
@@ -116,6 +116,10 @@ def _is_until(text: str, last: float) -> bool:
     return False
 
 
+_MOST = 2**63 - 1
+"""The largest number of a client, which arrays hold as int64."""
+
+
 @dataclass(frozen=True)
 class ExclusionLog:
     """The file `excluded.jsonl` at `path`, a line for each culprit, and the folder of `proofs`."""
@@ -161,14 +165,15 @@ class ExclusionLog:
 
 
 def _culprit(line: dict[str, object]) -> Culprit:
-    """The culprit of a line. Raises `ValueError` for another reason than there are."""
+    """The culprit of a line. Raises `ValueError` for a number or a reason that none has."""
     client, round, exchange, complaints = (
         int(str(line[name])) for name in ("client", "round", "exchange", "complaints")
     )
+    in_range = all(0 <= number <= _MOST for number in (client, round, exchange, complaints))
     for reason in get_args(Reason):
-        if line["reason"] == reason:
+        if in_range and line["reason"] == reason:
             return Culprit(client, round, exchange, reason, complaints=complaints)
-    raise ValueError(f"no such reason: {line['reason']}")
+    raise ValueError("the line names no culprit")
 
 
 @dataclass(frozen=True)
@@ -194,11 +199,11 @@ class Releases:
         tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.items()}
         about = {"round": charge.round, "charge": charge.hash, "exchanges": len(released)}
-        write(self._path(charge.round), tensors, about)
+        write(self.path_of(charge.round), tensors, about)
 
     def read(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
         """What `round` released, None where nothing is kept of it. Raises `Broken`."""
-        path = self._path(round)
+        path = self.path_of(round)
         if not path.exists():
             return None
         try:
@@ -217,7 +222,7 @@ class Releases:
 
         None where a later checkpoint has just taken the release up. Raises `Broken`.
         """
-        path = self._path(round)
+        path = self.path_of(round)
         try:
             with misfits_are_broken(path):
                 return str(checked_facts(path)["charge"])
@@ -235,8 +240,9 @@ class Releases:
         """Remove the releases of all rounds up to `until`, which a durable checkpoint contains."""
         for round in self.rounds():
             if round <= until:
-                self._path(round).unlink()
+                self.path_of(round).unlink()
         durable.sync_folder(self.folder)
 
-    def _path(self, round: int) -> Path:
+    def path_of(self, round: int) -> Path:
+        """The file of what `round` released."""
         return self.folder / f"{round:06d}.safetensors"

@@ -103,10 +103,13 @@ class RunDirectory:
         """The same run, with these classes for parts that its configuration names."""
         return RunDirectory(self.path, {**self.given, **given})
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the directory for this process alone. Raises `Busy` where another one has it."""
+    def locked(self, reads: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Hold the directory for this process alone, which may be one that only `reads`.
+
+        Raises `Busy` where another process has it.
+        """
         taken = Busy(f"{self.path} is in use by another process; wait for it to end")
-        return held_alone(self.path, taken)
+        return held_alone(self.path, taken, reads)
 
     def make_folders(self) -> None:
         """Make the folders of a run where they are missing (an empty one is easily lost)."""

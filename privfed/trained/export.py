@@ -127,7 +127,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
         raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
-    with directory.locked():  # else a run that goes on would have spent more than is said
+    with directory.locked(reads=True):  # a run that goes on would spend more than is said
         provenance = _provenance(directory)
         config = directory.config.read()
         _refuse_without_expectation(config)

@@ -17,7 +17,7 @@ from typing import Any
 import click
 import torch
 from trials.fuzz import Fault, fuzz
-from trials.kills import survived
+from trials.kills import EARLIER, KINDS, SIGNALS, survived, went_on_alone
 from trials.lives import LIVES, goes_on, recorded, resumed, sample
 from trials.soak import assert_flat, soaked
 from trials.targets import TARGETS
@@ -65,11 +65,25 @@ def crashes_of_resumes(folder: Path, share: float) -> Iterator[Row]:
 
 
 def kills(folder: Path, share: float) -> Iterator[Row]:
-    for number, kind in enumerate(("plain, seeded", "SCAFFOLD's memory, seeded", "plain, secret")):
+    for number, kind in enumerate(EARLIER):
         began, times = time.perf_counter(), max(round(200 * share), 1)
         (place := folder / f"kills {number}").mkdir()
-        wrong = Counter(_wrong(partial(survived, place, LIVES[kind], times)))
+        wrong = Counter(_wrong(partial(survived, place, EARLIER[kind], times)))
         yield _row("SIGKILL", kind, times, wrong, began)
+
+
+def signalled(folder: Path, share: float) -> Iterator[Row]:
+    for number, (name, kind) in enumerate(KINDS.items()):
+        began, times = time.perf_counter(), max(round(20 * share), 1)
+        (place := folder / f"signals {number}").mkdir()
+        wrong = Counter(_wrong(partial(survived, place, kind, times, each=SIGNALS)))
+        yield _row("five signals", name, times, wrong, began)
+
+
+def rivals(folder: Path, share: float) -> Iterator[Row]:
+    began, times = time.perf_counter(), max(round(60 * share), 3)
+    wrong = Counter(_wrong(partial(went_on_alone, folder / "rivals", times)))
+    yield _row("two at once", "one run folder", times, wrong, began)
 
 
 def fuzzed(folder: Path, share: float) -> Iterator[Row]:
@@ -104,6 +118,8 @@ TRIALS: dict[str, Callable[[Path, float], Iterator[Row]]] = {
     "crashes": crashes,
     "resumes": crashes_of_resumes,
     "kills": kills,
+    "signals": signalled,
+    "rivals": rivals,
     "fuzz": fuzzed,
     "soak": soaks,
 }

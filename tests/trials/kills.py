@@ -1,83 +1,340 @@
-"""SIGKILL at any time: real processes on a real disk, killed and resumed until they are done."""
+"""Signals at any time: real processes on a real disk, signalled and gone on with until done.
+
+A `Kind` names the command that begins, the one that goes on, and what must hold in the end. Each
+life is a process of its own, in which the command line runs; it gets one signal at a random time.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import signal
+import sys
 import time
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from small import same_run, small
+import described
+import private_tunings
+import torch
+from small import SMALL, model, same_run, small
+from trials.lives import BANDED, CANARIES, LIVES, SEEDED, SILO
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.run.train import resume, train
+from privfed.cli.main import main
+from privfed.core.failures import INTERRUPTED
+from privfed.run.train import train
+
+Words = list[str]
+
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP)
+"""SIGSTOP is followed by SIGCONT."""
+STOPPED = 0.05
+"""Seconds for which a process stands still between SIGSTOP and SIGCONT."""
+HEADS = ("model.name=mlp", "model.hidden=[4]", "model.local=['3*']", "client.local_epochs=1")
+ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0", "run.rounds=6")
+ONE_BY_ONE = ("run.trainer=loop", "run.chunk=1")
+COMMITTEE = (
+    *("secure.protocol=committee", "secure.threshold=0.6", "cohort.sampler=full"),
+    *("cohort.size=0", "run.rounds=4"),
+)
+BUFFERED = ("privacy.mechanism=blt", *BANDED[2:])
+RUNS = {
+    "heads that stay, seeded": (*HEADS, *SILO, *SEEDED),
+    "Ditto, secret": ("client.objective=ditto", *SILO),
+    "APFL, seeded": ("client.objective=apfl", "client.adaptive=true", *SILO, *SEEDED),
+    "random mask, remembered, seeded": (
+        *("compression.name=random_mask", "compression.fraction=0.5"),
+        *("compression.error_feedback=true", *SILO, *SEEDED),
+    ),
+    "top-k, remembered, secret": ("compression.name=top_k", "compression.fraction=0.3", *SILO),
+    "PowerSGD, seeded": (
+        *("model.name=mlp", "model.hidden=[8]", "compression.name=power_sgd"),
+        *("compression.rank=1", *SEEDED),
+    ),
+    "LoRA, seeded": ("model.lora.targets=['1']", "model.lora.rank=2", *SEEDED),
+    "buffered noise, seeded": (*BUFFERED, *SEEDED),
+    "buffered noise, secret": BUFFERED,
+    "balls in bins, seeded": (*ALLOCATED, *SEEDED),
+    "balls in bins, secret": ALLOCATED,
+    "input canaries, seeded": (*CANARIES, "audit.kind=input", "audit.examples=3", *SEEDED),
+    "committee, seeded": (*COMMITTEE, *SEEDED),
+    "committee, secret": COMMITTEE,
+    "evaluation by clients, seeded": (
+        *("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", *SEEDED),
+    ),
+}
+"""Newer kinds of run that keep something of their own, by what it is."""
 
 
-def survived(folder: Path, overrides: tuple[str, ...], kills: int, seed: int = 0) -> int:
-    """How many runs came through `kills` SIGKILLs between them; each is held against `_is_whole`.
+@dataclass(frozen=True)
+class Kind:
+    """A command that is begun, goes on, and is held against what an untouched one left."""
 
-    Processes are forked from this one, so that they are at work at once.
+    begin: Callable[[Path], Words]
+    """Of the path of what it makes."""
+    go_on: Callable[[Path], Words]
+    """The command after a signal; where nothing had begun, `begin` is given again."""
+    began: str = "config.toml"
+    """What lies in the path as soon as it has to be gone on with."""
+    ready: Callable[[Path], Any] = lambda path: None
+    """Makes what the command begins from."""
+    whole: Callable[[Path, Path], Any] = lambda whole, path: None
+    """Raises `AssertionError` where the second path is not as the first, which nobody touched."""
+
+
+def _trains(*overrides: str, more: Words | None = None) -> Kind:
+    words = [word for each in (*SMALL, *overrides) for word in ("--set", each)]
+    return Kind(
+        lambda path: ["train", "--out", str(path), *words, *(more or [])],
+        lambda path: ["train", "--resume", str(path), *(more or [])],
+        whole=lambda whole, path: _is_whole(path, whole, overrides),
+    )
+
+
+def _is_whole(path: Path, whole: Path, overrides: tuple[str, ...]) -> None:
+    _charged_up_to(path, small(*overrides).run.rounds)
+    if "run.randomness=seeded" in overrides:
+        same_run(whole, path)
+
+
+def _charged_up_to(path: Path, rounds: int) -> None:
+    charges = Ledger.load(path / "ledger.jsonl").charges
+    assert [charge.round for charge in charges] == [*range(1, rounds + 1)]
+    assert audit(path).problems == ()
+    assert not [item for item in path.rglob(".*") if item.name != ".lock"], "left half written"
+
+
+def _describe(path: Path) -> Words:
+    folder = path.parent / f"{path.name}.people"
+    words = ["--epsilon", "4", "--out", str(path), "--set", SEEDED[0], *described.QUICK]
+    return ["describe", str(folder / "run.toml"), *words]
+
+
+def _people(path: Path) -> None:
+    """A table beside `path`: the same for each, under one name, so that ledgers are the same."""
+    folder = path.parent / f"{path.name}.people"
+    folder.mkdir(exist_ok=True)
+    described.run_file(folder)
+
+
+def _is_described(whole: Path, path: Path) -> None:
+    _charged_up_to(path, 1)
+    assert torch.equal(*(_model(each) for each in (whole, path)))
+    for each in (whole, path):
+        assert _life(each, ["describe", str(each)]).code == 0
+    first, second = (json.loads((each / "statistics.json").read_text()) for each in (whole, path))
+    places = ("run", "data", "ledger_head")  # which name the table's own folder
+    assert {**first, **{key: second[key] for key in places}} == second
+
+
+def _tune(path: Path) -> Words:
+    return ["experiment", str(path.with_suffix(".toml")), "--out", str(path), "--jobs", "2"]
+
+
+def _grid(path: Path) -> None:
+    """Three rates; a seeded tuning, so that the best of an interrupted one is the same."""
+    base = private_tunings.BUDGET.replace("[run]", '[run]\nrandomness = "seeded"')
+    tuned = path.parent / f"{path.name}.base.toml"
+    tuned.write_text(base)
+    path.with_suffix(".toml").write_text(private_tunings.TUNED.replace("base.toml", tuned.name))
+
+
+def _is_tuned(whole: Path, path: Path) -> None:
+    assert len(Ledger.load(path / "tuning.jsonl").charges) == 1
+    assert audit(path / "best").problems == ()
+    assert torch.equal(*(_model(each / "best") for each in (whole, path)))
+
+
+def _model(path: Path) -> torch.Tensor:
+    parts = sorted(model(path).items())
+    return torch.cat([tensor.reshape(-1) for name, tensor in parts if name.startswith("model/")])
+
+
+def _score(path: Path) -> Words:
+    return ["evaluate", str(path), "--federated", "--epsilon", "0.5", "--json"]
+
+
+def _is_scored(whole: Path, path: Path) -> None:
+    """Each life charged one evaluation at most; the model is as it was, and the run goes on."""
+    ledger = Ledger.load(path / "ledger.jsonl")
+    assert [charge.round for charge in ledger.charges] == [*range(1, len(ledger.charges) + 1)]
+    assert len(ledger.charges) > small().run.rounds
+    assert audit(path).problems == ()
+    assert torch.equal(*(_model(each) for each in (whole, path))), "an evaluation moved the model"
+
+
+TWO = ("--workers", "2")
+KINDS = {
+    **{name: _trains(*overrides) for name, overrides in RUNS.items()},
+    "two processes, seeded": _trains(*ONE_BY_ONE, "privacy.noise_multiplier=1.0", *SEEDED,
+                                     more=[*TWO]),
+    "describe, seeded": Kind(
+        _describe, lambda path: ["train", "--resume", str(path)], ready=_people, whole=_is_described
+    ),
+    "private tuning, seeded": Kind(_tune, _tune, "tuning.jsonl", _grid, _is_tuned),
+    "evaluate --federated": Kind(
+        _score, _score, ready=lambda path: train(small(*SEEDED), path), whole=_is_scored
+    ),
+}  # fmt: skip
+EARLIER = {
+    kind: _trains(*LIVES[kind])
+    for kind in ("plain, seeded", "SCAFFOLD's memory, seeded", "plain, secret")
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a life ended: its exit code, negative for a signal, and what it said."""
+
+    code: int
+    hit: bool
+    """Whether the signal reached it before it was done."""
+    stdout: str
+    stderr: str
+
+
+def survived(
+    folder: Path,
+    kind: Kind,
+    signals: int,
+    seed: int = 0,
+    each: tuple[signal.Signals, ...] = (signal.SIGKILL,),
+) -> int:
+    """How many runs came through this many `signals`, of which `each` is drawn as often.
+
+    Processes are forked from this one, so that they are at work at once. Raises `AssertionError`
+    where a run does not go on, says other than that it was interrupted, or ends as no other does.
     """
-    whole, rng = folder / "whole", random.Random(seed)
-    train(small(*overrides), whole)
-    seconds = _seconds(folder / "timed", overrides)
+    whole, rng = folder / "whole" / "run", random.Random(seed)
+    seconds = _lived_through(kind, whole)
     runs = done = 0
-    while done < kills:
-        path, alive, lives = folder / f"{runs}", True, 0
-        while alive:  # a life may be too short to get anywhere: later ones are longer
-            alive = _killed(path, overrides, rng.uniform(0.0, seconds * (1 + lives / 4)))
-            lives, done = lives + 1, done + alive
-        _is_whole(path, whole, overrides)
-        shutil.rmtree(path)
+    while done < signals:
+        path, lives, ended = folder / f"{runs}" / "run", 0, None
+        path.parent.mkdir()
+        kind.ready(path)
+        while ended is None or ended.code:  # a life may be too short: later ones are longer
+            pause = rng.uniform(0.0, seconds * (1 + lives / 4))
+            ended = _life(path, _command(kind, path), pause, each[(done + lives) % len(each)])
+            lives, done = lives + 1, done + ended.hit
+            assert lives < 500, "it does not get any further"
+        kind.whole(whole, path)
+        shutil.rmtree(path.parent)
         runs += 1
     return runs
 
 
-def _seconds(path: Path, overrides: tuple[str, ...]) -> float:
-    """How long one takes that nobody kills, in a process of its own."""
-    began, child = time.perf_counter(), os.fork()
-    if not child:
-        _live(path, overrides)
-    os.waitpid(child, 0)
-    return time.perf_counter() - began
+def _command(kind: Kind, path: Path) -> Words:
+    return kind.go_on(path) if (path / kind.began).exists() else kind.begin(path)
 
 
-def _killed(path: Path, overrides: tuple[str, ...], seconds: float) -> bool:
-    """Whether it was killed after so many seconds, and not done before."""
+def _lived_through(kind: Kind, path: Path) -> float:
+    """How long one takes that nobody signals, in a process of its own."""
+    path.parent.mkdir()
+    kind.ready(path)
+    began = time.perf_counter()
+    ended = _life(path, kind.begin(path))
+    assert ended.code == 0, ended
+    seconds = time.perf_counter() - began
+    kind.whole(path, path)
+    return seconds
+
+
+def _life(
+    path: Path, words: Words, seconds: float = 0.0, number: signal.Signals | None = None
+) -> Ended:
+    """Give the command of these `words` in a process of its own, and `number` after `seconds`."""
+    said = [path.parent / f"{path.name}.{name}.txt" for name in ("stdout", "stderr")]
+    child, hit = _forked(words, said), False
+    if number is not None:
+        time.sleep(seconds)
+        os.kill(child, number)
+        if number == signal.SIGSTOP:
+            _, status = os.waitpid(child, os.WUNTRACED)
+            if hit := os.WIFSTOPPED(status):
+                time.sleep(STOPPED)
+                os.kill(child, signal.SIGCONT)
+                _, status = os.waitpid(child, 0)
+        else:
+            _, status = os.waitpid(child, 0)
+    else:
+        _, status = os.waitpid(child, 0)
+    ended = Ended(os.waitstatus_to_exitcode(status), hit, *(each.read_text() for each in said))
+    if number is None or number == signal.SIGSTOP:
+        return ended
+    return _checked(ended, number)
+
+
+def _checked(ended: Ended, number: signal.Signals) -> Ended:
+    """`ended`, having held what it said against the signal it got."""
+    if ended.code == 0:
+        return ended
+    dies = (-number,) if number in (signal.SIGKILL, signal.SIGHUP) else (-number, INTERRUPTED)
+    assert ended.code in dies, (number, ended)
+    assert "Traceback" not in ended.stderr, ended
+    assert ended.code != INTERRUPTED or "interrupted" in ended.stderr, ended
+    assert "nothing was changed" not in ended.stderr, ended
+    return Ended(ended.code, True, ended.stdout, ended.stderr)
+
+
+def _give(words: Words, said: list[Path]) -> None:
+    """In a process of its own, which ends here."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    code = 1
+    try:
+        for number, file in zip((1, 2), said, strict=True):
+            os.dup2(os.open(file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        main(words)
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def went_on_alone(folder: Path, pairs: int) -> None:
+    """Start two processes on one run folder, as often as `pairs` says, in three ways in turn.
+
+    Raises `AssertionError` unless one goes on, the other says why not, and the run is whole.
+    """
+    kind, whole, rng = EARLIER["plain, seeded"], folder / "whole" / "run", random.Random(0)
+    folder.mkdir()
+    seconds = _lived_through(kind, whole)
+    for number in range(pairs):
+        path = folder / f"{number}" / "run"
+        path.parent.mkdir()
+        ways = (kind.begin, kind.go_on) if number % 3 else (kind.begin, kind.begin)
+        if number % 3 == 2:
+            _life(path, kind.begin(path), rng.uniform(0.0, seconds), signal.SIGKILL)
+            ways = (kind.go_on, kind.go_on) if (path / kind.began).exists() else (kind.begin,) * 2
+        said = [path.parent / f"{n}.{name}" for n in "ab" for name in ("out", "err")]
+        children = [_forked(ways[0](path), said[:2])]
+        while number % 3 == 1 and not (path / kind.began).exists():
+            time.sleep(0.001)
+        children.append(_forked(ways[1](path), said[2:]))
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        errors = [each.read_text() for each in said[1::2]]
+        assert sorted(codes) in ([0, 2], [0, 0]), (codes, errors)
+        assert codes == [0, 0] or any(
+            words in "".join(errors) for words in ("in use", "another run", "other files")
+        ), errors
+        kind.whole(whole, path)
+        shutil.rmtree(path.parent)
+
+
+def _forked(words: Words, said: list[Path]) -> int:
+    """The process of a command of these `words`."""
     child = os.fork()
     if not child:
-        _live(path, overrides)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert status == 0, (path.parent / "failed.txt").read_text()
-    return False
-
-
-def _live(path: Path, overrides: tuple[str, ...]) -> None:
-    """In a process of its own, which ends here."""
-    try:
-        if (path / "config.toml").exists():
-            resume(path, lambda config: config)
-        else:
-            train(small(*overrides), path)
-        os._exit(0)
-    except BaseException:
-        (path.parent / "failed.txt").write_text(traceback.format_exc())
-        os._exit(1)
-
-
-def _is_whole(path: Path, whole: Path, overrides: tuple[str, ...]) -> None:
-    rounds = small(*overrides).run.rounds
-    charges = Ledger.load(path / "ledger.jsonl").charges
-    assert [charge.round for charge in charges] == [*range(1, rounds + 1)]
-    assert audit(path).problems == ()
-    if "run.randomness=seeded" in overrides:
-        same_run(whole, path)
+        _give(words, said)
+    return child

@@ -1,12 +1,12 @@
 """A run that dies at any moment goes on: every kind of run, every kind of crash."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
 from small import small, trained
 from trials.disk import CRASHES, restore, watching
-from trials.kills import survived
+from trials.kills import EARLIER, KINDS, SIGNALS, survived, went_on_alone
 from trials.lives import LIVES, goes_on, recorded, resumed, sample, without_disk
 
 from accounting.errors import AccountingError
@@ -106,10 +106,26 @@ def all_go_on(life, crashes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["plain, seeded", "SCAFFOLD's memory, seeded", "plain, secret"])
+@pytest.mark.parametrize("kind", EARLIER)
 def test_processes_that_are_killed_hundreds_of_times_go_on(tmp_path, kind):
-    assert survived(tmp_path, LIVES[kind], kills=100) > 5
+    assert survived(tmp_path, EARLIER[kind], 100) > 5
 
 
-def test_a_process_that_is_killed_goes_on(tmp_path):
-    survived(tmp_path, LIVES["SCAFFOLD's memory, seeded"], kills=3)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_newer_kinds_of_run_go_on_after_any_signal(tmp_path, kind):
+    survived(tmp_path, KINDS[kind], 10, each=SIGNALS)
+
+
+def test_a_process_that_is_signalled_goes_on(tmp_path):
+    survived(tmp_path, KINDS["Ditto, secret"], 5, each=SIGNALS)
+
+
+def test_of_two_processes_on_a_run_one_goes_on(tmp_path):
+    went_on_alone(tmp_path / "pairs", 3)
+
+
+def test_a_run_that_ends_otherwise_after_a_signal_is_noticed(tmp_path):
+    kind = KINDS["LoRA, seeded"]
+    with pytest.raises(AssertionError):
+        survived(tmp_path, replace(kind, go_on=lambda path: ["audit", str(path)]), 5)

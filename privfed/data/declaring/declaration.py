@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -151,13 +152,15 @@ class Declaration:
 
     def key(self, name: str) -> str:
         """The key that declares a column: a feature's is a pattern, which has to mean it alone."""
-        pattern, taken = escape(name), {*self.kinds, self.label, self.client}
-        taken |= {self.sites.column} if self.sites else set()
-        return (
-            pattern
-            if isinstance(self.kinds[name], NumericColumn) and pattern not in taken
-            else name
-        )
+        pattern = escape(name)
+        alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
+        return pattern if alone else name
+
+    @cached_property
+    def _taken(self) -> frozenset[str]:
+        """All names of columns."""
+        site = {self.sites.column} if self.sites else set()
+        return frozenset({*self.kinds, self.label, self.client, *site})
 
     def odd_words(self) -> list[str]:
         """The words that count as empty, whichever column they stand in."""

@@ -28,15 +28,14 @@ from privfed.data.tables.dates import Dates, day_numbers
 from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.features import (
     CategoryFeature,
+    DeclaredNames,
     LabelDeclaration,
     NumberFeature,
     declared_preprocessing,
     feature_matrix,
     has_labels,
-    matching_columns,
     prepared_rows,
     present_labels,
-    public_name,
 )
 from privfed.data.tables.missing import Missing, absent_column, refuse_absent
 from privfed.data.tables.readable import Readable
@@ -242,14 +241,15 @@ class DeclaredTable(Part):
         labels = self._declared_label.columns
         taken = {self.client, self.site, *labels, *self.dates, *self.categories, *self.features}
         features: dict[str, NumberFeature] = {}
+        declared = DeclaredNames(names, taken)
         for pattern, (low, high) in self.features.items():
-            columns = matching_columns(pattern, names, taken)
+            columns = declared.matching(pattern)
             if not columns:
                 raise absent_column("features", pattern, names, table)
             for name in columns:
                 feature = NumberFeature(
                     pattern,
-                    public_name(name, pattern, names),
+                    declared.public_name(name, pattern),
                     low,
                     high,
                     missing.empty_number(self.missing, name, pattern),

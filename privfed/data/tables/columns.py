@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privfed.core.errors import Refused, public_text
+from privfed.core.memory import refuse_too_large
 from privfed.data.tables import delimited
 from privfed.data.tables.cells import Words
 from privfed.data.tables.conversion import as_coded_words, as_numbers, as_words, type_name
@@ -114,6 +115,8 @@ def _member(
             private=f"it declares shape {shape} of {dtype}, in {member.file_size} bytes",
         )
     if member.compress_type != zipfile.ZIP_STORED or not np.prod(shape):
+        instead = "save the archive by numpy.savez, whose arrays stay in the file"
+        refuse_too_large(f"data: {path}: {called}", member.file_size, instead)
         with archive.open(member) as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
     with path.open("rb") as raw:
@@ -167,13 +170,15 @@ def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]
 
 def refuse_repeated_names(names: Sequence[str], table: str) -> None:
     """Raises `Refused` where two columns of the table that messages call `table` share a name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        first, second = [n for n, name in enumerate(names, start=1) if name == twice][:2]
-        raise Refused(
-            f"data: {table} calls its columns {first} and {second} alike; expected different names",
-            private=f"both are {twice!r}",
-        )
+    places: dict[str, int] = {}
+    for second, name in enumerate(names, start=1):
+        first = places.setdefault(name, second)
+        if first != second:
+            raise Refused(
+                f"data: {table} calls its columns {first} and {second} alike; expected different "
+                "names",
+                private=f"both are {name!r}",
+            )
 
 
 def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -> Columns:

@@ -23,6 +23,8 @@ MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
 _DELIMITERS = ",;\t|"
 _FIRST_BYTES, _FIRST_ROWS = 1 << 16, 200
 """How much of a file tells its delimiter: bytes, and rows."""
+_LONGEST_ROW = 1 << 20
+"""Bytes: what pyarrow reads at once, and a row has to lie within."""
 _ENCODINGS = ("utf-8", "utf-16", "cp1252", "latin-1")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -112,7 +114,7 @@ def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
     """The names in the first row, which are private. `skips` is as in `read_csv`."""
     from pyarrow import csv
 
-    one_thread = csv.ReadOptions(use_threads=False, encoding=dialect.encoding)  # knows the row
+    one_thread = _reading(dialect, threads=False)  # knows the row
     with csv.open_csv(path, one_thread, _parsing(dialect, skips)) as reader:
         names: list[str] = reader.schema.names
     return names
@@ -142,8 +144,7 @@ def read_csv(
             null_values=sorted(dialect.missing),
             decimal_point=dialect.decimal,
         )
-        reading = csv.ReadOptions(use_threads=threads, encoding=dialect.encoding)
-        return csv.read_csv(path, reading, _parsing(dialect, skips), convert)
+        return csv.read_csv(path, _reading(dialect, threads), _parsing(dialect, skips), convert)
 
     try:
         return parsed(types, threads=True)
@@ -151,6 +152,12 @@ def read_csv(
         # It is read once more: one thread knows the row, and words say later which cell it is.
         words_only = "conversion error to double" in str(error)
         return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
+
+
+def _reading(dialect: Dialect, threads: bool) -> Any:
+    from pyarrow import csv
+
+    return csv.ReadOptions(use_threads=threads, block_size=_LONGEST_ROW, encoding=dialect.encoding)
 
 
 def _parsing(dialect: Dialect, skips: bool = False) -> Any:
@@ -165,6 +172,7 @@ def _parsing(dialect: Dialect, skips: bool = False) -> Any:
 _PROBLEM = re.compile(
     r"(?:In CSV column #(?P<column>\d+): )?(?:CSV parse error: )?(?:Row #(?P<row>\d+): )?"
     r"(?P<why>Empty CSV file|CSV conversion error to string: invalid UTF8 data"
+    r"|straddling object straddles two block boundaries"
     r"|Expected (?P<expected>\d+) columns, got (?P<got>\d+))"
 )
 
@@ -188,7 +196,15 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
             f"{other_delimiter(path, dialect) or 'quote cells that hold the delimiter, or'} "
             "name another data.delimiter"
         )
-    return where, _other_encoding(dialect) if "UTF8" in match["why"] else "it is empty"
+    if "UTF8" in match["why"]:
+        return where, _other_encoding(dialect)
+    longer = len(unpacked(path, _LONGEST_ROW + 1)) > _LONGEST_ROW  # it sees no first row then
+    if "straddling" in match["why"] or longer:
+        return "", (
+            f"a row is longer than {_LONGEST_ROW >> 20} MiB, or its quotes are never closed; "
+            "expected fewer columns, or a Parquet or npz file"
+        )
+    return where, "it is empty"
 
 
 def _is_utf16(path: Path) -> bool:

@@ -5,7 +5,7 @@ Columns of numbers come first, then dates, then a 0 or 1 for each value of each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from glob import escape
@@ -55,18 +55,27 @@ class CategoryFeature:
     may_be_empty: bool
 
 
-def matching_columns(pattern: str, names: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """The columns that `pattern` declares: the one of that name, else all it fits but `taken`."""
-    if pattern in names:
-        return [pattern]
-    return [name for name in names if fnmatchcase(name, pattern) and name not in {*taken}]
+class DeclaredNames:
+    """The `names` of a table's columns, looked up by what declares them, without `taken` ones."""
 
+    def __init__(self, names: Sequence[str], taken: Collection[str]) -> None:
+        self._places = {name: place for place, name in enumerate(names, start=1)}
+        self._escaped = {escape(name): name for name in names}
+        self._taken = frozenset(taken)
 
-def public_name(name: str, pattern: str, names: Sequence[str]) -> str:
-    """What messages call a column: what was declared, with its place where that is a pattern."""
-    if pattern in (name, escape(name)):
-        return repr(name)
-    return f"number {names.index(name) + 1} (of {pattern!r})"
+    def matching(self, pattern: str) -> list[str]:
+        """The columns that `pattern` declares: that of its name, else all it fits but the taken."""
+        if pattern in self._places:
+            return [pattern]
+        alone = self._escaped.get(pattern)  # tables of many columns have many such patterns
+        fitting = self._places if alone is None else [alone]
+        return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
+
+    def public_name(self, name: str, pattern: str) -> str:
+        """What messages call a column: what was declared, with its place for a pattern."""
+        if pattern in (name, escape(name)):
+            return repr(name)
+        return f"number {self._places[name]} (of {pattern!r})"
 
 
 def feature_matrix(

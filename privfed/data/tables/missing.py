@@ -16,8 +16,9 @@ def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
     """Raise `Refused` for the first pair of key and column whose column is not in `names`."""
+    present = {*names}
     for key, name in declared:
-        if name not in names:
+        if name not in present:
             raise absent_column(key, name, names, table)
 
 
@@ -57,7 +58,7 @@ def refuse_misplaced(
                     f"missing.{key} is {value!r}, and {key!r} holds dates; expected one, as text"
                 )
             day_number(value)
-        elif not any(key == name or fnmatchcase(key, name) for name in features):
+        elif key not in features and not any(fnmatchcase(key, name) for name in features):
             raise ValueError(f"missing names {key!r}, which is no feature, date or category")
         elif isinstance(value, str):
             raise ValueError(

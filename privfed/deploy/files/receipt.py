@@ -121,7 +121,8 @@ class Commits:
         numbers = ("round", "exchange", "count")
         facts: dict[str, Any] = {name: link.get(name) for name in ("run", *numbers)}
         counted = all(type(facts[name]) is int for name in numbers)
-        if not counted or {*link} != {*facts, "type", "format", "hash"}:
+        named = isinstance(facts["run"], str)
+        if not (counted and named) or {*link} != {*facts, "type", "format", "hash"}:
             raise LedgerBroken("does not state what a party committed")
         return cls(**facts)
 

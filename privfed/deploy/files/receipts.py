@@ -162,6 +162,8 @@ class Receipts:
             return guarantee(self.spending(alone), delta)
         except Incomposable as error:
             return unbounded({}, delta, str(error))
+        except Unaccountable as error:  # of another unit or relation: `affords` charges none
+            raise LedgerBroken(f"{self.path}: {error}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
         """Whether what `receipt` charges stays within `limit`, by the composition of all runs.

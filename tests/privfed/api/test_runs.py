@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import typing
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 import torch
 from commands import run as command
 from patients import DECLARED, SEEDED, SMALL, net, patients
+from small import same_run, small
 from torch import nn
 
 import privfed
@@ -27,6 +29,7 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.client.objectives.fedprox import FedProx
 from privfed.core.own_code import sources_digest
+from privfed.core.streams import drawing_alone
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
 FRAME, PUBLIC = patients(60), patients(20, seed=1)
@@ -584,3 +587,42 @@ def test_only_a_users_own_sources_are_digested():
     assert sources_digest([typing.Generic, abc.ABC, privfed.Table]) == ""  # a version names these
     assert sources_digest([Other]) == sources_digest([Other, typing.Generic])
     assert sources_digest(Other.__mro__) != sources_digest(Changed.__mro__)
+
+
+def test_runs_in_threads_are_those_of_one_thread(tmp_path):
+    """Also where threads build the model of one run, by draws from torch's own generators."""
+    config, ended = small("run.randomness=seeded"), {}
+    privfed.train(config, out=tmp_path / "alone")
+
+    def in_thread(number):
+        run = privfed.train(config, out=tmp_path / f"{number}")
+        for _ in range(3):
+            run.evaluate()
+        ended[number] = run.guarantee.epsilon
+
+    threads = [threading.Thread(target=in_thread, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ended) == 4
+    for number in ended:
+        same_run(tmp_path / "alone", tmp_path / f"{number}")
+
+
+def test_a_thread_draws_from_torchs_generators_alone():
+    drawn = []
+
+    def draws(seed):
+        for _ in range(200):
+            with drawing_alone():
+                torch.manual_seed(seed)
+                time.sleep(0)
+                drawn.append((seed, float(torch.rand(1))))
+
+    threads = [threading.Thread(target=draws, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({*drawn}) == 3
