@@ -73,8 +73,8 @@ class LocalLoss(Part):
 
     def client_losses(self, loss: Loss, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return `losses` `[c, B]` of c clients, whose `Batch` fields `tensors` holds, stacked."""
-        one = torch.func.vmap(lambda fields: self.losses(Batch(loss, **fields)))
-        stacked: Tensor = one(dict(tensors))
+        over_clients = torch.func.vmap(lambda fields: self.losses(Batch(loss, **fields)))
+        stacked: Tensor = over_clients(dict(tensors))
         return stacked
 
 

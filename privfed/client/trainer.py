@@ -228,8 +228,9 @@ class LocalTrainer:
             fields["others"] = torch.stack(features, dim=1)
 
         def losses(outputs: Tensor, features: Tensor | None) -> Tensor:
-            told = {} if features is None else {"features": features}
-            batch = {"outputs": outputs, **fields, **told}
+            batch = {"outputs": outputs, **fields}
+            if features is not None:
+                batch["features"] = features
             return self.objective.client_losses(self.network.loss, batch)
 
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
