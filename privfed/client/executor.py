@@ -14,10 +14,8 @@ from privfed.client.batches import as_read, read_ahead, steps
 from privfed.client.byzantine import Attackers
 from privfed.client.client_measures import ClientMeasures
 from privfed.client.exchange import Broadcast, Chunk, ClientState, Exchange
-from privfed.client.objective import Objective
 from privfed.client.silos import PrivateSilos
 from privfed.client.trainer import LocalTrainer
-from privfed.core.answers import refuse_shape
 from privfed.core.errors import ran_out_of_memory
 from privfed.core.ranks import Alone, Ranks, refuse_miscounted
 from privfed.core.schedules import CONSTANT, Schedule
@@ -215,10 +213,7 @@ class LocalExecutor:
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
-            objective, unseen = trainer.objective, trainer.objective.unseen(broadcast)
-            length = objective.state_length(trainer.network.shapes.length)
-            refuse_shape(unseen, (length,), objective, Objective.unseen)
-            before, returning = self.states.gather(chunk, unseen)
+            before, returning = self.states.gather(chunk, trainer.objective.unseen(broadcast))
         if self.silos:
             noise = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(

@@ -164,7 +164,7 @@ HOOKS = {
 }
 SHAPED = {
     "client.objective": {
-        **dict.fromkeys(("unseen", "origin", "direction", "admitted"), THREE),
+        **dict.fromkeys(("origin", "direction", "admitted"), THREE),
         "along": (THREE, None),
         "message": (THREE, None),
         "conclude": (THREE, {}),

@@ -140,8 +140,8 @@ def read_idx(path: Path) -> np.ndarray:
             content = np.memmap(path, np.uint8, mode="c")
         else:
             content = np.empty(0, np.uint8)
-    except Misplaced as error:
-        raise Refused(f"data.path: {error}") from None
+    except Misplaced:
+        raise Refused(f"{path} is a FIFO or a device; expected an idx file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refused(
             f"{path} is not a whole gzip file; fetch it again", private=str(error)
