@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.statement import epsilon_at
 from privfed.api.answer import Answer
 from privfed.auditing.audited_run import RunAudit
 from privfed.core.errors import Broken, Refused
-from privfed.core.text import ceiling
 
 
 def audit_function(
@@ -95,7 +95,7 @@ class RunGuarantee:
         unit = f"one {self.unit} (partition {self.partition!r}), {self.relation}, "
         unit += f"{self.sampler} sampling"
         rows = {
-            "ε": f"{ceiling(self.epsilon)} at δ = {self.delta:g} ({self.accountant})",
+            "ε": f"{epsilon_at(self.epsilon, self.delta)} ({self.accountant})",
             "protects": unit,
             "over": f"{self.rounds} charged rounds",
             "means": self.sentence,

@@ -12,6 +12,7 @@ from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
+from accounting.statement import epsilon_at
 from privfed.api.answer import Answer, from_here, plain
 from privfed.api.going_on import TemporaryFolder
 from privfed.api.guarantee import RunGuarantee
@@ -20,7 +21,7 @@ from privfed.config.overrides import assign
 from privfed.config.reading import reassembled
 from privfed.core.deferred import nn
 from privfed.core.errors import Broken, Refused, public_text
-from privfed.core.text import ceiling, with_numbers
+from privfed.core.text import with_numbers
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.sources.table import GivenTable, Table
 from privfed.data.tables import array_table
@@ -285,11 +286,11 @@ class Run:
             facts = self.summary
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
-        measure, epsilon = next(iter(facts)), ceiling(float(facts["epsilon"]))
+        measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         return (
-            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
-            f"δ = {facts['delta']:g}, {facts['charges']} rounds{stopped}>"
+            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
+            f"{facts['charges']} rounds{stopped}>"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError
-from accounting.guarantee import Guarantee, sentence, stated
+from accounting.guarantee import Guarantee, stated
 from accounting.ledger import BudgetChange, Ledger
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.store.kept_heads import HeadsCheck
@@ -52,9 +52,9 @@ class RunAudit:
 
     `guarantee` covers earlier runs over the same population, which the ledger states; `alone` this
     run's `charges` only. `examples` is what DP-SGD guarantees one example of a silo, and `other`
-    what distributed noise guarantees against the party that the budget does not gate. `accountants`
-    has every accountant's epsilon (None: it has no bound), and `terms` are what the ledger's first
-    line states. `noise_multiplier` and `sampling_rate` are None where rounds differ in them.
+    what distributed noise guarantees against the party that the budget does not gate. `terms` are
+    what the ledger's first line states. `noise_multiplier` and `sampling_rate` are None where
+    rounds differ in them.
 
     Where the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. Where only
     a summary or a metric claims less than the ledger spent, `problems` says so beside the truth.
@@ -64,7 +64,6 @@ class RunAudit:
     guarantee: Guarantee | None
     alone: Guarantee | None
     charges: int
-    accountants: dict[str, float | None]
     terms: dict[str, Any]
     noise_multiplier: float | None
     sampling_rate: float | None
@@ -81,6 +80,11 @@ class RunAudit:
     heads: HeadsCheck | None = None
     excluded: int = 0
     """How many parties were proved to lie in secure sums, and are left out since."""
+
+    @property
+    def accountants(self) -> Mapping[str, float | None]:
+        """Every accountant's epsilon for `guarantee`, None where it has no bound."""
+        return self.guarantee.by_accountant if self.guarantee else {}
 
     @property
     def refuted(self) -> bool:
@@ -105,9 +109,9 @@ class RunAudit:
             "guarantees": stated(
                 bound, self.examples, self.other, void=self.terms.get("guarantee")
             ),
-            "meaning": (self.terms.get("guarantee") or sentence(bound)) if bound else None,
+            "meaning": (self.terms.get("guarantee") or bound.sentence()) if bound else None,
             "rounds": self.charges,
-            "planned": stated(self.planned)[0] if self.planned else None,
+            "planned": self.planned.to_json() if self.planned else None,
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,
             "noise_multiplier": self.noise_multiplier,

@@ -28,6 +28,7 @@ from accounting.empirical.power import fewest_refuting, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
 from accounting.empirical.two_sample import Claim
 from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
+from accounting.statement import at_delta
 from privfed.auditing.function_audit import gaussian_rounds
 from privfed.auditing.judged_models import cosines, model_files, models
 from privfed.canary.folder import Folder
@@ -73,7 +74,7 @@ class PipelineClaim:
         points = list(claimed_profile({event: count}, delta))
         if not points or points[0][1] != delta:
             raise Refused(
-                f"noise of multiplier {noise_multiplier:g} has no finite ε at δ = {delta:g} over "
+                f"noise of multiplier {noise_multiplier:g} has no finite ε {at_delta(delta)} over "
                 f"{rounds} rounds, so there is nothing to test"
             )
         words = f"by Gaussian noise of multiplier {noise_multiplier:g} in {rounds} rounds"
@@ -136,7 +137,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
         "releases": f"{j.releases} after the initial model",
-        "claim": f"ε = {j.epsilon_claimed:.4g} at δ = {j.delta:g}, {j.claimed_by}",
+        "claim": f"ε = {j.epsilon_claimed:.4g} {at_delta(j.delta)}, {j.claimed_by}",
         "estimate": f"ε ≈ {_two(j.epsilon_estimate_all_iterates, j.epsilon_estimate_final)} "
         "(not bounds)",
         "lower bound": f"ε ≥ {_two(j.epsilon_lower_bound, j.epsilon_lower_bound_final)}, with "

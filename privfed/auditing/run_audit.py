@@ -172,8 +172,10 @@ def audit(
     checks = [name for name in CROSS_CHECKS if accountant in (name, ALL)]
     delta = ledger.terms["delta"]
     opinions = {name: opacus_epsilon(ledger.spending, delta, name) for name in checks}
-    accountants = audited.accountants | opinions
-    return replace(audited, accountants=accountants, charges_since=since, heads=heads)
+    bound = audited.guarantee
+    assert bound is not None
+    bound = replace(bound, by_accountant=bound.by_accountant | opinions)
+    return replace(audited, guarantee=bound, charges_since=since, heads=heads)
 
 
 def _accounted(
@@ -202,7 +204,6 @@ def _accounted(
         guarantee=bound,
         alone=alone,
         charges=charges,
-        accountants=dict(bound.by_accountant),
         terms=dict(terms),
         noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
@@ -285,4 +286,4 @@ def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
 
 def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:
     """The audit of a run that proves nothing, because of `problems`."""
-    return RunAudit(path, None, None, 0, {}, terms, None, None, problems)
+    return RunAudit(path, None, None, 0, terms, None, None, problems)

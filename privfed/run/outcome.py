@@ -150,7 +150,7 @@ class Outcome:
                 self.guarantee, *self.plan.also(self.charges), void=self.plan.void
             ),
             "rounds": self.updates,
-            "planned": stated(self.planned)[0] if self.planned else None,
+            "planned": self.planned.to_json() if self.planned else None,
             "charges": self.charges,
             "aborted": len(self.aborts),
             "excluded": self.excluded,

@@ -17,7 +17,6 @@ from privfed.report.page.drawing import Axes, Line, as_svg, inline, lines_pictur
 from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.plan_rows.canaries import fewest_in_words, power_in_words
-from privfed.report.tables import accountant_epsilons
 
 
 def power_picture(power: Power) -> Picture | None:
@@ -48,7 +47,7 @@ def audit_chapter(facts: PageFacts) -> Chapter:
     pairs = {
         "claimed": headline(facts),
         "proved": f"re-computed from the ledger alone, whose chain, checkpoint and configuration "
-        f"agree: {accountant_epsilons(audit.accountants)}{_proof(facts)}",
+        f"agree: {audit.guarantee.accountants if audit.guarantee else ''}{_proof(facts)}",
         **_kept_heads(audit),
         "tested": _tested(audit),
         **({"would notice": power_in_words(facts.power)} if facts.power else {}),
