@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accounting.accountants import ACCOUNTANTS, epsilon, supports
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, Spending
-from accounting.statement import ceiling, epsilon_at
+from accounting.statement import each_epsilon, epsilon_at
 
 TIGHTEST = "tightest"
 _WORDS = {
@@ -62,11 +62,6 @@ class Guarantee:
         return large_delta(self.delta, self.clients) if promises else ""
 
     @property
-    def accountants(self) -> str:
-        """Every accountant's epsilon, rounded up: "rdp 4.3581, pld 3.9987"."""
-        return ", ".join(f"{name} {ceiling(bound)}" for name, bound in self.by_accountant.items())
-
-    @property
     def left_out(self) -> str:
         """A note on what this does not cover of the model that training started from."""
         return (
@@ -84,7 +79,7 @@ class Guarantee:
             "ε": epsilon_at(self.epsilon, self.delta, nominal),
             "unit": f"one {self.unit}",
             "relation": f"{self.relation}, {self.sampler} sampling",
-            "accountant": f"{self.accountant} ({self.accountants})",
+            "accountant": f"{self.accountant} ({each_epsilon(self.by_accountant)})",
         }
 
     def sentence(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 NOMINAL = " (nominal)"
 """The mark on the epsilon of a simulation, which protects nobody."""
@@ -23,6 +24,11 @@ def ceiling(value: float | None) -> str:
 def at_delta(delta: float | None, digits: int = 6) -> str:
     """The delta that an epsilon holds at: "at δ = 0.0001"; a dash for none."""
     return "at δ = —" if delta is None else f"at δ = {delta:.{digits}g}"
+
+
+def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
+    """Every accountant's epsilon: "rdp 4.3581, pld 3.9987"."""
+    return ", ".join(f"{name} {ceiling(bound)}" for name, bound in by_accountant.items())
 
 
 def epsilon_at(

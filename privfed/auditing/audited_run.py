@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,15 @@ class RunAudit:
     charges_since: int | None = None
     """How many charges came after the head that was given."""
     heads: HeadsCheck | None = None
+    opinions: Mapping[str, float | None] = field(default_factory=dict)
+    """The epsilon of each independent cross-check that was asked for."""
     excluded: int = 0
     """How many parties were proved to lie in secure sums, and are left out since."""
 
     @property
     def accountants(self) -> Mapping[str, float | None]:
-        """Every accountant's epsilon for `guarantee`, None where it has no bound."""
-        return self.guarantee.by_accountant if self.guarantee else {}
+        """Every accountant's epsilon, cross-checks included; None where it has no bound."""
+        return {**(self.guarantee.by_accountant if self.guarantee else {}), **self.opinions}
 
     @property
     def refuted(self) -> bool:

@@ -16,7 +16,7 @@ from accounting.curves import Curve, over_delta, over_rounds, spent_by
 from accounting.durable import write_atomically
 from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.ledger import Ledger
-from accounting.statement import NOMINAL, at_delta, epsilon_at
+from accounting.statement import NOMINAL, at_delta, each_epsilon, epsilon_at
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.joint_audit import JointAudit
@@ -178,7 +178,7 @@ def audit_table(audit: RunAudit) -> Table:
         "ε": f"{epsilon_at(facts['epsilon'], facts['delta'])} ({facts['accountant']})"
         + NOMINAL * bool(facts["note"]),
         **planned_row(audit.planned),
-        "accountants": audit.guarantee.accountants if audit.guarantee else "",
+        "accountants": each_epsilon(audit.accountants),
         "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
         "relation": facts["relation"],
         "meaning": str(facts["meaning"]),
@@ -284,7 +284,7 @@ def merged_table(merged: JointAudit) -> Table:
     }
     pairs = {
         **alone,
-        "together": f"{bound.line()} ({bound.accountant}: {bound.accountants})",
+        "together": f"{bound.line()} ({bound.accountant}: {each_epsilon(bound.by_accountant)})",
         "meaning": bound.sentence(),
         **_trust_row(merged.assumed),
         **beside_rows(bound.against, merged.examples, merged.other, _colluding(merged)),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from accounting.statement import each_epsilon
 from privfed.core.text import ceiling
 from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.privacy.noise_on_model import SolvedForRun, remembered_rows
@@ -20,7 +21,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
         "ε": ("epsilon", f"{bound.rows()['ε']} ({question.accountant})"),
-        "accountants": ("", bound.accountants),
+        "accountants": ("", each_epsilon(bound.by_accountant)),
         "rounds": ("rounds", str(question.rounds)),
         "cohort": ("cohort", _draw(answer)),
     }

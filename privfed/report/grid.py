@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from accounting.statement import NOMINAL
+from accounting.statement import NOMINAL, each_epsilon
 from privfed.core.text import ceiling, duration, number
 from privfed.core.text import measure as measured
 from privfed.grid.cells import Cell
@@ -50,7 +50,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
                 f"ε = {ceiling(single.epsilon)} by itself at this noise: choosing makes it "
                 f"{ratio:.2f} times as much"
             ),
-            "accountants": bound.accountants,
+            "accountants": each_epsilon(bound.by_accountant),
             "unit": f"one {bound.unit}, {bound.relation}",
             "noise": f"multiplier {ceiling(proposal.plan.noise_multiplier)}",
             **nominal_rows(proposal.plan),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from accounting.guarantee import Guarantee
-from accounting.statement import NOMINAL
+from accounting.statement import NOMINAL, each_epsilon
 from privfed.auditing.audited_run import RunAudit
 from privfed.core.text import ceiling, number
 from privfed.plan.liars import COUNTS_ON_OTHERS
@@ -105,14 +105,14 @@ def _terms(facts: PageFacts) -> dict[str, str]:
         f"{audit.terms['partition']})",
         "relation": bound.relation,
         "sampler": bound.sampler + (f", q = {rate:.4g}" if rate is not None else ""),
-        "accountants": bound.rows()["accountant"],
+        "accountants": f"{bound.accountant} ({each_epsilon(audit.accountants)})",
         "noise": _noise(audit),
         "randomness": str(audit.terms["randomness"]),
         **_trust(facts),
         **_sites(audit),
         "messages": _seen(audit),
         **against,
-        "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
+        "budget": number(facts.record.ledger.budget) if facts.record.ledger.budget else "none",
         **budget_rows(audit.budgets),
         **chosen_row("chosen" in audit.terms),
         **_earlier(facts),

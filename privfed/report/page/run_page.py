@@ -78,7 +78,7 @@ def _staying(facts: PageFacts) -> dict[str, str]:
 
 def spending_chapter(facts: PageFacts) -> Chapter:
     """Two pictures, or why there is nothing to draw."""
-    ledger = facts.ledger
+    ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
     rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
     budget = ledger.budget
@@ -103,10 +103,13 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 def _parts(facts: PageFacts) -> list[Block]:
     """What each kind of release would have spent by itself, where there are several."""
-    charged = facts.ledger.run_spending
+    charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []
-    delta, evaluating = float(facts.ledger.terms["delta"]), facts.plan and facts.plan.evaluation
+    delta, evaluating = (
+        float(facts.record.ledger.terms["delta"]),
+        facts.plan and facts.plan.evaluation,
+    )
     lines = [
         [
             "evaluation by clients" if evaluating and event == evaluating.event else "training",
@@ -155,7 +158,7 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
         configuration_chapter(facts),
         provenance_chapter(facts),
     ]
-    title = facts.path.resolve().name
+    title = facts.record.path.resolve().name
     return Page(title, headline(facts), tuple(_banners(facts)), chapters, environment())
 
 

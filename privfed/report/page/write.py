@@ -22,7 +22,7 @@ from privfed.report.page.grid_page import grid_page
 from privfed.report.page.grid_tables import files_of, grid_facts
 from privfed.report.page.run_facts import run_facts
 from privfed.report.page.run_page import run_page
-from privfed.store.run_directory import RunDirectory, path_of
+from privfed.store.run_directory import RunDirectory
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -96,9 +96,9 @@ def write_run_page(
     for a place that holds anything but such a page.
     """
     facts = run_facts(run)
-    path = out or _own_place(path_of(run), simulation)
+    path = out or _own_place(facts.record.path, simulation)
     _write(path, render(run_page(facts, simulation)), simulation)
-    return Written(path, facts.path, simulation, facts.audit.refuted)
+    return Written(path, facts.record.path, simulation, facts.audit.refuted)
 
 
 def write_grid_page(
