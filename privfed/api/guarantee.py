@@ -5,12 +5,18 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from accounting.statement import epsilon_at
 from privfed.api.answer import Answer
-from privfed.auditing.audited_run import RunAudit
 from privfed.core.errors import Broken, Refused
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from privfed.auditing.audited_run import RunAudit
+    from privfed.store.run_directory import RunDirectory
 
 
 def audit_function(
@@ -42,7 +48,23 @@ def audit_function(
     released = ReleasedFunction.of(function)
     claim = claim_of(released, epsilon, delta, noise_multiplier, sampling_rate, rounds)
     audited = audited_function(released, claim, releases, confidence)
-    return Answer(audited.to_json(), function_table(audited), audited)
+    return Answer(audited.to_json(), lambda: function_table(audited), audited)
+
+
+def audited(
+    run: Path | RunDirectory, accountant: str | None = None, head: str | None = None
+) -> Answer:
+    """The ε that `run` really spent, from its ledger alone, and what its canaries show."""
+    from privfed.auditing.run_audit import audit
+
+    spent = audit(run, accountant, head)
+
+    def table() -> RenderableType:
+        from privfed.report.audit import audit_table
+
+        return audit_table(spent)
+
+    return Answer(spent.to_json(), table, spent)
 
 
 @dataclass(frozen=True)

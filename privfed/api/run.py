@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from accounting.statement import epsilon_at
 from privfed.api.answer import Answer, from_here, plain
 from privfed.api.going_on import TemporaryFolder
-from privfed.api.guarantee import RunGuarantee
+from privfed.api.guarantee import RunGuarantee, audited
 from privfed.config.config import Config
 from privfed.config.overrides import assign
 from privfed.config.reading import reassembled
@@ -29,6 +29,7 @@ from privfed.data.tables.arrow import is_pandas, is_table, settled
 from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.models.pretrained import mark
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from privfed.run.outcome import Observer
@@ -97,11 +98,18 @@ class Run:
     """A run in its directory, which is all that it is: another process loads the same one.
 
     `privfed.train` and `privfed.load` make it. What is asked of it is read from the directory, and
-    its guarantee re-computed from the ledger each time that the ledger has grown.
+    its guarantee re-computed from the ledger each time that the ledger has grown. Answers name it
+    from the working directory, unless it `keeps_name`.
     """
 
-    def __init__(self, directory: RunDirectory, folder: TemporaryFolder | None = None) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        folder: TemporaryFolder | None = None,
+        keeps_name: bool = False,
+    ) -> None:
         self._directory = directory
+        self._keeps_name = keeps_name
         self._folder = folder
         self._audits: dict[bytes, RunGuarantee] = {}
 
@@ -113,6 +121,8 @@ class Run:
     @property
     def _near(self) -> RunDirectory:
         """The same under the name that tables show: no more of this machine than they need."""
+        if self._keeps_name:
+            return self._directory
         return RunDirectory(from_here(self.path), self._directory.given)
 
     @property
@@ -149,10 +159,10 @@ class Run:
 
         Raises `Refused` where it has not ended.
         """
-        if not self._directory.summary.exists():
+        summary = RunRecord(self._directory).summary
+        if not summary:
             raise Refused(f"{self.path} has not ended; go on with it: resume()")
-        summary = from_json(regular.read_text(self._directory.summary))
-        return dict(with_numbers(summary))
+        return dict(summary)
 
     @property
     def model(self) -> nn.Module:
@@ -183,24 +193,29 @@ class Run:
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
         """The ε really spent, from the ledger alone, and what canaries show: `privfed audit`."""
-        from privfed.auditing.run_audit import audit
-        from privfed.report.audit import audit_table
+        return audited(self._near, accountant, head)
 
-        audited = audit(self._near, accountant, head)
-        return Answer(audited.to_json(), audit_table(audited), audited)
-
-    def evaluate(self, other: Any = None, predictions: str | Path | None = None) -> Answer:
+    def evaluate(
+        self,
+        other: Any = None,
+        predictions: str | Path | None = None,
+        *,
+        group: str = "",
+        keys: Sequence[str] = (),
+    ) -> Answer:
         """Score the model on the run's own test examples, or on `other` labelled rows.
 
         These are a table or a path as `privfed.Table` takes them, or (x, y) where the run's people
-        were arrays. `predictions` is a file to write them to.
+        were arrays; or the run's own source with other `keys`, as "data.key=value". `predictions`
+        is a file to write them to, and `group` a column each of whose groups is scored, too.
         """
         from privfed.report.trained_model import evaluation_table
         from privfed.trained.evaluate import evaluate
 
         to = None if predictions is None else Path(predictions)
-        evaluation = evaluate(self._near, () if other is None else other_rows(other), to)
-        return Answer(evaluation.to_json(), evaluation_table(evaluation, to), evaluation)
+        evaluation = evaluate(self._near, keys if other is None else other_rows(other), to, group)
+        table = partial(evaluation_table, evaluation, to)
+        return Answer(evaluation.to_json(), table, evaluation)
 
     def evaluate_by_clients(self, epsilon: float, **keys: Any) -> Answer:
         """Let the run's clients score the model in one more round, charged `epsilon` by itself.
@@ -213,7 +228,7 @@ class Run:
 
         wanted = {key: plain(value) for key, value in keys.items()}
         scored = evaluate_by_clients(self._near, float(epsilon), wanted)
-        return Answer(scored.to_json(), clients_table(scored), scored)
+        return Answer(scored.to_json(), lambda: clients_table(scored), scored)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
         """Predict `rows`, with labels or without: a table of the same library, a row per row.
@@ -234,7 +249,7 @@ class Run:
         from privfed.trained.export import export
 
         exported = export(self._near, Path(to), adapters)
-        return Answer(exported.to_json(), export_table(exported), exported)
+        return Answer(exported.to_json(), lambda: export_table(exported), exported)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:
         """Write one page of HTML about the run, and return where: `privfed report`.

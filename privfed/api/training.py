@@ -23,6 +23,9 @@ from privfed.store.folders import new_folder
 from privfed.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from privfed.run.check import Check
     from privfed.run.outcome import Observer
 
 
@@ -88,14 +91,24 @@ def check(
 
     Raises `Refused` with every reason why it would be refused.
     """
-    from privfed.report.plan import plan_table
     from privfed.run.check import check as check_run
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
     config = configuration(people, model, short, sections)
     with own_threads():
         checked = check_run(config)
-    return Answer(checked.to_json(), plan_table(*checked.facts), checked)
+    return answer_of(checked)
+
+
+def answer_of(checked: Check, by_command: bool = False) -> Answer:
+    """What a check found; `by_command` is how the command line words it."""
+
+    def table() -> RenderableType:
+        from privfed.report.plan import plan_table
+
+        return plan_table(*checked.facts, by_command=by_command)
+
+    return Answer(checked.to_json(), table, checked)
 
 
 def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **parts: Any) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from privfed.cli.answering import (
 )
 from privfed.core.errors import Refused
 from privfed.core.text import visible
+
+if TYPE_CHECKING:
+    from privfed.api.answer import Answer
 
 
 @click.command("evaluate")
@@ -61,10 +65,7 @@ def evaluate_command(
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
-    from privfed.report.trained_model import evaluation_table, personal_table
-    from privfed.trained.evaluate import evaluate
-    from privfed.trained.kept_models import score_kept_models
-    from privfed.trained.personalise import personalise as fine_tuned
+    from privfed.api.commands import opened
 
     if personalise is not None:
         others = (data, epsilon, overrides, predictions, federated, out, group)
@@ -72,8 +73,7 @@ def evaluate_command(
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )
-        scored = fine_tuned(directory, personalise) if personalise else score_kept_models(directory)
-        return print_answer(scored, lambda: personal_table(scored), as_json)
+        return print_answer(_personal(directory, personalise), as_json)
     if federated != (epsilon is not None) or (out and not federated):
         raise Refused(
             "--federated and --epsilon go together (and --out with them): what clients release has "
@@ -87,8 +87,19 @@ def evaluate_command(
             )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
-    evaluation = evaluate(directory, other_data, predictions, group)
-    return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)
+    answer = opened(directory).evaluate(predictions=predictions, group=group, keys=other_data)
+    return print_answer(answer, as_json)
+
+
+def _personal(directory: Path, epochs: int) -> Answer:
+    """Score models of clients' own: fine-tuned for so many `epochs`, or those that they keep."""
+    from privfed.api.answer import Answer
+    from privfed.report.trained_model import personal_table
+    from privfed.trained.kept_models import score_kept_models
+    from privfed.trained.personalise import personalise
+
+    scored = personalise(directory, epochs) if epochs else score_kept_models(directory)
+    return Answer(scored.to_json(), lambda: personal_table(scored), scored)
 
 
 def _by_clients(
@@ -100,9 +111,9 @@ def _by_clients(
     as_json: bool,
 ) -> int:
     """Let clients score the model: the run's own, or those of other data, in a run of their own."""
+    from privfed.api.answer import Answer
+    from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
-    from privfed.report.trained_model import clients_table
-    from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
     about_people = ("data.", "privacy.disjoint") if out else ("data.",)
     of_data = [each for each in overrides if each.lstrip().startswith(about_people)]
@@ -115,12 +126,13 @@ def _by_clients(
             "about further ones, who get a run of their own"
         )
     if out is None:
-        scored = evaluate_by_clients(directory, epsilon, keys)
-    else:
-        from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
+        return print_answer(opened(directory).evaluate_by_clients(epsilon, **keys), as_json)
+    from privfed.report.trained_model import clients_table
+    from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
 
-        scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
-    return print_answer(scored, lambda: clients_table(scored), as_json)
+    scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
+    answer = Answer(scored.to_json(), lambda: clients_table(scored), scored)
+    return print_answer(answer, as_json)
 
 
 @click.command("predict")
@@ -158,11 +170,9 @@ def predict_command(
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:
     """Write a trained model, with its preprocessing, for programs that have no privfed."""
-    from privfed.report.trained_model import export_table
-    from privfed.trained.export import export
+    from privfed.api.commands import export
 
-    exported = export(directory, to, adapters)
-    return print_answer(exported, lambda: export_table(exported), as_json)
+    return print_answer(export(directory, to, adapters), as_json)
 
 
 def _to_standard_output(content: bytes) -> None:
