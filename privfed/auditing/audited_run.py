@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accounting.encoding import encoded
 from accounting.errors import AccountingError
 from accounting.guarantee import Guarantee, stated
 from accounting.ledger import BudgetChange, Ledger
@@ -107,13 +108,13 @@ class RunAudit:
             "prior": [run.get("run") for run in self.terms.get("prior", [])],
             "disjoint": [run.get("run") for run in self.terms.get("disjoint", [])],
             "uncovered": (bound.uncovered or None) if bound else None,
-            "budgets": [asdict(change) for change in self.budgets],
+            "budgets": encoded(self.budgets),
             "guarantees": stated(
                 bound, self.examples, self.other, void=self.terms.get("guarantee")
             ),
             "meaning": (self.terms.get("guarantee") or bound.sentence()) if bound else None,
             "rounds": self.charges,
-            "planned": self.planned.to_json() if self.planned else None,
+            "planned": encoded(self.planned),
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,
             "noise_multiplier": self.noise_multiplier,
@@ -129,7 +130,7 @@ class RunAudit:
             "chosen": self.terms.get("chosen"),
             "excluded": self.excluded,
             **{name: getattr(self.canaries, name, None) for name in _CANARY_FIGURES},
-            "canaries": self.canaries.to_json() if self.canaries else None,
+            "canaries": encoded(self.canaries),
             "ledger_head": self.ledger_head,
             "charges_since_head": self.charges_since,
             "heads": {"file": self.heads.path, "agrees": self.heads.agrees} if self.heads else None,

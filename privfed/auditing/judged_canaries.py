@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from accounting.empirical.power import fewest_refuting, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
 from accounting.empirical.two_sample import Claim
 from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
+from accounting.encoding import Encoded
 from accounting.statement import at_delta
 from privfed.auditing.function_audit import gaussian_rounds
 from privfed.auditing.judged_models import cosines, model_files, models
@@ -92,7 +92,7 @@ def gaussian_points(claim: Claim) -> list[Claim]:
 
 
 @dataclass(frozen=True)
-class Judgement(Verdicts):
+class Judgement(Verdicts, Encoded):
     """What `canaries` show of a claim, of which `heads` had coins that show heads.
 
     Figures `_final` are by the whole way from the initial model to the last, and others by single
@@ -103,6 +103,8 @@ class Judgement(Verdicts):
     So would `canaries_needed` refute this claim, and no fewer; None for more than 100,000.
     `p_value` is the smallest of all tests of the claim, times their number.
     """
+
+    stated_last = ("doubted", "refuted")
 
     canaries: int
     heads: int
@@ -125,10 +127,6 @@ class Judgement(Verdicts):
     epsilon_refutable: float | None
     canaries_needed: int | None
     p_value: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed canary judge --json` prints."""
-        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
 
 
 def judgement_rows(judgement: Judgement) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from accounting import regular
 from accounting.durable import make_folder, write_atomically
+from accounting.encoding import Encoded, called
 from privfed.core.errors import Refused
 from privfed.core.text import visible
 from privfed.grid.results import Files
@@ -68,22 +69,13 @@ def _shown(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(Encoded):
     """The page at `path`, of `about`; `refuted` where canaries refute what the run claims."""
 
-    path: Path
-    about: Path
-    simulation: bool
+    path: Path = field(metadata=called("page"))
+    about: Path = field(metadata=called("of"))
+    simulation: bool = field(metadata=called("simulation_only"))
     refuted: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed report --json` prints."""
-        return {
-            "page": str(self.path),
-            "of": str(self.about),
-            "simulation_only": self.simulation,
-            "refuted": self.refuted,
-        }
 
 
 def write_run_page(

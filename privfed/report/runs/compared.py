@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accounting.encoding import encoded
 from privfed.config.sections import SECTIONS
 from privfed.core.errors import Broken, Refused, public_text
 from privfed.core.parts import find
@@ -154,8 +155,8 @@ class Side:
 
     def to_json(self) -> dict[str, Any]:
         """Its line, with what else is compared."""
-        curve = [asdict(point) for point in self.curve]
-        return {**self.row.to_json(), "guarantees": [*self.guarantees], "rounds_evaluated": curve}
+        guarantees, curve = encoded(self.guarantees), encoded(self.curve)
+        return {**self.row.to_json(), "guarantees": guarantees, "rounds_evaluated": curve}
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,8 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed compare --json` prints."""
         return {
-            "runs": [side.to_json() for side in self.sides],
-            "settings": [asdict(each) for each in self.settings],
+            "runs": encoded(self.sides),
+            "settings": encoded(self.settings),
             "comparable": not self.incomparable,
             "incomparable": list(self.incomparable),
             "joint": self.joint,

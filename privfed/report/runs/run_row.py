@@ -12,11 +12,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from accounting.encoding import Encoded
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.config.population_identity import normal
@@ -174,7 +175,7 @@ _NO_MEASURES = frozenset({"format", "round", "epsilon"})
 
 
 @dataclass(frozen=True)
-class RunRow:
+class RunRow(Encoded):
     """A run directory in a line; what its files do not state is None.
 
     `id` is the ledger's, which copies share. `reason` says why a run is broken. `charges` are
@@ -215,10 +216,6 @@ class RunRow:
     ledger_head: str | None = None
     excluded: int = 0
     lost_claims: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by its name."""
-        return asdict(self)
 
 
 def row_at(path: Path) -> RunRow:
