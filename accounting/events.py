@@ -16,7 +16,7 @@ from typing import Any
 
 from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.choosing.repetitions import Repetitions
-from accounting.encoding import UNLESS_EMPTY, Encoded
+from accounting.documents import UNLESS_EMPTY, Encoded
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, number
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated

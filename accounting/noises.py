@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from accounting.encoding import Kinded
+from accounting.documents import Kinded
 from accounting.errors import Unaccountable
 
 LARGEST_NOISE = 1e9

@@ -15,7 +15,7 @@ from accounting.bounds.toeplitz_sensitivity import (
     column_norm,
     refuse_unproven,
 )
-from accounting.encoding import Kinded
+from accounting.documents import Kinded
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number, number
 

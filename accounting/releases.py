@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from accounting.encoding import Kinded
+from accounting.documents import Kinded
 from accounting.errors import Unaccountable
 from accounting.noises import (
     DiscreteGaussians,

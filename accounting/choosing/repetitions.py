@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-from accounting.encoding import Encoded
+from accounting.documents import Encoded
 from accounting.errors import Unaccountable
 from accounting.noises import number
 

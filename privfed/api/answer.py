@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from privfed.core.errors import Refused
 
@@ -26,10 +26,10 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """The path that `value` is. Raises `Refused` for another type of the `argument`."""
+    """The path that `value` is; a run's is shown from here. Raises `Refused` for another type."""
     if not isinstance(value, str | os.PathLike):
         raise Refused(f"{argument} is {value!r}; expected a path")
-    return Path(value)
+    return Path(value) if isinstance(value, str | Path) else from_here(Path(value))
 
 
 def from_here(path: Path) -> Path:
@@ -40,6 +40,14 @@ def from_here(path: Path) -> Path:
 
 _WIDTH = 110
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
+
+
+class Stated(Protocol):
+    """What states its facts by name."""
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The object that `--json` prints."""
+        ...
 
 
 class Answer(Mapping[str, Any]):
@@ -55,6 +63,11 @@ class Answer(Mapping[str, Any]):
         self._facts = dict(facts)
         self._table = table
         self.result = result
+
+    @classmethod
+    def of(cls, result: Stated, table: Callable[[Any], RenderableType]) -> Answer:
+        """What `result` states, shown as the `table` of it."""
+        return cls(result.to_json(), lambda: table(result), result)
 
     def as_table(self) -> RenderableType:
         """The table that the command line prints."""

@@ -15,8 +15,6 @@ from privfed.api.guarantee import audited
 from privfed.core.errors import Refused
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from privfed.api.run import Run
     from privfed.grid.grid import Grid
     from privfed.grid.results import Files
@@ -31,8 +29,7 @@ def runs(folder: str | PathLike[str] = "runs") -> Answer:
     from privfed.report.runs.listed import list_runs
     from privfed.report.runs.listing_table import RunsTable
 
-    listed = list_runs(as_path(folder, "folder"))
-    return Answer(listed.to_json(), lambda: RunsTable(listed), listed)
+    return Answer.of(list_runs(as_path(folder, "folder")), RunsTable)
 
 
 def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
@@ -44,7 +41,7 @@ def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
     from privfed.report.runs.comparison_table import ComparisonTable
 
     compared = compare_runs(as_path(first, "first"), as_path(second, "second"))
-    return Answer(compared.to_json(), lambda: ComparisonTable(compared), compared)
+    return Answer.of(compared, ComparisonTable)
 
 
 def calibrate(*, delta: float, **flags: Any) -> Answer:
@@ -59,7 +56,7 @@ def calibrate(*, delta: float, **flags: Any) -> Answer:
     from privfed.report.calibration import calibration_table
 
     solved = solve(CalibrationQuestion.of({"delta": delta, **flags}))
-    return Answer(solved.to_json(), lambda: calibration_table(solved), solved)
+    return Answer.of(solved, calibration_table)
 
 
 def audit(
@@ -71,19 +68,15 @@ def audit(
     if isinstance(path, str | os.PathLike):
         return audited(as_path(path, "path"), accountant, head)
     from privfed.auditing.joint_audit import audit_together
+    from privfed.report.audit import merged_table
 
     if not path:
         raise Refused("no run to audit; expected the path of one, or several")
     if head is not None:
         raise Refused("head is about one run; audit them one by one")
-    merged = audit_together([as_path(each, "path") for each in path], accountant)
-
-    def table() -> RenderableType:
-        from privfed.report.audit import merged_table
-
-        return merged_table(merged)
-
-    return Answer(merged.to_json(), table, merged)
+    return Answer.of(
+        audit_together([as_path(each, "path") for each in path], accountant), merged_table
+    )
 
 
 def evaluate(path: str | PathLike[str], other: Any = None) -> Answer:
@@ -162,10 +155,8 @@ def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
 
     proposal = propose(files, grid)
     if dry_run:
-        table = partial(proposal_table, proposal, processes)
-        return Answer(proposal.to_json(), table, proposal)
-    tuned = tune(files, proposal, processes)
-    return Answer(tuned.to_json(), lambda: tuned_table(tuned), tuned)
+        return Answer.of(proposal, partial(proposal_table, processes=processes))
+    return Answer.of(tune(files, proposal, processes), tuned_table)
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:

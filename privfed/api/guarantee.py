@@ -13,8 +13,6 @@ from privfed.api.answer import Answer
 from privfed.core.errors import Broken, Refused
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from privfed.auditing.audited_run import RunAudit
     from privfed.store.run_directory import RunDirectory
 
@@ -48,7 +46,7 @@ def audit_function(
     released = ReleasedFunction.of(function)
     claim = claim_of(released, epsilon, delta, noise_multiplier, sampling_rate, rounds)
     audited = audited_function(released, claim, releases, confidence)
-    return Answer(audited.to_json(), lambda: function_table(audited), audited)
+    return Answer.of(audited, function_table)
 
 
 def audited(
@@ -56,15 +54,9 @@ def audited(
 ) -> Answer:
     """The ε that `run` really spent, from its ledger alone, and what its canaries show."""
     from privfed.auditing.run_audit import audit
+    from privfed.report.audit import audit_table
 
-    spent = audit(run, accountant, head)
-
-    def table() -> RenderableType:
-        from privfed.report.audit import audit_table
-
-        return audit_table(spent)
-
-    return Answer(spent.to_json(), table, spent)
+    return Answer.of(audit(run, accountant, head), audit_table)
 
 
 @dataclass(frozen=True)

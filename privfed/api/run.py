@@ -214,8 +214,7 @@ class Run:
 
         to = None if predictions is None else Path(predictions)
         evaluation = evaluate(self._near, keys if other is None else other_rows(other), to, group)
-        table = partial(evaluation_table, evaluation, to)
-        return Answer(evaluation.to_json(), table, evaluation)
+        return Answer.of(evaluation, partial(evaluation_table, predictions=to))
 
     def evaluate_by_clients(self, epsilon: float, **keys: Any) -> Answer:
         """Let the run's clients score the model in one more round, charged `epsilon` by itself.
@@ -228,7 +227,7 @@ class Run:
 
         wanted = {key: plain(value) for key, value in keys.items()}
         scored = evaluate_by_clients(self._near, float(epsilon), wanted)
-        return Answer(scored.to_json(), lambda: clients_table(scored), scored)
+        return Answer.of(scored, clients_table)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
         """Predict `rows`, with labels or without: a table of the same library, a row per row.
@@ -248,8 +247,7 @@ class Run:
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
 
-        exported = export(self._near, Path(to), adapters)
-        return Answer(exported.to_json(), lambda: export_table(exported), exported)
+        return Answer.of(export(self._near, Path(to), adapters), export_table)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:
         """Write one page of HTML about the run, and return where: `privfed report`.

@@ -23,8 +23,6 @@ from privfed.store.folders import new_folder
 from privfed.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from privfed.run.check import Check
     from privfed.run.outcome import Observer
 
@@ -102,13 +100,11 @@ def check(
 
 def answer_of(checked: Check, by_command: bool = False) -> Answer:
     """What a check found; `by_command` is how the command line words it."""
+    from privfed.report.plan import plan_table
 
-    def table() -> RenderableType:
-        from privfed.report.plan import plan_table
-
-        return plan_table(*checked.facts, by_command=by_command)
-
-    return Answer(checked.to_json(), table, checked)
+    return Answer(
+        checked.to_json(), lambda: plan_table(*checked.facts, by_command=by_command), checked
+    )
 
 
 def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **parts: Any) -> Run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accounting.encoding import encoded
+from accounting.documents import encoded
 from accounting.errors import AccountingError
 from accounting.guarantee import Guarantee, stated
 from accounting.ledger import BudgetChange, Ledger

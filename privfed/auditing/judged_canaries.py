@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from accounting.bounds.closed import gaussian_epsilon
+from accounting.documents import Encoded
 from accounting.empirical.claimed_profile import claimed_profile
 from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between
@@ -27,7 +28,6 @@ from accounting.empirical.power import fewest_refuting, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
 from accounting.empirical.two_sample import Claim
 from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
-from accounting.encoding import Encoded
 from accounting.statement import at_delta
 from privfed.auditing.function_audit import gaussian_rounds
 from privfed.auditing.judged_models import cosines, model_files, models

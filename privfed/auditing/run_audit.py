@@ -142,7 +142,7 @@ def audit(
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
         raise Refused(f"accountant is {accountant!r}; expected one of {names}")
-    path = run if isinstance(run, Path) else run.path
+    path = RunRecord.path_of(run)
     # The ledger last: of a run that goes on, it then holds all that the other files cite.
     try:
         record = RunRecord.open(run)

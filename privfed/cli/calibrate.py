@@ -38,10 +38,9 @@ def _question_flags(command: Command) -> Command:
         command = click.option(
             f"--{each.name.replace('_', '-')}",
             type=_kind(each),
-            required=default is MISSING,
-            default=None if default is MISSING else default,
-            show_default=True,
             help=each.metadata["help"] or None,
+            **({"required": True} if default is MISSING else {"default": default}),
+            show_default=True,
         )(command)
     return command
 

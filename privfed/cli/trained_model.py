@@ -99,7 +99,7 @@ def _personal(directory: Path, epochs: int) -> Answer:
     from privfed.trained.personalise import personalise
 
     scored = personalise(directory, epochs) if epochs else score_kept_models(directory)
-    return Answer(scored.to_json(), lambda: personal_table(scored), scored)
+    return Answer.of(scored, personal_table)
 
 
 def _by_clients(
@@ -131,8 +131,7 @@ def _by_clients(
     from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
 
     scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
-    answer = Answer(scored.to_json(), lambda: clients_table(scored), scored)
-    return print_answer(answer, as_json)
+    return print_answer(Answer.of(scored, clients_table), as_json)
 
 
 @click.command("predict")

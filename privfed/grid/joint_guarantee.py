@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from accounting.documents import encoded
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, Guarantee, guarantee
@@ -158,10 +159,10 @@ class Joint:
             "identity": self.identity,
             "cells": len(self.cells),
             "epsilon": self.epsilon,
-            "groups": [group.to_json() for group in self.groups],
+            "groups": encoded(self.groups),
             "differ": list(self.differ),
             "void": list(self.void),
-            "examples": self.examples.to_json() if self.examples else None,
+            "examples": encoded(self.examples),
             "simulation": self.nominal,
             "at_most": self.at_most,
             "notes": list(self.notes),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from accounting.calibration import most_rounds
-from accounting.encoding import UNSTATED, Encoded
+from accounting.documents import UNSTATED, Encoded
 from accounting.errors import AccountingError
 from accounting.events import Event
 from accounting.guarantee import guarantee

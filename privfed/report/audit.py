@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
 from rich.console import Group
 from rich.table import Table
 
@@ -24,7 +23,6 @@ from privfed.core.errors import Refused
 from privfed.core.text import ceiling, number
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.plan.assumed import Assumed
-from privfed.report.canvas import canvas, image
 from privfed.report.tables import (
     beside_rows,
     budget_rows,
@@ -37,6 +35,8 @@ from privfed.report.tables import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from privfed.auditing.function_audit import FunctionAudit
     from privfed.auditing.mechanism_audit import MechanismAudit
 
@@ -145,6 +145,8 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
     """Two panels beside each other, as a file of `kind`."""
+    from privfed.report.canvas import canvas, image
+
     with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
         _draw_lines(by_round, curves["rounds"])
         by_round.set(xlabel="charged rounds", ylabel="ε", title=at_delta(delta))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from accounting.encoding import encoded
+from accounting.documents import encoded
 from accounting.guarantee import Guarantee, stated
 from privfed.metrics.measure import Estimate
 from privfed.plan.liars import lost_claims
@@ -172,7 +172,7 @@ class Outcome:
             "note": self.note,
             "test_shared": self.test_shared,
             "guarantee": self.plan.void,
-            "chosen": chosen.to_json() if (chosen := self.plan.config.chosen) else None,
+            "chosen": encoded(self.plan.config.chosen),
             "ledger_head": self.ledger_head,
             "run": str(self.path),
         }

@@ -16,8 +16,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from accounting import regular
-from accounting.documents import from_json
-from accounting.encoding import Encoded
+from accounting.documents import Encoded, from_json
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.config.config import Config

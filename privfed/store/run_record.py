@@ -40,6 +40,11 @@ class RunRecord:
         """The record of a run; nothing is read yet. Raises `Refused` for a path that is no run."""
         return run if isinstance(run, RunRecord) else cls(RunDirectory.open(run))
 
+    @staticmethod
+    def path_of(run: Path | RunDirectory | RunRecord) -> Path:
+        """The path of a run, however it is named."""
+        return run if isinstance(run, Path) else run.path
+
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """The record of the run at `path`, with what lists and comparisons need read at once.

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from accounting.documents import Encoded
 from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
-from accounting.encoding import Encoded
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 
 _HEADS: Mapping[str, str] = {

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from accounting.documents import Encoded
 from accounting.empirical.claimed_profile import claimed_profile, refutable_claims
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.verdicts import REFUTED_BELOW
-from accounting.encoding import Encoded
 from accounting.events import Spending
 from accounting.guarantee import guarantee
 from privfed.auditing.canaries.coins import canaries_sending

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accounting import chain
-from accounting.encoding import Encoded
+from accounting.documents import Encoded
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
 from privfed.core.errors import Refused, public_text

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import chain, durable, regular
-from accounting.encoding import encoded
+from accounting.documents import encoded
 from accounting.errors import LedgerBroken, Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded

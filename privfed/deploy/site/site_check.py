@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting.encoding import Encoded
+from accounting.documents import Encoded
 from accounting.guarantee import guarantee
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from accounting.encoding import Encoded
+from accounting.documents import Encoded, encoded
 from accounting.events import ADD_REMOVE, REPLACE_ONE
 from accounting.over_rounds import RandomAllocation, Separated
 from accounting.releases import (
@@ -219,12 +219,12 @@ class Advice:
         """The object under "advice" that `--json` prints."""
         reference = self.reference
         return {
-            "yours": self.yours.to_json() if self.yours else None,
+            "yours": encoded(self.yours),
             "alternatives": [
                 {**each.to_json(), "relative": relative(each, reference), "ranked": each.ranked}
                 for each in (*self.ranked, *self.apart)
             ],
-            "unavailable": [each.to_json() for each in self.unavailable],
+            "unavailable": encoded(self.unavailable),
         }
 
 

@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from accounting import regular
+from accounting.documents import Encoded, called
 from accounting.durable import make_folder, write_atomically
-from accounting.encoding import Encoded, called
 from privfed.core.errors import Refused
 from privfed.core.text import visible
 from privfed.grid.results import Files

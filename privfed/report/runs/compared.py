@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accounting.encoding import encoded
+from accounting.documents import encoded
 from privfed.config.sections import SECTIONS
 from privfed.core.errors import Broken, Refused, public_text
 from privfed.core.parts import find

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting.encoding import Encoded
+from accounting.documents import Encoded
 from privfed.core.errors import Refused, unreadable
 from privfed.report.runs.run_row import RunRow, row_at
 

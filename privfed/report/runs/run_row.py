@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from accounting.encoding import Encoded
+from accounting.documents import Encoded
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.config.population_identity import normal

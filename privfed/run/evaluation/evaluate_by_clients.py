@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from accounting.encoding import Encoded
+from accounting.documents import Encoded
 from accounting.events import Event
 from accounting.guarantee import guarantee, spent
 from accounting.ledger import Ledger

@@ -47,7 +47,7 @@ def test_each_number_is_found_back_from_the_others(asked):
         return
     blank = replace(asked, cohort=None, sampling_rate=None, separation=None, noise_multiplier=noise)
     solved = solve(blank).question
-    for name in ("cohort", "rate", "separation"):
+    for name in ("cohort", "sampling_rate", "separation"):
         if getattr(asked, name) is not None:
             assert getattr(solved, name) == pytest.approx(getattr(asked, name), rel=2e-3)
     assert guarantee_of(solved).epsilon <= 2.0
@@ -88,7 +88,7 @@ def test_alternatives_change_one_number_each(asked):
         assert 1 < noisier / answer.question.noise_multiplier < 2
 
 
-CAPPED = {"sampler": "truncated_poisson", "rate": None, "population": 100, "cohort": 5}
+CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 100, "cohort": 5}
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ CAPPED = {"sampler": "truncated_poisson", "rate": None, "population": 100, "coho
         ({"bands": 5}, "--bands is for"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
-        ({"rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
-        ({"rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
+        ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
+        ({"sampling_rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
         ({"mechanism": "local_gaussian"}, "neither population nor cohort"),
         ({"epsilon": math.nan}, "positive number"),
         ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
         ({"mechanism": "banded"}, "keeps 1 rounds"),
         ({"sampler": "cyclic"}, "--sampling-rate: not for"),
-        ({"sampler": "fixed_size", "rate": None, "cohort": 5}, "needs --population"),
-        ({"sampler": "full", "rate": None, "cohort": 5}, "--cohort: not for"),
+        ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "needs --population"),
+        ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "--cohort: not for"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong, reason):

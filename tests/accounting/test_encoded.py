@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accounting.encoding import UNLESS_EMPTY, UNSTATED, Encoded, Kinded, called, encoded
+from accounting.documents import UNLESS_EMPTY, UNSTATED, Encoded, Kinded, called, encoded
 from accounting.events import Event
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
