@@ -2,14 +2,19 @@
 
 Parsers recurse, and so does what walks over what they return: a few hundred brackets end either in
 a RecursionError, which nobody expects of bad input. Nothing of ours is nested nearly as deep.
+
+Dataclasses that are plain lists of their fields state these as JSON objects by one encoder.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import tomllib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar
 
 DEEPEST = 100
 """How deep lists and tables may lie in each other."""
@@ -50,3 +55,77 @@ def _items(holder: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 def _too_deep() -> ValueError:
     return ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
+_INFINITE = "inf"
+"""An infinite budget in a ledger, since strict JSON has no such number."""
+
+
+def written(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """`stated` with the word for each infinite budget."""
+    return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
+
+
+def budget_value(budget: Any) -> Any:
+    """A budget as a number; earlier versions wrote infinity as Python does, which `json` reads."""
+    return math.inf if budget == _INFINITE else budget
+
+
+class Encoded:
+    """A dataclass whose object has a key for each field, by the field's name and in its order.
+
+    `stated_first` and `stated_last` name further attributes of the class that the object states
+    before and after its fields. The metadata of a field may change what is
+    stated of it: `called`, `UNSTATED`, `UNLESS_EMPTY`.
+    """
+
+    stated_first: ClassVar[tuple[str, ...]] = ()
+    stated_last: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json`, ledgers and files state."""
+        return {
+            **{name: encoded(getattr(self, name)) for name in self.stated_first},
+            **_fields(self),
+            **{name: encoded(getattr(self, name)) for name in self.stated_last},
+        }
+
+
+class Kinded(Encoded):
+    """The same with the class's `kind` first, by which it is read again."""
+
+    stated_first = ("kind",)
+
+
+def called(key: str) -> Mapping[str, Any]:
+    """The metadata of a field that its object states under another `key`."""
+    return {"key": key}
+
+
+UNSTATED: Mapping[str, Any] = {"unstated": True}
+"""The metadata of a field that its object does not state."""
+UNLESS_EMPTY: Mapping[str, Any] = {"unless_empty": True}
+"""The metadata of a field that its object states where it is neither 0 nor empty."""
+
+
+def encoded(value: Any) -> Any:
+    """`value` in the types of JSON, as deep as it goes; what is none of them stays."""
+    if hasattr(value, "to_json") and not isinstance(value, type):
+        return value.to_json()
+    if is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {key: encoded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """What is stated of the fields of the dataclass `record`."""
+    return {
+        each.metadata.get("key", each.name): encoded(value)
+        for each in fields(record)
+        if not each.metadata.get("unstated")
+        and ((value := getattr(record, each.name)) or not each.metadata.get("unless_empty"))
+    }

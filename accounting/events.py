@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.choosing.repetitions import Repetitions
+from accounting.documents import UNLESS_EMPTY, Encoded
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, number
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
@@ -43,7 +44,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(Encoded):
     """One round's release, with what its guarantee protects.
 
     `unit` is what neighbours differ in ("client": all examples of one client, user-level privacy;
@@ -57,19 +58,10 @@ class Event:
     sampler: str
     relation: str = ADD_REMOVE
     unit: str = "client"
-    slack: float = 0.0
+    slack: float = field(default=0.0, metadata=UNLESS_EMPTY)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slack", number(self.slack, "slack", 0.0, 1.0))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "release": self.release.to_json(),
-            "sampler": self.sampler,
-            "relation": self.relation,
-            "unit": self.unit,
-            **({"slack": self.slack} if self.slack else {}),
-        }
 
     @property
     def releases(self) -> tuple[Release, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from accounting.accountants import ACCOUNTANTS, epsilon, supports
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, Spending
+from accounting.statement import each_epsilon, epsilon_at
 
 TIGHTEST = "tightest"
 _WORDS = {
@@ -59,6 +60,54 @@ class Guarantee:
         """Why delta promises next to nothing; empty where it is at most 1 / clients."""
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
+
+    @property
+    def left_out(self) -> str:
+        """A note on what this does not cover of the model that training started from."""
+        return (
+            "this does not cover what the starting model tells of the same people "
+            f"(it is {self.uncovered})"
+        )
+
+    def line(self, nominal: bool = False) -> str:
+        """The epsilon and its delta: "ε = 3.9987 at δ = 0.0001"; `nominal` marks a simulation."""
+        return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
+
+    def rows(self, nominal: bool = False) -> dict[str, str]:
+        """What tables print of it, by label; `nominal` marks the epsilon of a simulation."""
+        return {
+            "ε": epsilon_at(self.epsilon, self.delta, nominal),
+            "unit": f"one {self.unit}",
+            "relation": f"{self.relation}, {self.sampler} sampling",
+            "accountant": f"{self.accountant} ({each_epsilon(self.by_accountant)})",
+        }
+
+    def sentence(self) -> str:
+        """The meaning, in words for people who never met the terms."""
+        known = _WORDS.get((self.unit, self.relation))
+        whom, change = known or (f"one {self.unit}", self.relation)
+        if self.missing:
+            return f"nothing is promised about {whom}: {self.missing}"
+        if self.epsilon == math.inf:
+            return f"nothing is promised about {whom}"
+        factor = f"at most {_rounded_up(self.epsilon)}" if self.epsilon < 700 else "more than 1e300"
+        view = _VIEWS.get(self.against, "all releases")
+        return (
+            f"for {whom}: {change} changes the probability of anything that can be concluded from "
+            f"{view} by a factor of {factor} (and {self.delta:g} more)"
+            + (f"; {self.weakness}" if self.weakness else "")
+            + (f"; {self.left_out}" if self.uncovered else "")
+        )
+
+    def to_json(self, void: str | None = None) -> dict[str, Any]:
+        """What every `--json` states of it; `void` says why it is void, in place of a meaning."""
+        keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
+        remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
+        return {
+            **{key: getattr(self, key) for key in keys},
+            "meaning": void or self.sentence(),
+            **{key: remark for key, remark in remarks.items() if remark},
+        }
 
 
 class Spent(Protocol):
@@ -124,38 +173,8 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Each guarantee by itself: whom it protects, and how much; or why all of them are `void`."""
-    keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
-    return [
-        {
-            **{key: getattr(bound, key) for key in keys},
-            "meaning": void or sentence(bound),
-            **{
-                key: remark
-                for key in ("against", "uncovered", "missing")
-                if (remark := getattr(bound, key))
-            },
-        }
-        for bound in bounds
-        if bound
-    ]
-
-
-def sentence(bound: Guarantee) -> str:
-    """The meaning of `bound`, in words for people who never met the terms."""
-    whom, change = _WORDS.get((bound.unit, bound.relation), (f"one {bound.unit}", bound.relation))
-    if bound.missing:
-        return f"nothing is promised about {whom}: {bound.missing}"
-    if bound.epsilon == math.inf:
-        return f"nothing is promised about {whom}"
-    factor = f"at most {_rounded_up(bound.epsilon)}" if bound.epsilon < 700 else "more than 1e300"
-    view = _VIEWS.get(bound.against, "all releases")
-    return (
-        f"for {whom}: {change} changes the probability of anything that can be concluded from "
-        f"{view} by a factor of {factor} (and {bound.delta:g} more)"
-        + (f"; {bound.weakness}" if bound.weakness else "")
-        + (f"; {left_out(bound)}" if bound.uncovered else "")
-    )
+    """Each guarantee that there is by itself; `void` says why all of them are void."""
+    return [bound.to_json(void) for bound in bounds if bound]
 
 
 def large_delta(delta: float, clients: int) -> str:
@@ -165,14 +184,6 @@ def large_delta(delta: float, clients: int) -> str:
     return (
         f"δ = {delta:g} is above 1 / clients (1/{clients}), which allows the publication of one "
         "client's data in full"
-    )
-
-
-def left_out(bound: Guarantee) -> str:
-    """A note on what `bound` does not cover of the model that training started from."""
-    return (
-        "this does not cover what the starting model tells of the same people "
-        f"(it is {bound.uncovered})"
     )
 
 

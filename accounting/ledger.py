@@ -26,8 +26,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from accounting import chain, durable, regular
-from accounting.budget_values import budget_value, written
 from accounting.choosing.choice import Choice
+from accounting.documents import budget_value, written
 from accounting.errors import AccountingError, BudgetExceeded, LedgerBroken
 from accounting.events import Event, Spending
 from accounting.heads import Head, HeadsFile, place_of

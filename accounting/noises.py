@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from accounting.documents import Kinded
 from accounting.errors import Unaccountable
 
 LARGEST_NOISE = 1e9
@@ -17,7 +18,7 @@ _MOST = 10**12
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Kinded):
     """A vector plus N(0, (z s)^2 I), where s bounds the L2 change that one client can make.
 
     `noise_multiplier` is z = standard deviation / s. Under add/remove and zero-out s is the
@@ -32,12 +33,9 @@ class Gaussian:
         z = number(self.noise_multiplier, "noise multiplier", 0.0, LARGEST_NOISE)
         object.__setattr__(self, "noise_multiplier", z)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "noise_multiplier": self.noise_multiplier}
-
 
 @dataclass(frozen=True)
-class Skellam:
+class Skellam(Kinded):
     """A whole-number vector plus Skellam noise of `variance` in each coordinate, `exchanges` times.
 
     One client changes the vector by at most `l2` in L2 and `l1` in L1 norm. Exchanges over one
@@ -60,12 +58,9 @@ class Skellam:
         """The multiplier of a like Gaussian: deviation over the change, all exchanges together."""
         return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **vars(self)}
-
 
 @dataclass(frozen=True)
-class DiscreteGaussians:
+class DiscreteGaussians(Kinded):
     """The same with `clients` discrete Gaussians of `deviation` each, in `length` dimensions."""
 
     deviation: float
@@ -87,9 +82,6 @@ class DiscreteGaussians:
         """The multiplier of the Gaussian it resembles."""
         spread = self.deviation * math.sqrt(self.clients / self.exchanges)
         return spread / self.l2 if self.l2 else math.inf
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **vars(self)}
 
 
 IntegerNoise = Skellam | DiscreteGaussians

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting.bounds.toeplitz_sensitivity import (
     buffered_sensitivity,
     column_norm,
     refuse_unproven,
 )
+from accounting.documents import Kinded
 from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number, number
 
@@ -23,7 +24,7 @@ _OUTWARD = 1 - 1e-9
 
 
 @dataclass(frozen=True)
-class Separated:
+class Separated(Kinded):
     """`of`, where no client takes part twice in any `separation` rounds in a row.
 
     Who takes part when is no secret. It is charged once a round. T of them, one after the other in
@@ -38,12 +39,9 @@ class Separated:
     def __post_init__(self) -> None:
         object.__setattr__(self, "separation", natural_number(self.separation, "separation"))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "separation": self.separation, "of": self.of.to_json()}
-
 
 @dataclass(frozen=True)
-class AllocatedEpoch:
+class AllocatedEpoch(Kinded):
     """`of`, in each of `choices` rounds, of which each client takes part in a secret one.
 
     It is uniform, and independent of others' and of earlier ones
@@ -57,12 +55,9 @@ class AllocatedEpoch:
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", natural_number(self.choices, "choices"))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "choices": self.choices, "of": self.of.to_json()}
-
 
 @dataclass(frozen=True)
-class RandomAllocation:
+class RandomAllocation(Kinded):
     """`of`, where each client takes part in one secret round of each epoch of `slots` rounds.
 
     Clients are in `groups`, which are public, whose rounds take turns; a client's slot is one of
@@ -90,13 +85,9 @@ class RandomAllocation:
         """What all `slots` rounds of an epoch are together."""
         return AllocatedEpoch(self.slots // self.groups, self.of)
 
-    def to_json(self) -> dict[str, Any]:
-        slots, groups = self.slots, self.groups
-        return {"kind": self.kind, "slots": slots, "groups": groups, "of": self.of.to_json()}
-
 
 @dataclass(frozen=True)
-class BufferedToeplitz:
+class BufferedToeplitz(Kinded):
     """A round of x + C^-1 Z, C having the column of buffers with `decays` and `outputs` `[d]`.
 
     No client takes part twice in any `separation` rounds in a row, and who does when is no secret.
@@ -126,15 +117,6 @@ class BufferedToeplitz:
     def growth(self, rounds: int) -> float:
         """The sensitivity of `rounds` rounds, over the norm of one column."""
         return _growth(self.decays, self.outputs, self.separation, rounds)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "decays": list(self.decays),
-            "outputs": list(self.outputs),
-            "separation": self.separation,
-            "of": self.of.to_json(),
-        }
 
 
 @functools.lru_cache(maxsize=1024)

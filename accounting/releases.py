@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from accounting.documents import Kinded
 from accounting.errors import Unaccountable
 from accounting.noises import (
     DiscreteGaussians,
@@ -22,7 +23,7 @@ MOST_SITES = 64
 
 
 @dataclass(frozen=True)
-class PoissonSampled:
+class PoissonSampled(Kinded):
     """`of`, run on a cohort into which each client enters by an independent coin of bias `rate`.
 
     Several exchanges over *one* cohort are not several such events: collapse them into one
@@ -36,12 +37,9 @@ class PoissonSampled:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "rate": self.rate, "of": self.of.to_json()}
-
 
 @dataclass(frozen=True)
-class SeveralSites:
+class SeveralSites(Kinded):
     """`of`, where a client has up to `sites` rows, each drawn by its own coin of bias `rate`.
 
     The noise multiplier of `of` is over the bound of *one row*, of which removing the client
@@ -59,17 +57,9 @@ class SeveralSites:
             self, "sites", natural_number(self.sites, "sites of a client", MOST_SITES)
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "rate": self.rate,
-            "sites": self.sites,
-            "of": self.of.to_json(),
-        }
-
 
 @dataclass(frozen=True)
-class TruncatedPoisson:
+class TruncatedPoisson(Kinded):
     """`PoissonSampled`, but of a cohort above `cap` only `cap` take part, drawn uniformly.
 
     `clients` bounds the population. Adding a client may push another one out, so this is an event
@@ -87,18 +77,9 @@ class TruncatedPoisson:
         for name in ("cap", "clients"):
             object.__setattr__(self, name, natural_number(getattr(self, name), name))
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "rate": self.rate,
-            "cap": self.cap,
-            "clients": self.clients,
-            "of": self.of.to_json(),
-        }
-
 
 @dataclass(frozen=True)
-class WithoutReplacement:
+class WithoutReplacement(Kinded):
     """`of`, run on a uniformly drawn set of exactly `cohort` of exactly `clients` clients."""
 
     cohort: int
@@ -112,17 +93,9 @@ class WithoutReplacement:
         if self.cohort > self.clients:
             raise Unaccountable(f"a cohort of {self.cohort} cannot be drawn of {self.clients}")
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "cohort": self.cohort,
-            "clients": self.clients,
-            "of": self.of.to_json(),
-        }
-
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Kinded):
     """`of`, `count` times, each on a draw of its own.
 
     The local steps of a silo's round, or a client's rows at several sites.
@@ -135,19 +108,13 @@ class Repeated:
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", natural_number(self.count, "count"))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "count": self.count, "of": self.of.to_json()}
-
 
 @dataclass(frozen=True)
-class Unprotected:
+class Unprotected(Kinded):
     """A release without any noise or without a bound: epsilon is infinite, and visibly so."""
 
     reason: str
     kind: ClassVar[str] = "unprotected"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "reason": self.reason}
 
 
 Sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement

@@ -9,10 +9,10 @@ from __future__ import annotations
 import decimal
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from scipy.optimize import brentq
 
+from accounting.documents import Encoded
 from accounting.errors import Unaccountable
 from accounting.noises import number
 
@@ -26,7 +26,7 @@ _ROUNDED_UP = 1 + 1e-12
 
 
 @dataclass(frozen=True)
-class Repetitions:
+class Repetitions(Encoded):
     """The truncated negative binomial law of a number K >= 1 (Papernot & Steinke 2022, Def. 1).
 
     With the `shape` η >= 0 and 0 < `gamma` <= 1, P[K = k] is in proportion to
@@ -109,7 +109,3 @@ class Repetitions:
         if shape == 0:
             return (1 - gamma) / -gamma.ln()
         return shape * (1 - gamma) / (gamma**-shape - 1)
-
-    def to_json(self) -> dict[str, Any]:
-        """What a ledger states of it."""
-        return {"shape": self.shape, "gamma": self.gamma}

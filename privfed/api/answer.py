@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console, RenderableType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from privfed.core.errors import Refused
+
+if TYPE_CHECKING:  # what is answered in JSON needs no tables
+    from rich.console import Console, RenderableType
 
 
 def plain(value: Any) -> Any:
@@ -25,10 +26,10 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """The path that `value` is. Raises `Refused` for another type of the `argument`."""
+    """The path that `value` is; a run's is shown from here. Raises `Refused` for another type."""
     if not isinstance(value, str | os.PathLike):
         raise Refused(f"{argument} is {value!r}; expected a path")
-    return Path(value)
+    return Path(value) if isinstance(value, str | Path) else from_here(Path(value))
 
 
 def from_here(path: Path) -> Path:
@@ -41,18 +42,36 @@ _WIDTH = 110
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
 
 
+class Stated(Protocol):
+    """What states its facts by name."""
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The object that `--json` prints."""
+        ...
+
+
 class Answer(Mapping[str, Any]):
     """Facts by name, as keys and as attributes; shown as the table that the command line prints.
 
-    `result` is what they come from, with everything else that it knows.
+    `table` makes that table, and `result` is what the facts come from, with everything else that it
+    knows.
     """
 
     def __init__(
-        self, facts: Mapping[str, Any], table: RenderableType, result: object = None
+        self, facts: Mapping[str, Any], table: Callable[[], RenderableType], result: Any = None
     ) -> None:
         self._facts = dict(facts)
         self._table = table
         self.result = result
+
+    @classmethod
+    def of(cls, result: Stated, table: Callable[[Any], RenderableType]) -> Answer:
+        """What `result` states, shown as the `table` of it."""
+        return cls(result.to_json(), lambda: table(result), result)
+
+    def as_table(self) -> RenderableType:
+        """The table that the command line prints."""
+        return self._table()
 
     def __getitem__(self, name: str) -> Any:
         return self._facts[name]
@@ -78,19 +97,17 @@ class Answer(Mapping[str, Any]):
         return [*super().__dir__(), *self._facts]
 
     def __str__(self) -> str:
-        return table_text(self._table)
+        return table_text(self.as_table())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return table_html(self._table)
+        return table_html(self.as_table())
 
 
 def table_text(table: RenderableType) -> str:
     """What rich would print of `table`, without colours or blanks at the ends of lines."""
-    screen = Console(
-        file=io.StringIO(), width=_WIDTH, markup=False, color_system=None, force_jupyter=False
-    )
+    screen = _screen(color_system=None)
     with screen.capture() as printed:
         screen.print(table)
     return "\n".join(line.rstrip() for line in printed.get().splitlines())
@@ -98,8 +115,13 @@ def table_text(table: RenderableType) -> str:
 
 def table_html(table: RenderableType) -> str:
     """The same as a piece of a page, for notebooks."""
-    screen = Console(
-        file=io.StringIO(), width=_WIDTH, markup=False, record=True, force_jupyter=False
-    )
+    screen = _screen(record=True)
     screen.print(table)
     return screen.export_html(inline_styles=True, code_format=_HTML)
+
+
+def _screen(**settings: Any) -> Console:
+    """A screen of rich's that prints into nothing."""
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=_WIDTH, markup=False, force_jupyter=False, **settings)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from accounting.statement import epsilon_at
 from privfed.api.answer import Answer
-from privfed.auditing.audited_run import RunAudit
 from privfed.core.errors import Broken, Refused
-from privfed.core.text import ceiling
+
+if TYPE_CHECKING:
+    from privfed.auditing.audited_run import RunAudit
+    from privfed.store.run_directory import RunDirectory
 
 
 def audit_function(
@@ -42,7 +46,17 @@ def audit_function(
     released = ReleasedFunction.of(function)
     claim = claim_of(released, epsilon, delta, noise_multiplier, sampling_rate, rounds)
     audited = audited_function(released, claim, releases, confidence)
-    return Answer(audited.to_json(), function_table(audited), audited)
+    return Answer.of(audited, function_table)
+
+
+def audited(
+    run: Path | RunDirectory, accountant: str | None = None, head: str | None = None
+) -> Answer:
+    """The ε that `run` really spent, from its ledger alone, and what its canaries show."""
+    from privfed.auditing.run_audit import audit
+    from privfed.report.audit import audit_table
+
+    return Answer.of(audit(run, accountant, head), audit_table)
 
 
 @dataclass(frozen=True)
@@ -95,7 +109,7 @@ class RunGuarantee:
         unit = f"one {self.unit} (partition {self.partition!r}), {self.relation}, "
         unit += f"{self.sampler} sampling"
         rows = {
-            "ε": f"{ceiling(self.epsilon)} at δ = {self.delta:g} ({self.accountant})",
+            "ε": f"{epsilon_at(self.epsilon, self.delta)} ({self.accountant})",
             "protects": unit,
             "over": f"{self.rounds} charged rounds",
             "means": self.sentence,

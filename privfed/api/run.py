@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accounting import regular
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
+from accounting.statement import epsilon_at
 from privfed.api.answer import Answer, from_here, plain
 from privfed.api.going_on import TemporaryFolder
-from privfed.api.guarantee import RunGuarantee
+from privfed.api.guarantee import RunGuarantee, audited
 from privfed.config.config import Config
 from privfed.config.overrides import assign
 from privfed.config.reading import reassembled
 from privfed.core.deferred import nn
 from privfed.core.errors import Broken, Refused, public_text
-from privfed.core.text import ceiling, with_numbers
+from privfed.core.text import with_numbers
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.sources.table import GivenTable, Table
 from privfed.data.tables import array_table
@@ -28,6 +29,7 @@ from privfed.data.tables.arrow import is_pandas, is_table, settled
 from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.models.pretrained import mark
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from privfed.run.outcome import Observer
@@ -96,11 +98,18 @@ class Run:
     """A run in its directory, which is all that it is: another process loads the same one.
 
     `privfed.train` and `privfed.load` make it. What is asked of it is read from the directory, and
-    its guarantee re-computed from the ledger each time that the ledger has grown.
+    its guarantee re-computed from the ledger each time that the ledger has grown. Answers name it
+    from the working directory, unless it `keeps_name`.
     """
 
-    def __init__(self, directory: RunDirectory, folder: TemporaryFolder | None = None) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        folder: TemporaryFolder | None = None,
+        keeps_name: bool = False,
+    ) -> None:
         self._directory = directory
+        self._keeps_name = keeps_name
         self._folder = folder
         self._audits: dict[bytes, RunGuarantee] = {}
 
@@ -112,6 +121,8 @@ class Run:
     @property
     def _near(self) -> RunDirectory:
         """The same under the name that tables show: no more of this machine than they need."""
+        if self._keeps_name:
+            return self._directory
         return RunDirectory(from_here(self.path), self._directory.given)
 
     @property
@@ -148,10 +159,10 @@ class Run:
 
         Raises `Refused` where it has not ended.
         """
-        if not self._directory.summary.exists():
+        summary = RunRecord(self._directory).summary
+        if not summary:
             raise Refused(f"{self.path} has not ended; go on with it: resume()")
-        summary = from_json(regular.read_text(self._directory.summary))
-        return dict(with_numbers(summary))
+        return dict(summary)
 
     @property
     def model(self) -> nn.Module:
@@ -182,24 +193,28 @@ class Run:
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
         """The ε really spent, from the ledger alone, and what canaries show: `privfed audit`."""
-        from privfed.auditing.run_audit import audit
-        from privfed.report.audit import audit_table
+        return audited(self._near, accountant, head)
 
-        audited = audit(self._near, accountant, head)
-        return Answer(audited.to_json(), audit_table(audited), audited)
-
-    def evaluate(self, other: Any = None, predictions: str | Path | None = None) -> Answer:
+    def evaluate(
+        self,
+        other: Any = None,
+        predictions: str | Path | None = None,
+        *,
+        group: str = "",
+        keys: Sequence[str] = (),
+    ) -> Answer:
         """Score the model on the run's own test examples, or on `other` labelled rows.
 
         These are a table or a path as `privfed.Table` takes them, or (x, y) where the run's people
-        were arrays. `predictions` is a file to write them to.
+        were arrays; or the run's own source with other `keys`, as "data.key=value". `predictions`
+        is a file to write them to, and `group` a column each of whose groups is scored, too.
         """
         from privfed.report.trained_model import evaluation_table
         from privfed.trained.evaluate import evaluate
 
         to = None if predictions is None else Path(predictions)
-        evaluation = evaluate(self._near, () if other is None else other_rows(other), to)
-        return Answer(evaluation.to_json(), evaluation_table(evaluation, to), evaluation)
+        evaluation = evaluate(self._near, keys if other is None else other_rows(other), to, group)
+        return Answer.of(evaluation, partial(evaluation_table, predictions=to))
 
     def evaluate_by_clients(self, epsilon: float, **keys: Any) -> Answer:
         """Let the run's clients score the model in one more round, charged `epsilon` by itself.
@@ -212,7 +227,7 @@ class Run:
 
         wanted = {key: plain(value) for key, value in keys.items()}
         scored = evaluate_by_clients(self._near, float(epsilon), wanted)
-        return Answer(scored.to_json(), clients_table(scored), scored)
+        return Answer.of(scored, clients_table)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
         """Predict `rows`, with labels or without: a table of the same library, a row per row.
@@ -232,8 +247,7 @@ class Run:
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
 
-        exported = export(self._near, Path(to), adapters)
-        return Answer(exported.to_json(), export_table(exported), exported)
+        return Answer.of(export(self._near, Path(to), adapters), export_table)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:
         """Write one page of HTML about the run, and return where: `privfed report`.
@@ -286,11 +300,11 @@ class Run:
             facts = self.summary
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
-        measure, epsilon = next(iter(facts)), ceiling(float(facts["epsilon"]))
+        measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         return (
-            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {epsilon} at "
-            f"δ = {facts['delta']:g}, {facts['charges']} rounds{stopped}>"
+            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
+            f"{facts['charges']} rounds{stopped}>"
         )
 
 

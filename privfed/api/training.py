@@ -20,6 +20,7 @@ from privfed.store.folders import new_folder
 from privfed.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from privfed.run.check import Check
     from privfed.run.outcome import Observer
 
 
@@ -85,14 +86,22 @@ def check(
 
     Raises `Refused` with every reason why it would be refused.
     """
-    from privfed.report.plan import plan_table
     from privfed.run.check import check as check_run
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
     config = configuration(people, model, short, sections)
     with own_threads():
         checked = check_run(config)
-    return Answer(checked.to_json(), plan_table(*checked.facts), checked)
+    return answer_of(checked)
+
+
+def answer_of(checked: Check, by_command: bool = False) -> Answer:
+    """What a check found; `by_command` is how the command line words it."""
+    from privfed.report.plan import plan_table
+
+    return Answer(
+        checked.to_json(), lambda: plan_table(*checked.facts, by_command=by_command), checked
+    )
 
 
 def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **parts: Any) -> Run:

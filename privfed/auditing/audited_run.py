@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accounting.documents import encoded
 from accounting.errors import AccountingError
-from accounting.guarantee import Guarantee, sentence, stated
+from accounting.guarantee import Guarantee, stated
 from accounting.ledger import BudgetChange, Ledger
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.store.kept_heads import HeadsCheck
@@ -52,9 +53,9 @@ class RunAudit:
 
     `guarantee` covers earlier runs over the same population, which the ledger states; `alone` this
     run's `charges` only. `examples` is what DP-SGD guarantees one example of a silo, and `other`
-    what distributed noise guarantees against the party that the budget does not gate. `accountants`
-    has every accountant's epsilon (None: it has no bound), and `terms` are what the ledger's first
-    line states. `noise_multiplier` and `sampling_rate` are None where rounds differ in them.
+    what distributed noise guarantees against the party that the budget does not gate. `terms` are
+    what the ledger's first line states. `noise_multiplier` and `sampling_rate` are None where
+    rounds differ in them.
 
     Where the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. Where only
     a summary or a metric claims less than the ledger spent, `problems` says so beside the truth.
@@ -64,7 +65,6 @@ class RunAudit:
     guarantee: Guarantee | None
     alone: Guarantee | None
     charges: int
-    accountants: dict[str, float | None]
     terms: dict[str, Any]
     noise_multiplier: float | None
     sampling_rate: float | None
@@ -79,8 +79,15 @@ class RunAudit:
     charges_since: int | None = None
     """How many charges came after the head that was given."""
     heads: HeadsCheck | None = None
+    opinions: Mapping[str, float | None] = field(default_factory=dict)
+    """The epsilon of each independent cross-check that was asked for."""
     excluded: int = 0
     """How many parties were proved to lie in secure sums, and are left out since."""
+
+    @property
+    def accountants(self) -> Mapping[str, float | None]:
+        """Every accountant's epsilon, cross-checks included; None where it has no bound."""
+        return {**(self.guarantee.by_accountant if self.guarantee else {}), **self.opinions}
 
     @property
     def refuted(self) -> bool:
@@ -101,13 +108,13 @@ class RunAudit:
             "prior": [run.get("run") for run in self.terms.get("prior", [])],
             "disjoint": [run.get("run") for run in self.terms.get("disjoint", [])],
             "uncovered": (bound.uncovered or None) if bound else None,
-            "budgets": [asdict(change) for change in self.budgets],
+            "budgets": encoded(self.budgets),
             "guarantees": stated(
                 bound, self.examples, self.other, void=self.terms.get("guarantee")
             ),
-            "meaning": (self.terms.get("guarantee") or sentence(bound)) if bound else None,
+            "meaning": (self.terms.get("guarantee") or bound.sentence()) if bound else None,
             "rounds": self.charges,
-            "planned": stated(self.planned)[0] if self.planned else None,
+            "planned": encoded(self.planned),
             "accountant": bound.accountant if bound else None,
             "accountants": self.accountants,
             "noise_multiplier": self.noise_multiplier,
@@ -123,7 +130,7 @@ class RunAudit:
             "chosen": self.terms.get("chosen"),
             "excluded": self.excluded,
             **{name: getattr(self.canaries, name, None) for name in _CANARY_FIGURES},
-            "canaries": self.canaries.to_json() if self.canaries else None,
+            "canaries": encoded(self.canaries),
             "ledger_head": self.ledger_head,
             "charges_since_head": self.charges_since,
             "heads": {"file": self.heads.path, "agrees": self.heads.agrees} if self.heads else None,

@@ -3,69 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting import regular
-from accounting.documents import from_json
 from accounting.guarantee import Guarantee, guarantee
 from accounting.ledger import Ledger
-from privfed.core.errors import public_text, unreadable
-from privfed.store.run_directory import RunDirectory
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """What the files of a run directory say, but for its ledger.
-
-    `config` is the digest of the configuration, `companions` holds those of the files that never
-    change, by name. `head` is the ledger's head that the checkpoint carries (None: there is no
-    checkpoint), and `releases` the hash of the charge that each round's release cites. `claims`
-    are the summary and the last line of the metrics, where they are there, each with its path.
-    """
-
-    config: str
-    companions: dict[str, str]
-    head: bytes | None
-    releases: dict[int, str]
-    claims: list[tuple[Path, dict[str, Any]]]
-
-
-def read_run_files(directory: RunDirectory) -> RunFiles:
-    """Read what the files of `directory` say. Raises `Broken` for one that cannot be read."""
-    cited = {round: directory.releases.charge_of(round) for round in directory.releases.rounds()}
-    return RunFiles(
-        claims=_claims(directory),
-        config=directory.config.digest(),
-        companions=directory.companions(),
-        head=directory.checkpoint.head() if directory.checkpoint.exists() else None,
-        releases={round: charge for round, charge in cited.items() if charge},
-    )
-
-
-def _claims(directory: RunDirectory) -> list[tuple[Path, dict[str, Any]]]:
-    claims, metrics = [], directory.metrics.path
-    try:
-        if directory.summary.exists():
-            text = regular.read_text(directory.summary)
-            claims.append((directory.summary, _table(text)))
-        if metrics.exists():
-            # What follows the last newline was torn by a crash, and will be written again.
-            *lines, _ = regular.read_text(metrics).split("\n")
-            claims += [(metrics, _table(line)) for line in lines[-1:]]
-    except (OSError, ValueError, TypeError) as error:
-        raise unreadable("the summary or the metrics", error) from None
-    return claims
-
-
-def _table(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is. Raises `ValueError`, and `TypeError` for anything else."""
-    table = from_json(text)
-    if not isinstance(table, dict):
-        raise TypeError("it is no object")
-    return table
-
+from privfed.core.errors import public_text
+from privfed.store.run_record import RunRecord
 
 _ROUNDING = 1 - 1e-9
 """A claim may be lower than what was spent by this factor."""
@@ -73,41 +17,40 @@ _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "confi
 """What the first line of every ledger states."""
 
 
-def file_contradictions(directory: RunDirectory, ledger: Ledger, files: RunFiles) -> list[str]:
+def file_contradictions(record: RunRecord) -> list[str]:
     """What in the directory's other files contradicts its ledger."""
+    ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
-        return [f"{directory.ledger} is empty: it does not say what it guarantees"]
+        return [f"{ledger.path} is empty: it does not say what it guarantees"]
     problems = []
     if missing := _TERMS - ledger.terms.keys():
-        problems.append(f"{directory.ledger} does not state {', '.join(sorted(missing))}")
-    if files.head is None and ledger.charges:
+        problems.append(f"{ledger.path} does not state {', '.join(sorted(missing))}")
+    if head is None and ledger.charges:
         problems.append("the ledger has charges, but the checkpoint is missing")
-    if files.head is not None and not ledger.holds(files.head):
-        problems.append(
-            f"{directory.ledger} ends before what the checkpoint saw: charges were removed"
-        )
+    if head is not None and not ledger.holds(head):
+        problems.append(f"{ledger.path} ends before what the checkpoint saw: charges were removed")
     charges = {charge.round: charge.hash for charge in ledger.charges}
-    strays = [r for r, cited in files.releases.items() if charges.get(r) != cited]
+    strays = [r for r, cited in record.releases.items() if charges.get(r) != cited]
     if strays:
         problems.append(
             f"the release of round {strays[0]} has no charge in the ledger"
             + (f" (and {len(strays) - 1} more)" if strays[1:] else "")
         )
-    if ledger.terms.get("files", {}) != files.companions:
+    if ledger.terms.get("files", {}) != record.companions:
         problems.append(
             "the frozen part of the model, or the list of public clients, is not what the ledger "
             "was opened for"
         )
-    if files.config != ledger.terms.get("config"):
+    if record.digest != ledger.terms.get("config"):
         problems.append("config.toml is not the configuration that the ledger was opened for")
     return problems
 
 
-def lower_claims(files: RunFiles, ledger: Ledger) -> Iterator[str]:
+def lower_claims(record: RunRecord) -> Iterator[str]:
     """Each claim in the summary, or the last line of the metrics, of less than was spent."""
-    for path, claim in files.claims:
+    for path, claim in record.claims:
         try:
-            bound = _spent_when(claim, ledger)
+            bound = _spent_when(claim, record.ledger)
             claimed = float(claim["epsilon"])
             same = all(claim.get(key, value) == value for key, value in _meaning(bound).items())
         except (KeyError, TypeError, ValueError) as error:
@@ -117,21 +60,21 @@ def lower_claims(files: RunFiles, ledger: Ledger) -> Iterator[str]:
             yield _lower(path, claim["epsilon"], bound)
 
 
-def lower_example_claims(files: RunFiles, examples: Guarantee | None) -> Iterator[str]:
+def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Iterator[str]:
     """Each claim in the summary of less for single examples than their ledgers spent."""
-    for path, claim in files.claims:
+    for path, claim in record.claims:
         yield from _lower_guarantees(path, claim, "unit", examples)
 
 
 def lower_other_claims(
-    files: RunFiles, other_after: Callable[[int], Guarantee | None]
+    record: RunRecord, other_after: Callable[[int], Guarantee | None]
 ) -> Iterator[str]:
     """Each claim in the summary of less than spent against the party that the budget does not gate.
 
     `other_after` gives the guarantee against it after a number of charges; None where there is no
     such party.
     """
-    for path, claim in files.claims:
+    for path, claim in record.claims:
         other = other_after(int(claim.get("charges", 0)))
         bound = None if other is None or other.missing else other
         yield from _lower_guarantees(path, claim, "against", bound)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.documents import encoded
 from accounting.empirical.claimed_releases import claimed_points, points_for_releases
 from accounting.empirical.release_scores import linear_scores, quadratic_scores, repetition_scores
 from accounting.empirical.two_sample import Claim, Verdict, judge
@@ -197,7 +198,7 @@ class FunctionAudit(Verdicts):
             "releases": self.releases,
             "numbers": self.numbers,
             "aborted": dict(zip(("without", "with"), self.aborted, strict=True)),
-            "scores": [test.to_json() for test in self.tested],
+            "scores": encoded(self.tested),
         }
 
 

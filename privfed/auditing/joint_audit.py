@@ -10,6 +10,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
+from accounting.documents import encoded
 from accounting.errors import AccountingError
 from accounting.guarantee import CHOICES, TIGHTEST, Guarantee, guarantee, stated
 from accounting.ledger import Ledger
@@ -63,8 +64,8 @@ class JointAudit:
             "uncovered": (bound.uncovered or None) if bound else None,
             "guarantees": stated(bound, self.examples, self.other),
             "rounds": bound.rounds if bound else 0,
-            "assumes": self.assumed.to_json() if self.assumed else None,
-            "runs": [run.to_json() for run in self.runs],
+            "assumes": encoded(self.assumed),
+            "runs": encoded(self.runs),
             "earlier": list(self.earlier),
             "note": "; ".join(sorted(notes)) or None,
             "ledger_ok": not self.problems,

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from accounting.bounds.closed import gaussian_epsilon
+from accounting.documents import Encoded
 from accounting.empirical.claimed_profile import claimed_profile
 from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between
@@ -28,6 +28,7 @@ from accounting.empirical.power import fewest_refuting, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve, GaussianCurve
 from accounting.empirical.two_sample import Claim
 from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
+from accounting.statement import at_delta
 from privfed.auditing.function_audit import gaussian_rounds
 from privfed.auditing.judged_models import cosines, model_files, models
 from privfed.canary.folder import Folder
@@ -73,7 +74,7 @@ class PipelineClaim:
         points = list(claimed_profile({event: count}, delta))
         if not points or points[0][1] != delta:
             raise Refused(
-                f"noise of multiplier {noise_multiplier:g} has no finite ε at δ = {delta:g} over "
+                f"noise of multiplier {noise_multiplier:g} has no finite ε {at_delta(delta)} over "
                 f"{rounds} rounds, so there is nothing to test"
             )
         words = f"by Gaussian noise of multiplier {noise_multiplier:g} in {rounds} rounds"
@@ -91,7 +92,7 @@ def gaussian_points(claim: Claim) -> list[Claim]:
 
 
 @dataclass(frozen=True)
-class Judgement(Verdicts):
+class Judgement(Verdicts, Encoded):
     """What `canaries` show of a claim, of which `heads` had coins that show heads.
 
     Figures `_final` are by the whole way from the initial model to the last, and others by single
@@ -102,6 +103,8 @@ class Judgement(Verdicts):
     So would `canaries_needed` refute this claim, and no fewer; None for more than 100,000.
     `p_value` is the smallest of all tests of the claim, times their number.
     """
+
+    stated_last = ("doubted", "refuted")
 
     canaries: int
     heads: int
@@ -125,10 +128,6 @@ class Judgement(Verdicts):
     canaries_needed: int | None
     p_value: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed canary judge --json` prints."""
-        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
-
 
 def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     """The rows of the table, which tell estimates, bounds and what nobody could see apart."""
@@ -136,7 +135,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
         "releases": f"{j.releases} after the initial model",
-        "claim": f"ε = {j.epsilon_claimed:.4g} at δ = {j.delta:g}, {j.claimed_by}",
+        "claim": f"ε = {j.epsilon_claimed:.4g} {at_delta(j.delta)}, {j.claimed_by}",
         "estimate": f"ε ≈ {_two(j.epsilon_estimate_all_iterates, j.epsilon_estimate_final)} "
         "(not bounds)",
         "lower bound": f"ε ≥ {_two(j.epsilon_lower_bound, j.epsilon_lower_bound_final)}, with "

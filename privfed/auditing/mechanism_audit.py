@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtr
 
 from accounting.bounds.toeplitz_sensitivity import column_norm
+from accounting.documents import encoded
 from accounting.empirical.claimed_releases import claimed_points
 from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import Verdict, judge
@@ -149,7 +150,7 @@ class MechanismAudit(Verdicts):
             "relation": self.event.relation,
             "sampler": self.event.sampler,
             "noise": {"measured_over_charged": self.noise, "p_value": self.noise_p_value},
-            "scenes": [test.to_json() for test in self.tested],
+            "scenes": encoded(self.tested),
             **({"evaluation": self.evaluation.to_json()} if self.evaluation else {}),
         }
 

@@ -30,12 +30,10 @@ from privfed.auditing.audited_run import RunAudit, uncounted_charges
 from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.auditing.contradictions import (
-    RunFiles,
     file_contradictions,
     lower_claims,
     lower_example_claims,
     lower_other_claims,
-    read_run_files,
 )
 from privfed.core.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.composed_guarantees import (
@@ -48,7 +46,8 @@ from privfed.plan.composed_guarantees import (
 )
 from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.kept_heads import charges_since, check_heads
-from privfed.store.run_directory import RunDirectory, path_of
+from privfed.store.run_directory import RunDirectory
+from privfed.store.run_record import RunRecord
 
 CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
 
@@ -130,9 +129,9 @@ _GRID, _GRID_ABSOLUTE = 1.02, 0.02
 
 
 def audit(
-    run: Path | RunDirectory, accountant: str | None = None, head: str | None = None
+    run: Path | RunDirectory | RunRecord, accountant: str | None = None, head: str | None = None
 ) -> RunAudit:
-    """Audit the run at (or opened as) `run`, changing nothing.
+    """Audit the run at (or opened or read as) `run`, changing nothing.
 
     `head` is one that its ledger had, which proves that nothing before it was cut off or changed;
     where the run keeps its heads elsewhere (`run.heads`), the ledger is held against that file.
@@ -144,57 +143,56 @@ def audit(
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
         raise Refused(f"accountant is {accountant!r}; expected one of {names}")
-    path = path_of(run)
+    path = RunRecord.path_of(run)
     # The ledger last: of a run that goes on, it then holds all that the other files cite.
     try:
-        directory = RunDirectory.open(run)
-        files = read_run_files(directory)
-        ledger = Ledger.load(directory.ledger)
+        record = RunRecord.open(run)
+        _ = record.releases, [*record.claims], record.digest, record.companions
+        _ = record.checkpoint_head
+        ledger = record.ledger
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
     except MISPLACED as error:
         return _broken(path, {}, f"the run is not whole: {public_text(error)}")
     broken = partial(_broken, path, dict(ledger.terms))
-    if problems := file_contradictions(directory, ledger, files):
+    if problems := file_contradictions(record):
         return broken(*problems)
     since = None if head is None else charges_since(ledger, head)
     if head is not None and since is None:
         return broken(f"this ledger was never at the head {head}: lines were cut off or changed")
-    heads = check_heads(ledger, directory.config.heads_file())
+    heads = check_heads(ledger, record.directory.config.heads_file())
     if heads and heads.problems:
         return broken(*heads.problems)
     headline = accountant if accountant in CHOICES else ledger.terms["accountant"]
     try:
-        audited = _accounted(directory, ledger, files, headline)
+        audited = _accounted(record, headline)
     except (AccountingError, AttributeError, KeyError, TypeError, ValueError) as error:
-        return broken(f"{directory.ledger}: {public_text(error)}")
+        return broken(f"{ledger.path}: {public_text(error)}")
     except Broken as error:
         return broken(str(error))
     checks = [name for name in CROSS_CHECKS if accountant in (name, ALL)]
     delta = ledger.terms["delta"]
     opinions = {name: opacus_epsilon(ledger.spending, delta, name) for name in checks}
-    accountants = audited.accountants | opinions
-    return replace(audited, accountants=accountants, charges_since=since, heads=heads)
+    return replace(audited, opinions=opinions, charges_since=since, heads=heads)
 
 
-def _accounted(
-    directory: RunDirectory, ledger: Ledger, files: RunFiles, accountant: str
-) -> RunAudit:
-    """Every guarantee by the ledger, and where the other `files` claim less.
+def _accounted(record: RunRecord, accountant: str) -> RunAudit:
+    """Every guarantee by the ledger, and where the other files claim less.
 
     Raises `AccountingError`, `Broken`, or what reading terms of another form raises.
     """
+    directory, ledger = record.directory, record.ledger
     terms, charges = ledger.terms, len(ledger.charges)
     before, _ = counted_priors(terms)
     bound = ledger_guarantee(ledger, accountant)
     problems = [
-        *lower_claims(files, ledger),
+        *lower_claims(record),
         *uncounted_charges(terms),
         *(() if ledger.chosen else _crossed(bound)),  # of a choice neither bound is exact
     ]
     examples, foreign = audit_silos(directory, ledger, before)
-    problems += [*foreign, *lower_example_claims(files, examples)]
-    problems += lower_other_claims(files, partial(_other, ledger, before))
+    problems += [*foreign, *lower_example_claims(record, examples)]
+    problems += lower_other_claims(record, partial(_other, ledger, before))
     alone = guarantee(ledger.run_spending, terms["delta"], accountant) if ledger.prior else bound
     canaries = _canaries(directory, ledger, alone)
     noise_multiplier, sampling_rate = _noise_and_rate(Counter(c.event for c in ledger.charges))
@@ -203,7 +201,6 @@ def _accounted(
         guarantee=bound,
         alone=alone,
         charges=charges,
-        accountants=dict(bound.by_accountant),
         terms=dict(terms),
         noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
@@ -287,4 +284,4 @@ def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
 
 def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:
     """The audit of a run that proves nothing, because of `problems`."""
-    return RunAudit(path, None, None, 0, {}, terms, None, None, problems)
+    return RunAudit(path, None, None, 0, terms, None, None, problems)

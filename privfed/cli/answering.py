@@ -7,13 +7,16 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privfed.core.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
 from privfed.core.memory import refuse_little_memory
 from privfed.core.text import dump
+
+if TYPE_CHECKING:
+    from privfed.api.answer import Answer
 
 Command = Callable[..., Any]
 
@@ -52,28 +55,20 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-class Answer(Protocol):
-    """What a command came to, as `--json` prints it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        ...
-
-
 def print_json(answer: Mapping[str, Any], code: int = 0) -> int:
     """Print what `--json` asks for, which says its own exit code where that is not 0."""
     click.echo(dump({**answer, "exit": code} if code else answer))
     return code
 
 
-def print_answer(answer: Answer, table: Callable[[], object], as_json: bool) -> int:
-    """Print one JSON object, or else the table for people on standard output; returns 0."""
+def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
+    """Print one JSON object, or else the table for people on standard output; returns `code`."""
     if as_json:
-        return print_json(answer.to_json())
+        return print_json(answer, code)
     from privfed.report.console import console
 
-    console(False).print(table())
-    return 0
+    console(False).print(answer.as_table())
+    return code
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, Answer, print_json, quotes_on_request
+from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, print_json, quotes_on_request
 from privfed.core.errors import Refused
 from privfed.core.text import dump
 
 if TYPE_CHECKING:
+    from privfed.privacy_attacks.inversion import Inverted
     from privfed.privacy_attacks.membership import Exposure, Level
+    from privfed.privacy_attacks.properties import Properties
     from privfed.privacy_attacks.reconstruct import Method
 
 TARGET = click.argument("target", metavar="RUN_OR_TOML", type=ANYTHING)
@@ -205,12 +207,12 @@ def _new_folder(out: Path | None, attack_name: str) -> Path:
     return folder
 
 
-def _json_file(name: str, answer: Answer) -> dict[str, bytes]:
+def _json_file(name: str, answer: Inverted | Properties) -> dict[str, bytes]:
     return {name: dump(answer.to_json(), indent=2).encode()}
 
 
 def _report(
-    answer: Answer,
+    answer: Inverted | Properties,
     folder: Path,
     files: Mapping[str, bytes],
     table: Callable[[], object],

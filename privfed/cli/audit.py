@@ -17,6 +17,7 @@ from privfed.cli.answering import (
     JSON,
     OVERRIDES,
     answers_errors,
+    print_answer,
     print_json,
 )
 from privfed.core.errors import Refused
@@ -142,8 +143,8 @@ def audit_command(
     if len(directories) > 1:
         if plot or head:
             raise Refused("--plot and --head are about one run; audit them one by one")
-        return _audit_together(directories, accountant, as_json)
-    return _audit_run(directories[0], accountant, head, plot, as_json)
+        return _audit(directories, accountant, None, None, as_json)
+    return _audit(directories[0], accountant, head, plot, as_json)
 
 
 def _refuse_beside(tested: str, *others: object) -> None:
@@ -152,33 +153,27 @@ def _refuse_beside(tested: str, *others: object) -> None:
         raise Refused(f"{tested} tested by itself; leave out the other arguments")
 
 
-def _audit_run(
-    directory: Path, accountant: str | None, head: str | None, plot: Path | None, as_json: bool
+def _audit(
+    path: Path | Sequence[Path],
+    accountant: str | None,
+    head: str | None,
+    plot: Path | None,
+    as_json: bool,
 ) -> int:
-    from privfed.auditing.run_audit import audit
-    from privfed.report.audit import audit_table
-    from privfed.report.console import console
+    """Print what one run, or several together, spent; with a picture of one in `plot`."""
+    from privfed.api.commands import audit
 
-    audited = audit(directory, accountant, head)
-    curves = {} if plot is None or audited.problems else _plot(directory, plot)
-    if as_json:
-        return _print_audit({**audited.to_json(), **curves}, audited.problems, audited.refuted)
-    console(False).print(audit_table(audited))
-    if audited.problems:
-        return BROKEN
-    return REFUTED if audited.refuted else 0
-
-
-def _audit_together(directories: Sequence[Path], accountant: str | None, as_json: bool) -> int:
-    from privfed.auditing.joint_audit import audit_together
-    from privfed.report.audit import merged_table
-    from privfed.report.console import console
-
-    merged = audit_together(directories, accountant)
-    if as_json:
-        return _print_audit(merged.to_json(), merged.problems, refuted=False)
-    console(False).print(merged_table(merged))
-    return BROKEN if merged.problems else 0
+    answer = audit(path, accountant, head)
+    problems, refuted = answer.problems, getattr(answer.result, "refuted", False)
+    curves = {}
+    if isinstance(path, Path) and plot is not None and not problems:
+        curves = _plot(path, plot)
+    code = BROKEN if problems else REFUTED if refuted else 0
+    if not as_json:
+        return print_answer(answer, as_json, code)
+    if problems:
+        return report_failure("\n".join(problems), BROKEN, "broken", **answer)
+    return print_json({**answer, **curves}, code)
 
 
 def _audit_mechanism(
@@ -195,13 +190,6 @@ def _audit_mechanism(
     screen.print(mechanism_table(audited))
     code = REFUTED if audited.refuted else 0
     return print_json(audited.to_json(), code) if as_json else code
-
-
-def _print_audit(audit: Mapping[str, Any], problems: Sequence[str], refuted: bool) -> int:
-    """Print an audit as JSON; of a run that is broken, beside the error."""
-    if problems:
-        return report_failure("\n".join(problems), BROKEN, "broken", **audit)
-    return print_json(audit, REFUTED if refuted else 0)
 
 
 def _plot(directory: Path, path: Path) -> dict[str, Any]:

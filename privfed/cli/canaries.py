@@ -14,7 +14,6 @@ from privfed.cli.answering import (
     DIRECTORY,
     JSON,
     answers_errors,
-    print_answer,
     print_json,
 )
 from privfed.core.errors import Refused
@@ -143,13 +142,14 @@ def judge_command(
         raise Refused(f"--confidence is {confidence}; expected between 0 and 1")
     from privfed.auditing.judged_canaries import judge_releases, judgement_rows
     from privfed.canary.folder import Folder
+    from privfed.report.console import console
     from privfed.report.tables import rows
 
     judgement = judge_releases(Folder(directory), releases, claim, confidence)
     code = REFUTED if judgement.refuted else 0
     if as_json:
         return print_json(judgement.to_json(), code)
-    print_answer(judgement, lambda: rows(judgement_rows(judgement)), as_json=False)
+    console(False).print(rows(judgement_rows(judgement)))
     return code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from privfed.cli.answering import (
 )
 
 if TYPE_CHECKING:
+    from privfed.api.answer import Answer
     from privfed.run.check import Check
 
 
@@ -44,25 +44,25 @@ def check_command(
     promises: str | None,
 ) -> int:
     """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
+    from privfed.api.training import answer_of
     from privfed.config.reading import load
     from privfed.plan.calibration.advice_question import refuse_promises_alone
-    from privfed.report.plan import plan_table
     from privfed.run.check import check
 
     if matrix:
         return _print_matrix(run_file, overrides, as_json)
     checked = check(load(run_file, overrides), answers)
     if advise:
-        return _print_advised(checked, promises, as_json)
+        return print_answer(_advised(checked, promises), as_json)
     refuse_promises_alone(promises)
-    table = partial(plan_table, *checked.facts, by_command=True)
-    return print_answer(checked, table, as_json)
+    return print_answer(answer_of(checked, by_command=True), as_json)
 
 
-def _print_advised(checked: Check, promises: str | None, as_json: bool) -> int:
-    """Print what `check` says, and what other draws and mechanisms would take."""
+def _advised(checked: Check, promises: str | None) -> Answer:
+    """What `check` says, and what other draws and mechanisms would take."""
     from rich.console import Group
 
+    from privfed.api.answer import Answer
     from privfed.plan.calibration.advice_question import advice_on_run, promised
     from privfed.report.plan import plan_table
     from privfed.report.plan_rows.advice import advice_report
@@ -70,7 +70,7 @@ def _print_advised(checked: Check, promises: str | None, as_json: bool) -> int:
     advice = advice_on_run(checked.plan, promised(promises))
     table = plan_table(*checked.facts)
     advised = replace(checked, advice=advice)
-    return print_answer(advised, lambda: Group(table, "", advice_report(advice)), as_json)
+    return Answer(advised.to_json(), lambda: Group(table, "", advice_report(advice)), advised)
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:

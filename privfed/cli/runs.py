@@ -52,11 +52,9 @@ def runs_command(folder: Path, as_json: bool) -> int:
 
     Run directories are looked for three folders deep. FOLDER is runs/ where it is left out.
     """
-    from privfed.report.runs.listed import list_runs
-    from privfed.report.runs.listing_table import RunsTable
+    from privfed.api.commands import runs
 
-    listed = list_runs(folder)
-    return print_answer(listed, lambda: RunsTable(listed), as_json)
+    return print_answer(runs(folder), as_json)
 
 
 @click.command("compare")
@@ -69,8 +67,6 @@ def compare_command(first: Path, second: Path, as_json: bool) -> int:
 
     Where both are about the same people, their joint ε is beside them.
     """
-    from privfed.report.runs.compared import compare_runs
-    from privfed.report.runs.comparison_table import ComparisonTable
+    from privfed.api.commands import compare
 
-    compared = compare_runs(first, second)
-    return print_answer(compared, lambda: ComparisonTable(compared), as_json)
+    return print_answer(compare(first, second), as_json)

@@ -154,7 +154,6 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     """What people read of `receipts`."""
-    from accounting.guarantee import sentence
     from privfed.core.text import ceiling, number
 
     for run in receipts.runs:
@@ -169,7 +168,7 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     spent = f"ε = {ceiling(bound.epsilon)} of {number(limit.epsilon)}, δ = {bound.delta:g}"
     yield f"{spent}, {whom}"
     if receipts.runs:
-        yield f"    {sentence(bound)}"
+        yield f"    {bound.sentence()}"
     if alone:
         yield f"ε = {ceiling(alone.epsilon)}, δ = {alone.delta:g}, trusting this site alone"
     yield f"head {receipts.head}"

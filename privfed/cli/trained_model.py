@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +24,9 @@ from privfed.cli.answering import (
 from privfed.core.errors import Refused
 from privfed.core.failures import report_error
 from privfed.core.text import visible
+
+if TYPE_CHECKING:
+    from privfed.api.answer import Answer
 
 
 @click.command("evaluate")
@@ -63,10 +67,7 @@ def evaluate_command(
     as_json: bool,
 ) -> int:
     """Score a trained model: on the run's own test examples, or on another data source."""
-    from privfed.report.trained_model import evaluation_table, personal_table
-    from privfed.trained.evaluate import evaluate
-    from privfed.trained.kept_models import score_kept_models
-    from privfed.trained.personalise import personalise as fine_tuned
+    from privfed.api.commands import opened
 
     if personalise is not None:
         others = (data, epsilon, overrides, predictions, federated, out, group)
@@ -74,8 +75,7 @@ def evaluate_command(
             raise Refused(
                 "--personalise is about the run's own clients; leave out the other options"
             )
-        scored = fine_tuned(directory, personalise) if personalise else score_kept_models(directory)
-        return print_answer(scored, lambda: personal_table(scored), as_json)
+        return print_answer(_personal(directory, personalise), as_json)
     if federated != (epsilon is not None) or (out and not federated):
         raise Refused(
             "--federated and --epsilon go together (and --out with them): what clients release has "
@@ -89,8 +89,19 @@ def evaluate_command(
             )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
-    evaluation = evaluate(directory, other_data, predictions, group)
-    return print_answer(evaluation, lambda: evaluation_table(evaluation, predictions), as_json)
+    answer = opened(directory).evaluate(predictions=predictions, group=group, keys=other_data)
+    return print_answer(answer, as_json)
+
+
+def _personal(directory: Path, epochs: int) -> Answer:
+    """Score models of clients' own: fine-tuned for so many `epochs`, or those that they keep."""
+    from privfed.api.answer import Answer
+    from privfed.report.trained_model import personal_table
+    from privfed.trained.kept_models import score_kept_models
+    from privfed.trained.personalise import personalise
+
+    scored = personalise(directory, epochs) if epochs else score_kept_models(directory)
+    return Answer.of(scored, personal_table)
 
 
 def _by_clients(
@@ -102,9 +113,9 @@ def _by_clients(
     as_json: bool,
 ) -> int:
     """Let clients score the model: the run's own, or those of other data, in a run of their own."""
+    from privfed.api.answer import Answer
+    from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
-    from privfed.report.trained_model import clients_table
-    from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
     about_people = ("data.", "privacy.disjoint") if out else ("data.",)
     of_data = [each for each in overrides if each.lstrip().startswith(about_people)]
@@ -118,17 +129,19 @@ def _by_clients(
         )
     try:
         if out is None:
-            scored = evaluate_by_clients(directory, epsilon, keys)
+            answer = opened(directory).evaluate_by_clients(epsilon, **keys)
         else:
+            from privfed.report.trained_model import clients_table
             from privfed.run.evaluation.evaluate_by_clients import evaluate_by_further_clients
 
             scored = evaluate_by_further_clients(directory, of_data, out, epsilon, keys)
+            answer = Answer.of(scored, clients_table)
     except (KeyboardInterrupt, OSError) as error:
         spent = (
             f"a round that was charged is spent: privfed audit {shlex.quote(str(out or directory))}"
         )
         return report_error(error, spent)
-    return print_answer(scored, lambda: clients_table(scored), as_json)
+    return print_answer(answer, as_json)
 
 
 @click.command("predict")
@@ -166,11 +179,9 @@ def predict_command(
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:
     """Write a trained model, with its preprocessing, for programs that have no privfed."""
-    from privfed.report.trained_model import export_table
-    from privfed.trained.export import export
+    from privfed.api.commands import export
 
-    exported = export(directory, to, adapters)
-    return print_answer(exported, lambda: export_table(exported), as_json)
+    return print_answer(export(directory, to, adapters), as_json)
 
 
 def _to_standard_output(content: bytes) -> None:

@@ -17,22 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from unicodedata import category
 
+from accounting.statement import ceiling as ceiling
+
 
 def number(value: float | None) -> str:
     """A number to ten digits; a dash for none."""
     if value is None:
         return "—"
     return "∞" if value == math.inf else f"{value:.10g}"
-
-
-def ceiling(value: float | None) -> str:
-    """`value` rounded up to four decimals or three digits: never less ε or noise than there is."""
-    if value is None or value in (0.0, math.inf):
-        return number(value)
-    if value < 1e-3:
-        scale = 10.0 ** (2 - math.floor(math.log10(value)))
-        return f"{math.ceil(value * scale) / scale:.3g}"
-    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
 
 
 def size_of(count: float) -> str:

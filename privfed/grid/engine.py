@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from accounting.documents import encoded
 from accounting.durable import make_folder
 from privfed.core.errors import Refused
 from privfed.core.version import __version__
@@ -71,7 +72,7 @@ class Experiment:
         """The object that `privfed experiment --json` prints."""
         return {
             **self.counts,
-            "joint": [joint.to_json() for joint in self.joint],
+            "joint": encoded(self.joint),
             "table": str(self.files.table),
             "summary": str(self.files.summary),
         }

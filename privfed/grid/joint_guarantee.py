@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from accounting.documents import encoded
 from accounting.errors import AccountingError
 from accounting.events import Event, Spending
-from accounting.guarantee import TIGHTEST, Guarantee, guarantee, stated
+from accounting.guarantee import TIGHTEST, Guarantee, guarantee
+from accounting.statement import at_delta
 from privfed.grid.cell_charges import CellCharges
 from privfed.plan.assumed import ASSUMED
 from privfed.plan.composed_guarantees import examples_guarantee
@@ -115,7 +117,7 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """One of the objects under "groups" in the JSON of a `Joint`."""
-        return {"cells": len(self.cells), **stated(self.bound)[0]}
+        return {"cells": len(self.cells), **self.bound.to_json()}
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,10 @@ class Joint:
             "identity": self.identity,
             "cells": len(self.cells),
             "epsilon": self.epsilon,
-            "groups": [group.to_json() for group in self.groups],
+            "groups": encoded(self.groups),
             "differ": list(self.differ),
             "void": list(self.void),
-            "examples": next(iter(stated(self.examples)), None),
+            "examples": encoded(self.examples),
             "simulation": self.nominal,
             "at_most": self.at_most,
             "notes": list(self.notes),
@@ -217,7 +219,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
             meanings.setdefault(meaning, []).append(entry)
     groups = tuple(map(_group, meanings.values()))
     void += [
-        f"no accountant bounds {_share(group.cells, cells)} at δ = {group.bound.delta:g}"
+        f"no accountant bounds {_share(group.cells, cells)} {at_delta(group.bound.delta)}"
         for group in groups
         if group.bound.epsilon == math.inf
     ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from accounting.calibration import most_rounds
+from accounting.documents import UNSTATED, Encoded
 from accounting.errors import AccountingError
 from accounting.events import Event
 from accounting.guarantee import guarantee
@@ -24,7 +24,7 @@ _FEWER_ABORTS = (
 
 
 @dataclass(frozen=True)
-class Unspent:
+class Unspent(Encoded):
     """`epsilon` of the budget that no round uses, `why`, and what would use it (`instead`)."""
 
     epsilon: float
@@ -33,10 +33,6 @@ class Unspent:
 
     def __str__(self) -> str:
         return f"ε = {self.epsilon:.3g} of the budget stays unspent: {self.why}; {self.instead}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The object under "unspent" that `privfed check --json` prints."""
-        return asdict(self)
 
 
 def unspent(plan: Plan) -> Unspent | None:
@@ -96,26 +92,17 @@ def _more_rounds(plan: Plan) -> str:
 
 
 @dataclass(frozen=True)
-class BudgetShare:
+class BudgetShare(Encoded):
     """One part of a run: `rounds` of this `event`, and the `epsilon` of these alone.
 
     `noise_multiplier` is None where nothing is protected.
     """
 
-    part: str
+    part: str = field(metadata=UNSTATED)
     rounds: int
     event: Event
     epsilon: float
     noise_multiplier: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The object under "parts" that `privfed check --json` prints."""
-        return {
-            "rounds": self.rounds,
-            "event": self.event.to_json(),
-            "epsilon": self.epsilon,
-            "noise_multiplier": self.noise_multiplier,
-        }
 
 
 def budget_shares(plan: Plan) -> tuple[BudgetShare, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from accounting.documents import encoded
 from attacks.privacy.image_quality import best_matches, mse, psnr, ssim
 from privfed.core.errors import Refused
 from privfed.core.vector import Indices
@@ -120,7 +121,7 @@ class Inverted:
             "examples": self.options.examples,
             "steps": self.options.steps,
             "delta": self.target.config.privacy.delta,
-            "views": [quality.to_json() for quality in self.views],
+            "views": encoded(self.views),
             "simulation": True,
             "round": self.target.round,
             "run": str(self.target.path),

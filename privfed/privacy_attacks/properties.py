@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from accounting.documents import encoded
 from attacks.privacy.label_recovery import label_shares
 from privfed.core.errors import Refused
 from privfed.core.vector import Indices
@@ -63,7 +64,7 @@ class Properties:
             "attack": "property",
             "attacked_clients": self.clients.tolist(),
             "delta": self.target.config.privacy.delta,
-            "views": [estimate.to_json() for estimate in self.estimates],
+            "views": encoded(self.estimates),
             "simulation": True,
             "round": self.target.round,
             "run": str(self.target.path),

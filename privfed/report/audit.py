@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
 from rich.console import Group
 from rich.table import Table
 
@@ -15,8 +14,8 @@ from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds, spent_by
 from accounting.durable import write_atomically
 from accounting.empirical.verdicts import REFUTED_BELOW
-from accounting.guarantee import sentence
 from accounting.ledger import Ledger
+from accounting.statement import NOMINAL, at_delta, each_epsilon, epsilon_at
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.joint_audit import JointAudit
@@ -24,9 +23,7 @@ from privfed.core.errors import Refused
 from privfed.core.text import ceiling, number
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.plan.assumed import Assumed
-from privfed.report.canvas import canvas, image
 from privfed.report.tables import (
-    accountant_epsilons,
     beside_rows,
     budget_rows,
     chosen_row,
@@ -38,6 +35,8 @@ from privfed.report.tables import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from privfed.auditing.function_audit import FunctionAudit
     from privfed.auditing.mechanism_audit import MechanismAudit
 
@@ -74,12 +73,12 @@ def function_table(audit: FunctionAudit) -> Group:
         bound = tested.verdict
         lower, p_value = f"{bound.epsilon_lower:.3g}", f"{bound.p_value:.2g}"
         epsilon, delta = bound.claim
-        table.add_row(tested.score, lower, p_value, f"ε {ceiling(epsilon)} at δ {delta:g}")
+        table.add_row(tested.score, lower, p_value, f"ε = {epsilon_at(epsilon, delta)}")
     claim, points = audit.claim, len(audit.claim.points)
     profile = f", and at {points - 1} further points of its profile" if points > 1 else ""
     facts = {
         "function": audit.name,
-        "claim": f"ε {ceiling(claim.epsilon)} at δ {claim.delta:g}{profile}",
+        "claim": f"ε = {epsilon_at(claim.epsilon, claim.delta)}{profile}",
         "releases": f"{audit.releases} of each neighbour, {audit.numbers} numbers each",
         **({"aborted": _aborted(audit)} if any(audit.aborted) else {}),
         "verdict": _verdict(audit, "function", "is claimed"),
@@ -146,9 +145,11 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
     """Two panels beside each other, as a file of `kind`."""
+    from privfed.report.canvas import canvas, image
+
     with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
         _draw_lines(by_round, curves["rounds"])
-        by_round.set(xlabel="charged rounds", ylabel="ε", title=f"at δ = {delta:g}")
+        by_round.set(xlabel="charged rounds", ylabel="ε", title=at_delta(delta))
         _draw_lines(by_delta, curves["delta"])
         by_delta.set(xlabel="δ", xscale="log", title="after all of them")
         by_delta.axvline(delta, color="#888888", linewidth=0.8)
@@ -176,10 +177,10 @@ def audit_table(audit: RunAudit) -> Table:
     if audit.problems:
         return _broken(audit.problems)
     pairs = {
-        "ε": f"{ceiling(facts['epsilon'])} at δ = {facts['delta']:g} ({facts['accountant']})"
-        + (" (nominal)" if facts["note"] else ""),
+        "ε": f"{epsilon_at(facts['epsilon'], facts['delta'])} ({facts['accountant']})"
+        + NOMINAL * bool(facts["note"]),
         **planned_row(audit.planned),
-        "accountants": accountant_epsilons(audit.accountants),
+        "accountants": each_epsilon(audit.accountants),
         "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
         "relation": facts["relation"],
         "meaning": str(facts["meaning"]),
@@ -285,9 +286,8 @@ def merged_table(merged: JointAudit) -> Table:
     }
     pairs = {
         **alone,
-        "together": f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} ({bound.accountant}: "
-        f"{accountant_epsilons(bound.by_accountant)})",
-        "meaning": sentence(bound),
+        "together": f"{bound.line()} ({bound.accountant}: {each_epsilon(bound.by_accountant)})",
+        "meaning": bound.sentence(),
         **_trust_row(merged.assumed),
         **beside_rows(bound.against, merged.examples, merged.other, _colluding(merged)),
     }

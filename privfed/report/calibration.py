@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from accounting.statement import each_epsilon
 from privfed.core.text import ceiling
 from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.privacy.noise_on_model import SolvedForRun, remembered_rows
-from privfed.report.tables import accountant_epsilons, counted, party_rows, rows, two_sided
+from privfed.report.tables import counted, party_rows, rows, two_sided
 
 _HONEST = "which honest clients add"
 
@@ -19,11 +20,8 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
-        "ε": (
-            "epsilon",
-            f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} ({question.accountant})",
-        ),
-        "accountants": ("", accountant_epsilons(bound.by_accountant)),
+        "ε": ("epsilon", f"{bound.rows()['ε']} ({question.accountant})"),
+        "accountants": ("", each_epsilon(bound.by_accountant)),
         "rounds": ("rounds", str(question.rounds)),
         "cohort": ("cohort", _draw(answer)),
     }

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from accounting.statement import NOMINAL, each_epsilon
 from privfed.core.text import ceiling, duration, number
 from privfed.core.text import measure as measured
 from privfed.grid.cells import Cell
@@ -27,7 +28,7 @@ from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.grid.tuning_proposal import Proposal, score_of
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.plan_rows.privacy import nominal_rows
-from privfed.report.tables import accountant_epsilons, counted, rows, start_row
+from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
@@ -35,7 +36,6 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
-    nominal = " (nominal)" if proposal.plan.simulation else ""
     better = "less" if proposal.lower else "more"
     return rows(
         {
@@ -45,12 +45,12 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
                 f"tried with a probability of {proposal.tried:.0%}"
             ),
             "score": f"{proposal.measure} ({better} is better)",
-            "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}, all of it{nominal}",
+            "ε": f"{bound.rows()['ε']}, all of it{NOMINAL * bool(proposal.plan.simulation)}",
             "one run": (
                 f"ε = {ceiling(single.epsilon)} by itself at this noise: choosing makes it "
                 f"{ratio:.2f} times as much"
             ),
-            "accountants": accountant_epsilons(bound.by_accountant),
+            "accountants": each_epsilon(bound.by_accountant),
             "unit": f"one {bound.unit}, {bound.relation}",
             "noise": f"multiplier {ceiling(proposal.plan.noise_multiplier)}",
             **nominal_rows(proposal.plan),
@@ -62,14 +62,14 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 def tuned_table(tuned: Tuned) -> Table:
     """The run that was released, and what choosing it guarantees."""
     bound, name = tuned.guarantee, tuned.proposal.measure
-    nominal = " (nominal)" if tuned.proposal.plan.simulation else ""
+    nominal = NOMINAL * bool(tuned.proposal.plan.simulation)
     combination = tuned.outcome["combination"].items()
     return rows(
         {
             "best": str(tuned.path),
             "chosen": ", ".join(f"{key} = {text(value)}" for key, value in combination),
             name: measured(name, score_of(tuned.outcome, name) or 0.0),
-            "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}, choosing included{nominal}",
+            "ε": f"{bound.rows()['ε']}, choosing included{nominal}",
             "noise": f"multiplier {number(tuned.outcome['noise_multiplier'])}",
             "ledger": f"{tuned.ledger} (one charge)",
             "report": f"privfed report {shlex.quote(str(tuned.path))}",
@@ -257,7 +257,7 @@ def _joint_lines(joint: Joint) -> Iterator[str]:
     if joint.examples:
         bound = joint.examples
         why = f": {bound.missing}" if bound.missing else ""
-        yield f"{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of a silo{why}"
+        yield f"{bound.rows()['ε']} for one example of a silo{why}"
     yield from joint.notes
 
 
@@ -267,10 +267,9 @@ def _group_line(group: Group, joint: Joint) -> str:
     over = _all_cells(count) if group.cells == joint.cells else counted(count, "cell")
     most = "at most " if joint.at_most else ""
     against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
-    nominal = " (nominal)" if joint.nominal else ""
     return (
-        f"{most}{ceiling(bound.epsilon)} at δ = {bound.delta:g} for one {bound.unit} over {over}, "
-        f"{bound.relation}{against}{nominal}"
+        f"{most}{bound.rows()['ε']} for one {bound.unit} over {over}, "
+        f"{bound.relation}{against}{NOMINAL * joint.nominal}"
     )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from accounting.statement import at_delta
 from privfed.privacy_attacks.inversion import Inverted
 from privfed.privacy_attacks.properties import Properties
 from privfed.privacy_attacks.subject import SIMULATION, Subject
@@ -87,7 +88,7 @@ def _meaning(target: Subject) -> dict[str, str]:
         return {"note": SIMULATION}
     rounds, delta = plan.config.run.rounds, plan.config.privacy.delta
     return {
-        "ε": f"of all {rounds} rounds at δ = {delta:g}; what is seen is one of them",
+        "ε": f"of all {rounds} rounds {at_delta(delta)}; what is seen is one of them",
         "clip": "scales an update and hides nothing by itself; noise and sums do",
         "note": SIMULATION,
     }

@@ -13,9 +13,10 @@ from rich.console import Group
 from rich.table import Table
 
 from accounting.events import REPLACE_ONE
+from accounting.statement import at_delta
 from attacks.privacy.roc import Roc, clopper_pearson
 from attacks.privacy.tradeoff import advantage_bound, tpr_bound, two_steps_apart
-from privfed.core.text import ceiling, dump, measure, number
+from privfed.core.text import ceiling, dump, measure
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.privacy_attacks.membership import Exposure
 from privfed.report.canvas import canvas, image
@@ -123,7 +124,7 @@ def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterat
     each = ", each in turn with the others as shadows" if several else ""
     yield "attacked", f"{trained}{each}; {exposure.shadows} shadow runs"
     yield "trials", f"{curve.members} members, {curve.nonmembers} non-members: {exposure.others}"
-    yield "ε", f"at δ = {number(delta)}, for {about}"
+    yield "ε", f"{at_delta(delta)}, for {about}"
     score = measure(exposure.measure, exposure.score)
     yield exposure.measure, f"{score} on the public test examples"
     yield "intervals", "Clopper-Pearson, 95 %; trials of one run share its noise"

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from privfed.core.text import about_groups, ceiling, measure
+from privfed.core.text import about_groups, measure
 from privfed.report.plan_rows.privacy import nominal_rows, protected_unit
 from privfed.report.tables import (
-    accountant_epsilons,
     beside_rows,
     budget_rows,
     chosen_row,
@@ -45,13 +44,12 @@ def outcome_table(outcome: Outcome) -> Table:
             **_attack_row(outcome),
             **_misbehaviour_rows(outcome),
             **_excluded_rows(outcome),
-            "ε": f"{ceiling(bound.epsilon)} at δ = {bound.delta:g}"
-            + (" (nominal)" if plan.simulation else "")
+            "ε": bound.rows(bool(plan.simulation))["ε"]
             + (", earlier runs included" if plan.before.runs else ""),
             **planned_row(outcome.planned),
             "unit": protected_unit(plan),
             "relation": f"{event.relation}, {event.sampler} sampling",
-            "accountant": f"{bound.accountant} ({accountant_epsilons(bound.by_accountant)})",
+            "accountant": bound.rows()["accountant"],
             "rounds": spent_rounds(outcome),
             "ledger head": head_line(outcome.ledger_head, outcome.charges),
             "run": str(outcome.path),

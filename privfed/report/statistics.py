@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from accounting.statement import epsilon_at
 from privfed.analytics.statistics_file import (
     STATISTICS,
     ColumnStatistics,
     StatedEstimate,
     Statistics,
 )
-from privfed.core.text import ceiling
 from privfed.data.tables.dates import iso_date
 from privfed.report.tables import rows
 
@@ -32,8 +32,7 @@ def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
     facts = {
         "clients": f"{_counted(statistics.clients)}; {_counted(statistics.rows)} rows counted, at "
         f"most {statistics.rows_per_client} of each",
-        "ε": f"{ceiling(epsilon)} at δ = {statistics.delta:g}"
-        + (" (nominal)" if statistics.note else ""),
+        "ε": epsilon_at(epsilon, statistics.delta, bool(statistics.note)),
         "unit": f"{statistics.unit}, {statistics.relation}, by {statistics.mechanism} noise",
         "ledger head": f"{statistics.ledger_head} at 1 charges",
         "statistics": f"{statistics.run}/{STATISTICS}",

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
-from privfed.core.text import ceiling, number
+from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
 
 if TYPE_CHECKING:  # lists of runs need no accountants, which take long to import
@@ -48,11 +48,6 @@ def head_line(head: str, charges: int) -> str:
     return f"{head} at {charges} charges"
 
 
-def accountant_epsilons(by_accountant: Mapping[str, float | None]) -> str:
-    """The epsilon that each accountant computes."""
-    return ", ".join(f"{name} {ceiling(value)}" for name, value in by_accountant.items())
-
-
 def chosen_row(chosen: bool) -> dict[str, str]:
     """A note on what the epsilon of a run covers that was chosen among others."""
     text = "the best of a secret number of candidates; ε covers that it was chosen"
@@ -65,7 +60,7 @@ def planned_row(planned: Guarantee | None) -> dict[str, str]:
         return {}
     return {
         "planned ε": (
-            f"{ceiling(planned.epsilon)} at δ = {planned.delta:g}, for all rounds that were "
+            f"{planned.rows()['ε']}, for all rounds that were "
             "planned; report this one: a run that ended early states the ε of the rounds done, "
             "which is an odometer: no (ε, δ) is proved for it"
         )
@@ -96,7 +91,7 @@ def party_rows(
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     """Distributed noise protects against two parties: what the headline is about, and the other."""
-    bound = f"ε = {ceiling(other.epsilon)} at δ = {other.delta:g} ({other.relation})"
+    bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.weakness}" if other.weakness else ""
     return {
@@ -107,24 +102,20 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
 
 def example_line(bound: Guarantee) -> str:
     """What DP-SGD guarantees one example of a silo, or why there is no such bound."""
-    from accounting.guarantee import sentence
-
     if bound.missing:
-        return f"besides, {sentence(bound)}"
+        return f"besides, {bound.sentence()}"
     return (
-        f"besides, ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g} for one example of any one "
+        f"besides, {bound.line()} for one example of any one "
         f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
     )
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
     """What the model started from, and whether `bound` covers that; nothing, where it was fresh."""
-    from accounting.guarantee import left_out
-
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"
-    return {"start": f"{start}; {left_out(bound) if bound.uncovered else 'counted as earlier'}"}
+    return {"start": f"{start}; {bound.left_out if bound.uncovered else 'counted as earlier'}"}
 
 
 def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:

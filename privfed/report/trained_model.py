@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from accounting.statement import epsilon_at
 from privfed.core.text import ceiling, measure, size_of
 from privfed.report.outcome import beside_constant
 from privfed.report.tables import rows
@@ -47,7 +49,7 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
     pairs["scored on"] = held
     pairs["ε"] = (
         f"{ceiling(evaluation.alone)} for this alone; the run has spent "
-        f"{ceiling(evaluation.epsilon)} at δ = {evaluation.delta:g}"
+        f"{epsilon_at(evaluation.epsilon, evaluation.delta)}"
     )
     whose = ", each client's own model" if evaluation.personal else ""
     pairs["model"] = f"{evaluation.path}{whose}, charged as round {evaluation.round}"
@@ -155,5 +157,5 @@ def _shaped(tensor: Mapping[str, Any]) -> str:
 def _guarantee(facts: Mapping[str, Any]) -> str:
     """The guarantee of the run that trained the model."""
     epsilon = facts["epsilon"]
-    bound = "∞" if epsilon == "inf" else ceiling(epsilon)
-    return f"ε = {bound} at δ = {facts['delta']:g}: {facts['meaning']}"
+    bound = epsilon_at(math.inf if epsilon == "inf" else epsilon, facts["delta"])
+    return f"ε = {bound}: {facts['meaning']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.documents import encoded
 from accounting.events import CHANGE
 from accounting.guarantee import stated
 from privfed.auditing.canaries.power import Power, power_of
@@ -53,7 +54,7 @@ class Check:
             "event": plan.event.to_json(),
             "budget": plan.budget,
             "parts": {share.part: share.to_json() for share in budget_shares(plan)},
-            "unspent": left.to_json() if (left := unspent(plan)) else None,
+            "unspent": encoded(unspent(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),
             "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from accounting.documents import encoded
 from accounting.guarantee import Guarantee, stated
 from privfed.metrics.measure import Estimate
 from privfed.plan.liars import lost_claims
@@ -130,7 +131,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The object `--json` ends with."""
-        bound = asdict(self.guarantee)
+        bound = self.guarantee
         return {
             **self.measures,
             "constant": dict(self.constant),
@@ -138,19 +139,19 @@ class Outcome:
             "test_examples": self.test_examples,
             "public_clients": self.public,
             "start": self.plan.config.starts_from or None,
-            "epsilon": bound["epsilon"],
-            "delta": bound["delta"],
+            "epsilon": bound.epsilon,
+            "delta": bound.delta,
             "unit": self.plan.event.unit,
             "relation": self.plan.event.relation,
             "sampler": self.plan.event.sampler,
-            "accountant": bound["accountant"],
-            "accountants": bound["by_accountant"],
+            "accountant": bound.accountant,
+            "accountants": bound.by_accountant,
             "noise_multiplier": self.plan.noise_multiplier,
             "guarantees": stated(
                 self.guarantee, *self.plan.also(self.charges), void=self.plan.void
             ),
             "rounds": self.updates,
-            "planned": stated(self.planned)[0] if self.planned else None,
+            "planned": encoded(self.planned),
             "charges": self.charges,
             "aborted": len(self.aborts),
             "excluded": self.excluded,
@@ -162,7 +163,7 @@ class Outcome:
             **({"warning": self.guarantee.weakness} if self.guarantee.weakness else {}),
             "against": self.guarantee.against or None,
             "budget": self.plan.budget,
-            "budgets": [asdict(change) for change in self.plan.budgets],
+            "budgets": encoded(self.plan.budgets),
             "stopped_at_budget": self.stopped_at_budget,
             "stopped_early": self.stopped_early,
             **self._evaluated(),
@@ -171,7 +172,7 @@ class Outcome:
             "note": self.note,
             "test_shared": self.test_shared,
             "guarantee": self.plan.void,
-            "chosen": chosen.to_json() if (chosen := self.plan.config.chosen) else None,
+            "chosen": encoded(self.plan.config.chosen),
             "ledger_head": self.ledger_head,
             "run": str(self.path),
         }
@@ -180,5 +181,5 @@ class Outcome:
         """What clients measured last, where they did."""
         if not self.evaluations:
             return {}
-        measures = {name: asdict(estimate) for name, estimate in self.charged_measures.items()}
+        measures = encoded(self.charged_measures)
         return {"evaluations": self.evaluations, "clients": measures}

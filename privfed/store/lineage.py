@@ -16,7 +16,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from accounting import regular
-from accounting.documents import from_json
+from accounting.documents import Encoded, from_json
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.config.config import Config
@@ -37,7 +37,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Lineage:
+class Lineage(Encoded):
     """Every run that a model came from; `unknown` says that it may come from anything else."""
 
     runs: tuple[Origin, ...] = ()
@@ -65,11 +65,6 @@ class Lineage:
             else "",
         )
         return ", and ".join(filter(None, reasons))
-
-    def to_json(self) -> dict[str, Any]:
-        """What ledgers and model files state of it, and `from_json` reads."""
-        runs = [{"id": r.id, "population": dict(r.population), "head": r.head} for r in self.runs]
-        return {"runs": runs, "unknown": self.unknown}
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:

@@ -45,12 +45,7 @@ class RoundLog:
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
         """What `read` takes out of each line, by its round; a torn line is left out."""
-        values: dict[int, Value] = {}
-        for text in self.texts():
-            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                line = from_json(text)
-                values[int(line["round"])] = read(line)
-        return values
+        return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
         """The lines as they are written; none where there is no file."""
@@ -62,6 +57,18 @@ class RoundLog:
         """Replace all lines by `texts`, where there is a file."""
         if self.path.exists():
             durable.write_atomically(self.path, "".join(f"{t}\n" for t in texts).encode())
+
+
+def lines_by_round(
+    texts: Iterable[str], read: Callable[[dict[str, Any]], Value]
+) -> dict[int, Value]:
+    """What `read` takes out of each line of a log, by its round; a torn line is left out."""
+    values: dict[int, Value] = {}
+    for text in texts:
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+            line = from_json(text)
+            values[int(line["round"])] = read(line)
+    return values
 
 
 class MetricsLog(RoundLog):
@@ -111,7 +118,7 @@ class RanksLog(RoundLog):
 
 def _is_until(text: str, last: float) -> bool:
     """Whether `text` is a whole line, of a round up to `last`."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
         return bool(from_json(text)["round"] <= last)
     return False
 
@@ -160,7 +167,7 @@ class ExclusionLog:
 
     def _lines(self) -> Iterator[tuple[str, Culprit]]:
         for text in RoundLog(self.path).texts():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
                 yield text, _culprit(from_json(text))
 
 

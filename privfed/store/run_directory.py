@@ -184,11 +184,6 @@ class RunDirectory:
         durable.write_atomically(self.summary, (dump(summary, indent=2) + "\n").encode())
 
 
-def path_of(run: Path | RunDirectory) -> Path:
-    """The path of a run, whether it was opened or not."""
-    return run.path if isinstance(run, RunDirectory) else run
-
-
 def _is_untouched(folder: Path) -> bool:
     """Whether `folder` is empty but for what an interrupted start leaves.
 

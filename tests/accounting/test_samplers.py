@@ -19,7 +19,7 @@ from accounting.bounds.without_replacement import wor_divergence
 from accounting.curves import over_delta, over_rounds
 from accounting.errors import Unaccountable
 from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, apart
-from accounting.guarantee import guarantee, sentence, stated
+from accounting.guarantee import guarantee, stated
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import (
@@ -329,10 +329,10 @@ def test_curves_rise_over_rounds_and_fall_over_delta():
 
 def test_a_guarantee_is_said_in_words():
     for relation, words in ((ADD_REMOVE, "in the population"), (REPLACE_ONE, "replacing")):
-        said = sentence(guarantee({Event(Gaussian(2.0), "full", relation): 1}, 1e-5))
+        said = guarantee({Event(Gaussian(2.0), "full", relation): 1}, 1e-5).sentence()
         assert words in said
         assert "1e-05" in said
-    nothing = sentence(guarantee({Event(Unprotected("x"), "full"): 1}, 1e-5))
+    nothing = guarantee({Event(Unprotected("x"), "full"): 1}, 1e-5).sentence()
     assert nothing == "nothing is promised about any one client"
     (fact,) = stated(guarantee({Event(Gaussian(2.0), "full", ZERO_OUT): 3}, 1e-5), None)
     assert fact["relation"] == ZERO_OUT

@@ -12,9 +12,9 @@ canaries if these leave each other alone, as random directions nearly do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from accounting.documents import Encoded
 from accounting.empirical.verdicts import REFUTED_BELOW, Verdicts
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 
@@ -29,7 +29,7 @@ _ENOUGH = 200
 
 
 @dataclass(frozen=True)
-class Evidence(Verdicts):
+class Evidence(Verdicts, Encoded):
     """What `canaries` made-up clients show, of whom `entered` were in the population.
 
     Under a `relation` whose membership is public all were, and those `entered` sent their own row.
@@ -39,6 +39,8 @@ class Evidence(Verdicts):
     `p_value` is the smallest of all one-run tests of the claim and of its whole trade-off curve,
     times their number.
     """
+
+    stated_last = ("doubted", "refuted")
 
     canaries: int
     entered: int
@@ -62,10 +64,6 @@ class Evidence(Verdicts):
     def by_chance(self) -> bool:
         """Whether there are so few canaries that estimates are mostly chance."""
         return self.canaries < _ENOUGH
-
-    def to_json(self) -> dict[str, Any]:
-        """The object under "canaries" in `privfed audit --json`."""
-        return {**asdict(self), "doubted": self.doubted, "refuted": self.refuted}
 
 
 def evidence_rows(evidence: Evidence) -> Mapping[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from accounting.documents import Encoded
 from accounting.empirical.claimed_profile import claimed_profile, refutable_claims
 from accounting.empirical.power import fewest_refuting, power, refuting_guesses
 from accounting.empirical.tradeoff import ClaimedCurve
@@ -42,7 +42,7 @@ class Noticed:
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(Encoded):
     """What `canaries` would notice of less noise, from more of it to less.
 
     `fewest` of them can refute the claim of `epsilon`, were all guesses right; None: hardly any.
@@ -56,10 +56,6 @@ class Power:
     fewest: int | None
     slack: float
     noticed: tuple[Noticed, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The object under "power" in `privfed check --json`."""
-        return asdict(self)
 
 
 def power_of(plan: Plan, parameters: int) -> Power | None:

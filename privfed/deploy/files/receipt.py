@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from accounting import chain
+from accounting.documents import Encoded
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
 from privfed.core.errors import Refused, public_text
@@ -22,7 +23,7 @@ _MOST_ROUNDS = 10**9
 
 
 @dataclass(frozen=True)
-class Receipt:
+class Receipt(Encoded):
     """One answered exchange, and what its round is charged.
 
     `federation`, `model`, `question` and `config` are digests, 64 hexadecimal digits: `question` is
@@ -68,10 +69,7 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """The line's object, without its hash."""
-        facts = {**asdict(self), "event": self.event.to_json(), "type": "answer", "format": FORMAT}
-        facts["alone"] = self.alone.to_json() if self.alone else None
-        facts["assumes"] = self.assumes.to_json() if self.assumes else None
-        return facts
+        return {**super().to_json(), "type": "answer", "format": FORMAT}
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Receipt:
@@ -94,7 +92,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Commits:
+class Commits(Encoded):
     """How often the party of an answered exchange had committed its state before it answered.
 
     An older state of it, or none, is then one that was rolled back, from which it would answer
@@ -113,7 +111,7 @@ class Commits:
 
     def to_json(self) -> dict[str, Any]:
         """The line's object, without its hash."""
-        return {**asdict(self), "type": "commits", "format": FORMAT}
+        return {**super().to_json(), "type": "commits", "format": FORMAT}
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Commits:

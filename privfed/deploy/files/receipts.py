@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
 from pathlib import Path
 from typing import Any
 
 from accounting import chain, durable, regular
+from accounting.documents import encoded
 from accounting.errors import LedgerBroken, Unaccountable
 from accounting.events import Spending
 from accounting.guarantee import Gate, Guarantee, guarantee, stated, unbounded
@@ -233,7 +234,7 @@ class Receipts:
         """The object that `privfed site receipts --json` prints."""
         bound, alone = self.guarantees(limit.delta)
         return {
-            "runs": [asdict(run) for run in self.runs],
+            "runs": encoded(self.runs),
             "guarantees": stated(bound, alone) if self.runs else [],
             "budget": limit.model_dump(),
             "assumes": self.assumed.to_json(),

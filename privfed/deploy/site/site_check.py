@@ -9,10 +9,10 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from accounting.documents import Encoded
 from accounting.guarantee import guarantee
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text
@@ -28,7 +28,7 @@ from privfed.run.prepare import streams_of
 
 
 @dataclass(frozen=True)
-class SiteCheck:
+class SiteCheck(Encoded):
     """A run in which a site would take part.
 
     `people` and `rows` are of its own table: keep them. `epsilon` is what its people will have
@@ -47,10 +47,6 @@ class SiteCheck:
     deadline: float
     warnings: tuple[str, ...] = ()
     """What is no reason to decline, but should be put right."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed site check --json` prints."""
-        return asdict(self)
 
 
 def check_site(member: Membership, run: Path) -> SiteCheck:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from accounting.documents import Encoded, encoded
 from accounting.events import ADD_REMOVE, REPLACE_ONE
 from accounting.over_rounds import RandomAllocation, Separated
 from accounting.releases import (
@@ -85,7 +86,7 @@ def membership(relation: str, clients: int) -> str:
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Alternative(Encoded):
     """The plan of a run with these `keys`, in numbers.
 
     `noise_on_model` is the rms deviation over rounds on the sums of releases, in clips. `remembers`
@@ -108,23 +109,15 @@ class Alternative:
         """Whether its epsilon stands beside those of clients who come or go, or contribute zero."""
         return self.relation != REPLACE_ONE
 
-    def to_json(self) -> dict[str, Any]:
-        """One of the objects under "alternatives" that `--json` prints."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class Unavailable:
+class Unavailable(Encoded):
     """A draw with a mechanism that has no number here: `lacks` promises, or for a `reason`."""
 
     sampler: str
     mechanism: str
     reason: str
     lacks: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """One of the objects under "unavailable" that `--json` prints."""
-        return asdict(self)
 
 
 def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
@@ -226,12 +219,12 @@ class Advice:
         """The object under "advice" that `--json` prints."""
         reference = self.reference
         return {
-            "yours": self.yours.to_json() if self.yours else None,
+            "yours": encoded(self.yours),
             "alternatives": [
                 {**each.to_json(), "relative": relative(each, reference), "ranked": each.ranked}
                 for each in (*self.ranked, *self.apart)
             ],
-            "unavailable": [each.to_json() for each in self.unavailable],
+            "unavailable": encoded(self.unavailable),
         }
 
 

@@ -93,7 +93,7 @@ _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
 
 @dataclass(frozen=True)
 class AdviceQuestion:
-    """`cohort` of `population` clients, or their quotient: a `rate`, or one client in `period`.
+    """`cohort` of `population` clients, or their quotient: a `sampling_rate`, or one in `period`.
 
     `promises` are those that whoever runs it can keep (`privfed.plan.calibration.advice`).
     """
@@ -104,7 +104,7 @@ class AdviceQuestion:
     accountant: str = "tightest"
     population: int | None = None
     cohort: int | None = None
-    rate: float | None = None
+    sampling_rate: float | None = None
     period: int | None = None
     promises: tuple[str, ...] = tuple(PROMISES)
 
@@ -135,7 +135,7 @@ def advise(question: AdviceQuestion) -> Advice:
 def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
     """The clients declared, and how many of them a cohort is expected to have. Raises `Refused`."""
     population, cohort, rate, period = (
-        getattr(question, name) for name in ("population", "cohort", "rate", "period")
+        getattr(question, name) for name in ("population", "cohort", "sampling_rate", "period")
     )
     given = [cohort is not None, rate is not None, period is not None]
     if sum(given) != 1 or (cohort is not None and population is None) or (rate and population):
@@ -164,7 +164,7 @@ def _counts_clients(keys: Keys) -> bool:
     return "clients" in sampler.constants
 
 
-_ASKED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "rate")
+_ASKED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "sampling_rate")
 _COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
 """Flags of what is compared, by their defaults."""
 _SPACINGS = ("separation", "slots")

@@ -31,19 +31,14 @@ _OF_CLIENT_PARTIES = {
     "against": "tells the server from readers, and with --sites one guarantee holds against both",
     "byzantine": "is about clients, who add no noise where sites do; hostile sites are among "
     "--colluders",
-    "rate": "has no clients: with --sites give --population and --cohort",
+    "sampling_rate": "has no clients: with --sites give --population and --cohort",
 }
 """What has no meaning, or no proof, where sites are the parties, and why."""
 
 
 def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str]:
     """Those of the fields `names` that are given, as they are typed."""
-    flags = {"rate": "--sampling-rate"}
-    return [
-        flags.get(name, f"--{name.replace('_', '-')}")
-        for name in names
-        if getattr(question, name) is not None
-    ]
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(question, name) is not None]
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
@@ -163,8 +158,8 @@ def plan_of(question: CalibrationQuestion) -> Plan:
 
 def cost_of(question: CalibrationQuestion) -> RoundCost:
     """What a round costs. Raises `Refused` where a number is missing or does not fit."""
-    if question.rate is not None:
-        return RoundCost(mechanism_of(question), _witness_of(question, question.rate))
+    if question.sampling_rate is not None:
+        return RoundCost(mechanism_of(question), _witness_of(question, question.sampling_rate))
     counted = {"size", "rate"} & {*question.sampler_class.constants}
     complete = question.population is not None and question.cohort is not None
     if counted and not question.draw_is_irrelevant and not complete:
@@ -244,7 +239,7 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
     given = {
         "--population": question.population,
         "--cohort": question.cohort,
-        "--sampling-rate": question.rate,
+        "--sampling-rate": question.sampling_rate,
         "--cap": question.cap,
         "--separation": question.separation,
         "--slots": question.slots,
@@ -265,10 +260,12 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
 
 def _refuse_rate(question: CalibrationQuestion) -> None:
     """Raises `Refused` for a sampling rate that is none, or beside what it stands for."""
-    if question.rate is None:
+    if question.sampling_rate is None:
         return
-    if not 0.0 < question.rate <= 1.0:
-        raise Refused(f"--sampling-rate is {question.rate}; expected a number above 0, up to 1")
+    if not 0.0 < question.sampling_rate <= 1.0:
+        raise Refused(
+            f"--sampling-rate is {question.sampling_rate}; expected a number above 0, up to 1"
+        )
     if question.population or question.cohort:
         raise Refused("--sampling-rate is --cohort / --population; give either it or these")
     if question.secured:

@@ -1,14 +1,17 @@
-"""The flags of `privfed calibrate`: what they ask for."""
+"""The flags of `privfed calibrate`, each declared once, and what they ask for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
 from privfed.core.errors import Refused
-from privfed.core.parts import find
-from privfed.privacy.mechanism import Mechanism
-from privfed.privacy.noise_on_model import InBands
-from privfed.sampling.cohort import InGroups, Sampler
+
+if TYPE_CHECKING:  # help texts are read from here, and need no parts
+    from privfed.privacy.mechanism import Mechanism
+    from privfed.sampling.cohort import Sampler
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 _SPACINGS = ("separation", "slots")
@@ -17,58 +20,113 @@ RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
 """Keys of a run file, and the flags that ask about the same."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of a draw that can be solved for."""
+_KINDS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
+"""The numbers that a field of a type takes, and what they are called."""
+
+
+def _flag(text: str, default: object = None, **limits: object) -> dict[str, Any]:
+    """A flag's help, its default, and its limits: `least`, `most`, `above`, `below`, `choices`."""
+    return {"help": text, "default": default, **limits}
+
+
+def _optional(text: str, **limits: object) -> Any:
+    """A field that may stay None."""
+    return field(default=None, metadata=_flag(text, **limits))
+
+
+_CLIENTS = {"least": 1, "most": 10**12}
+_ROUNDS = {"least": 1, "most": 10**6}
 
 
 @dataclass(frozen=True)
 class CalibrationQuestion:
     """A mechanism over a sampler, one of whose numbers is None: that is asked for.
 
-    Each field is a flag of `privfed calibrate`. `population` and `cohort` are whole clients; `rate`
-    replaces both where the draw follows from their quotient alone, and so do `separation` under
-    cyclic draws and `slots` under random allocation. What is None or 0 takes the part's own
-    default. Noise that clients share follows from the `dimension` of an update, and from the secure
-    sum's numbers: `protocol` is "masks" there if nothing else is given. With `sites`, these hold
-    the clients and are the parties: `minimum` and `colluders` are then whole sites, and without
-    them `colluders` is a part of a cohort.
+    Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, both of
+    which read its type, help, default and limits here. `population` and `cohort` are whole clients;
+    `sampling_rate` replaces both where the draw follows from their quotient alone, and so do
+    `separation` under cyclic draws and `slots` under random allocation. What is None or 0 takes the
+    part's own default. Noise that clients share follows from the `dimension` of an update, and from
+    the secure sum's numbers: `protocol` is "masks" there if nothing else is given. With `sites`,
+    these hold the clients and are the parties: `minimum` and `colluders` are then whole sites, and
+    without them `colluders` is a part of a cohort.
     """
 
-    mechanism: str
-    sampler: str
-    delta: float
-    accountant: str
-    population: int | None = None
-    cohort: int | None = None
-    rate: float | None = None
-    cap: int | None = None
-    separation: int | None = None
-    slots: int | None = None
-    groups: int | None = None
-    sites: int | None = None
-    sites_per_client: int | None = None
-    bands: int | None = None
-    buffers: int | None = None
-    protocol: str | None = None
-    bits: int | None = None
-    dimension: int | None = None
-    minimum: int | None = None
-    threshold: float | None = None
-    colluders: float | None = None
-    byzantine: int | None = None
-    dropout: float | None = None
-    sizing: str | None = None
-    against: str | None = None
-    rounds: int | None = None
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
+    mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
+    sampler: str = field(metadata=_flag("As cohort.sampler.", "poisson"))
+    delta: float = field(metadata=_flag("", MISSING, above=0, below=1))
+    accountant: str = field(
+        metadata=_flag("", "tightest", choices=("tightest", "rdp", "pld")),
+    )
+    sampling_rate: float | None = _optional(
+        "q (poisson): expected cohort / clients.", above=0, most=1
+    )
+    population: int | None = _optional("Clients, as a public constant.", **_CLIENTS)
+    cohort: int | None = _optional(
+        "Clients per round: expected, or exactly (fixed_size).", **_CLIENTS
+    )
+    cap: int | None = _optional("truncated_poisson: default 1.5 x cohort.", **_CLIENTS)
+    separation: int | None = _optional("cyclic: rounds between two.", **_ROUNDS)
+    slots: int | None = _optional("allocation: rounds of an epoch.", **_ROUNDS)
+    groups: int | None = _optional("allocation: public groups; as many as bands.", **_CLIENTS)
+    protocol: str | None = _optional(
+        "As secure.protocol; distributed noise takes masks by default."
+    )
+    bands: int | None = _optional("banded; allocation: 0 searches.", least=0, most=10_000)
+    buffers: int | None = _optional("blt: rows that are remembered.", least=1, most=8)
+    bits: int | None = _optional("Of the secure sum.", least=8, most=62)
+    dimension: int | None = _optional("distributed noise: numbers of an update.", **_CLIENTS)
+    minimum: int | None = _optional("Fewest survivors of a sum: clients, or sites.", **_CLIENTS)
+    threshold: float | None = _optional(
+        "masks: the part of a cohort that has to stay.", above=0, most=1
+    )
+    sites: int | None = _optional("Sites that hold the clients.", least=1, most=10_000)
+    sites_per_client: int | None = _optional("Most sites of one client.", least=1, most=64)
+    colluders: float | None = _optional(
+        "secure sums: the part that may collude; with --sites, how many sites.", least=0
+    )
+    byzantine: int | None = _optional("Hostile clients of a cohort, who add no noise.", **_CLIENTS)
+    dropout: float | None = _optional(
+        "secure sums: the part of a cohort that drops out.", least=0, below=1
+    )
+    sizing: str | None = _optional("skellam: how.", choices=("minimum", "layers"))
+    against: str | None = _optional("Whose guarantee.", choices=("server", "readers"))
+    rounds: int | None = _optional("", **_ROUNDS)
+    epsilon: float | None = _optional("", above=0)
+    noise_multiplier: float | None = _optional("Deviation / clip.", least=0)
+
+    @classmethod
+    def of(cls, flags: Mapping[str, Any]) -> CalibrationQuestion:
+        """The question that `flags` ask, what is left out at its default.
+
+        Raises `Refused` for a name that is no flag's, and for a value of another kind.
+        """
+        known = {each.name: each for each in fields(cls)}
+        if unknown := sorted(flags.keys() - known):
+            from privfed.core.parts import expected
+
+            meant = RUN_FILE_KEYS.get(unknown[0])
+            instead = f"it is {meant!r} here" if meant else expected(unknown[0], [*known])
+            raise Refused(f"unknown argument {unknown[0]!r}; {instead}")
+        for name, value in flags.items():
+            kind = _KINDS.get(str(known[name].type).partition(" ")[0])
+            if kind and value is not None and not isinstance(value, kind[0]):
+                raise Refused(f"{name} is {value!r}; expected {kind[1]}")
+        defaults = {name: each.metadata["default"] for name, each in known.items()}
+        return cls(**{**defaults, **flags})
 
     @property
     def sampler_class(self) -> type[Sampler]:
         """What `sampler` names. Raises `Refused`."""
+        from privfed.core.parts import find
+
         return find("sampler", self.sampler, "--sampler")
 
     @property
     def mechanism_class(self) -> type[Mechanism]:
         """What `mechanism` names. Raises `Refused`."""
+        from privfed.core.parts import find
+
         return find("mechanism", self.mechanism, "--mechanism")
 
     @property
@@ -99,6 +157,9 @@ class CalibrationQuestion:
     @property
     def in_bands(self) -> bool:
         """Whether clients are in groups so that noise may have bands."""
+        from privfed.privacy.noise_on_model import InBands
+        from privfed.sampling.cohort import InGroups
+
         grouped = isinstance(self.sampler_class(), InGroups)
         return grouped and isinstance(self.mechanism_class(), InBands)
 
@@ -117,7 +178,7 @@ class CalibrationQuestion:
     def draw_is_given(self) -> bool:
         """Whether nothing of the draw is left to solve for."""
         solvable = _SOLVABLE & {*self.sampler_class.constants}
-        given = self.cohort or self.rate or self.separation or self.slots
+        given = self.cohort or self.sampling_rate or self.separation or self.slots
         return bool(given or not solvable or self.draw_is_irrelevant)
 
     @property

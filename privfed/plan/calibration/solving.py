@@ -82,12 +82,12 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
         refuse(config_of(question))
     if unknown != "cohort":
         refuse_unaccountable(cost_of(question).event(1.0), question.accountant)
-    if unknown == "noise_multiplier" and question.rate is None:
+    if unknown == "noise_multiplier" and question.sampling_rate is None:
         plan = plan_of(question)
         complete = replace(_as_chosen(question, plan), noise_multiplier=plan.noise_multiplier)
         return _planned(complete, unknown, plan)
     complete = _completed(question, unknown)
-    if complete.rate is None:
+    if complete.sampling_rate is None:
         return _planned(complete, unknown, plan_of(complete))
     return CalibrationAnswer(complete, unknown, guarantee_of(complete), cost_of(complete))
 
@@ -154,10 +154,10 @@ def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
         return replace(question, cohort=_cohort(question, question.population))
     if "rate" not in question.sampler_class.constants:
         raise Refused(f"the sampler {question.sampler!r} needs --population")
-    rate = largest_rate(lambda rate: _affordable(replace(question, rate=rate)))
+    rate = largest_rate(lambda rate: _affordable(replace(question, sampling_rate=rate)))
     if rate is None:
         raise Unaccountable(f"no sampling rate keeps epsilon below {_budget(question):g}")
-    return replace(question, rate=rate)
+    return replace(question, sampling_rate=rate)
 
 
 def _cohort(question: CalibrationQuestion, population: int) -> int:
@@ -217,7 +217,9 @@ def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
     """The question as it was asked."""
     match answer.solved:
         case "cohort":
-            return replace(answer.question, cohort=None, rate=None, separation=None, slots=None)
+            return replace(
+                answer.question, cohort=None, sampling_rate=None, separation=None, slots=None
+            )
         case "rounds":
             return replace(answer.question, rounds=None)
         case "epsilon":
@@ -242,8 +244,8 @@ def _variants(
 
 def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
     """Twice the rate, or twice the clients of a round, with a cap that grows along."""
-    if question.rate is not None:
-        yield "2x the cohort", replace(question, rate=2 * question.rate)
+    if question.sampling_rate is not None:
+        yield "2x the cohort", replace(question, sampling_rate=2 * question.sampling_rate)
     elif question.cohort is not None:
         cap = question.cap and 2 * question.cap
         yield "2x the cohort", replace(question, cohort=2 * question.cohort, cap=cap)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from accounting.statement import each_epsilon
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_in_words
 from privfed.auditing.canaries.power import Power
@@ -17,7 +18,6 @@ from privfed.report.page.drawing import Axes, Line, as_svg, inline, lines_pictur
 from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.plan_rows.canaries import fewest_in_words, power_in_words
-from privfed.report.tables import accountant_epsilons
 
 
 def power_picture(power: Power) -> Picture | None:
@@ -48,7 +48,7 @@ def audit_chapter(facts: PageFacts) -> Chapter:
     pairs = {
         "claimed": headline(facts),
         "proved": f"re-computed from the ledger alone, whose chain, checkpoint and configuration "
-        f"agree: {accountant_epsilons(audit.accountants)}{_proof(facts)}",
+        f"agree: {each_epsilon(audit.accountants)}{_proof(facts)}",
         **_kept_heads(audit),
         "tested": _tested(audit),
         **({"would notice": power_in_words(facts.power)} if facts.power else {}),

@@ -29,12 +29,12 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
         "against it. A head that was kept elsewhere shows that nothing before it was cut off."
     )
     pairs = {
-        "run": str(facts.path),
+        "run": str(facts.record.path),
         "ledger head": f"{head} at {facts.audit.charges} charges",
         "configuration": f"SHA-256 {facts.audit.terms.get('config', '—')}",
         "page made by": environment(),
     }
-    command = f"privfed audit {shlex.quote(str(facts.path))} --head {head}"
+    command = f"privfed audit {shlex.quote(str(facts.record.path))} --head {head}"
     return Chapter(
         "verify", "How to verify it", [Paragraph(words), ShellLine(command), Facts(pairs)]
     )
@@ -51,7 +51,7 @@ _ABSENT = object()
 
 def configuration_chapter(facts: PageFacts) -> Chapter:
     """Every key as the run has it, and beside it the default where that is another."""
-    values, usual = dict(_keys(facts.keys)), _usual(facts.config)
+    values, usual = dict(_keys(facts.record.keys)), _usual(facts.config)
     marked = {key for key, value in values.items() if usual.get(key, _ABSENT) != value}
     lines = [
         [

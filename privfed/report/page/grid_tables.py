@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting.statement import NOMINAL
 from privfed.core.errors import Broken, Refused
 from privfed.core.text import ceiling, number
 from privfed.grid.cells import grid_points, losses_of
@@ -217,8 +218,8 @@ def _epsilon(cell: Row) -> str:
     largest = cell.get("epsilon_max")
     if largest is None:
         return "—"
-    nominal = " (nominal)" if cell.get("simulation") or cell.get("guarantee") else ""
-    return f"{ceiling(_number(largest))}{nominal}"
+    nominal = cell.get("simulation") or cell.get("guarantee")
+    return ceiling(_number(largest)) + NOMINAL * bool(nominal)
 
 
 def _number(value: Any) -> float | None:

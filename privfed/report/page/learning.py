@@ -21,8 +21,8 @@ def learning_chapter(facts: PageFacts) -> Chapter:
     worst = [name for name in facts.group_measures if name.startswith("worst_group_")]
     blocks += [picture for name in worst if (picture := _picture(name, facts))]
     blocks += [picture for name in _charged(facts) if (picture := _clients_picture(name, facts))]
-    if facts.aborts:
-        blocks.append(_aborts(facts.aborts))
+    if facts.record.aborts:
+        blocks.append(_aborts(facts.record.aborts))
     return Chapter("learning", "What was learned", blocks)
 
 

@@ -24,7 +24,7 @@ _READ_ON = (
 
 def left_out_chapters(facts: PageFacts) -> list[Chapter]:
     """A chapter, where somebody was proved to lie; a list of no chapters elsewhere."""
-    if not facts.culprits:
+    if not facts.record.culprits:
         return []
     sites = facts.config is not None and facts.config.by_sites
     party = "site" if sites else "client"
@@ -35,10 +35,12 @@ def left_out_chapters(facts: PageFacts) -> list[Chapter]:
             [
                 Paragraph(
                     "Proved to lie in secure sums, and left out of all rounds since: "
-                    f"{counted(len(facts.culprits), party)}."
+                    f"{counted(len(facts.record.culprits), party)}."
                 ),
-                _table(facts.culprits, party),
-                BulletList([*_draw(sites), *_noise(facts.plan), *_complaints(facts.culprits)]),
+                _table(facts.record.culprits, party),
+                BulletList(
+                    [*_draw(sites), *_noise(facts.plan), *_complaints(facts.record.culprits)]
+                ),
                 Paragraph(_READ_ON),
             ],
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from accounting.guarantee import Guarantee, left_out, sentence
+from accounting.guarantee import Guarantee
+from accounting.statement import NOMINAL, each_epsilon
 from privfed.auditing.audited_run import RunAudit
 from privfed.core.text import ceiling, number
 from privfed.plan.liars import COUNTS_ON_OTHERS
@@ -14,7 +15,6 @@ from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.tables import (
-    accountant_epsilons,
     budget_rows,
     chosen_row,
     disjoint_row,
@@ -58,9 +58,8 @@ def headline(facts: PageFacts) -> str:
     """The ε of the run with all that belongs to it, in one line."""
     bound = facts.audit.guarantee
     assert bound is not None
-    nominal = " (nominal)" if facts.nominal else ""
     return (
-        f"ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}{nominal}, one {_simulated(facts)}"
+        f"{bound.line(facts.nominal)}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
         + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
         + ("; what the model started from is not covered" if bound.uncovered else "")
@@ -81,7 +80,7 @@ def _quotations(facts: PageFacts) -> Iterator[str]:
 def _quotation(bound: Guarantee, facts: PageFacts) -> str:
     """One guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
-        return f"{_capital(sentence(bound))}."
+        return f"{_capital(bound.sentence())}."
     view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
     nominal = "nominally " if facts.nominal else ""
     whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
@@ -89,7 +88,7 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
         f"Training was {nominal}(ε, δ)-differentially private{view} with ε "
         f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {whom}, over {bound.rounds} "
         f"rounds with {bound.sampler} sampling (accountant: {bound.accountant}): "
-        f"{sentence(bound)}."
+        f"{bound.sentence()}."
     )
 
 
@@ -99,21 +98,21 @@ def _terms(facts: PageFacts) -> dict[str, str]:
     assert bound is not None
     against = party_rows(bound.against, audit.other, audit.terms.get("colluders"))
     return {
-        "ε": ceiling(bound.epsilon) + (" (nominal)" if facts.nominal else ""),
+        "ε": ceiling(bound.epsilon) + NOMINAL * facts.nominal,
         **planned_row(audit.planned),
         "δ": f"{bound.delta:g}",
         "unit": f"one {_simulated(facts)}{bound.unit} with all its examples (partition "
         f"{audit.terms['partition']})",
         "relation": bound.relation,
         "sampler": bound.sampler + (f", q = {rate:.4g}" if rate is not None else ""),
-        "accountants": f"{bound.accountant} ({accountant_epsilons(audit.accountants)})",
+        "accountants": f"{bound.accountant} ({each_epsilon(audit.accountants)})",
         "noise": _noise(audit),
         "randomness": str(audit.terms["randomness"]),
         **_trust(facts),
         **_sites(audit),
         "messages": _seen(audit),
         **against,
-        "budget": number(facts.ledger.budget) if facts.ledger.budget else "none",
+        "budget": number(facts.record.ledger.budget) if facts.record.ledger.budget else "none",
         **budget_rows(audit.budgets),
         **chosen_row("chosen" in audit.terms),
         **_earlier(facts),
@@ -179,7 +178,7 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
     if note := terms.get("note"):
         yield f"{note}."
     if bound and bound.uncovered:
-        yield f"{left_out(bound)}."
+        yield f"{bound.left_out}."
     if count := terms.get("public_clients"):
         yield f"{count} clients were declared public, and nothing is promised to them."
     if _simulated(facts):

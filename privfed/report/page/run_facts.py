@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting import regular
-from accounting.documents import from_json, from_toml
 from accounting.errors import AccountingError
-from accounting.ledger import Ledger
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.core.errors import Broken, PrivfedError, Refused
-from privfed.core.text import about_groups, with_numbers
+from privfed.core.text import about_groups
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.liars import lost_claims
 from privfed.plan.plan import Plan, solve_plan
@@ -26,8 +22,8 @@ from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.run.evaluation.charged_measures import PREFIX
 from privfed.run.forecast import RoundForecast, round_exchange
-from privfed.secure.summation import Culprit
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_record import RunRecord
 from privfed.store.tensorfile import unpack
 
 
@@ -35,22 +31,15 @@ from privfed.store.tensorfile import unpack
 class PageFacts:
     """A run whose ledger is in order.
 
-    `rounds` are its evaluated rounds, `summary` is empty where it has not ended, `attackers` where
-    nobody attacks, and `clients` where nobody watched their rows; `culprits` were proved to lie in
-    its secure sums. `keys` are those of its configuration as they are written; `plan`, `exchange`
-    and the `power` of its canaries follow from them, None where its parts are not at hand.
+    `rounds` are its evaluated rounds, and `summary` is empty where it has not ended. `plan`,
+    `exchange` and the `power` of its canaries follow from its configuration, None where its parts
+    are not at hand.
     """
 
-    path: Path
+    record: RunRecord
     audit: RunAudit
-    ledger: Ledger
     rounds: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any]
-    aborts: Mapping[int, str]
-    culprits: Sequence[Culprit]
-    attackers: Mapping[str, Any]
-    clients: Sequence[Mapping[str, str]]
-    keys: Mapping[str, Mapping[str, Any]]
     plan: Plan | None
     exchange: RoundForecast | None
     power: Power | None
@@ -79,7 +68,7 @@ class PageFacts:
         """What was claimed, and no longer holds with these culprits; in sentences."""
         if self.plan is None:
             return tuple(map(str, self.summary.get("lost_claims") or ()))
-        return lost_claims(self.plan, self.culprits)
+        return lost_claims(self.plan, self.record.culprits)
 
     @property
     def measures(self) -> list[str]:
@@ -102,26 +91,19 @@ class PageFacts:
 
 def run_facts(run: Path | RunDirectory) -> PageFacts:
     """Read and audit the run. Raises `Broken` where its files prove nothing, `Refused` for none."""
-    audited = audit(run)
+    record = RunRecord.open(run)
+    audited = audit(record)
     if audited.problems or audited.guarantee is None:
         raise Broken(
             f"{audited.path}: no page is written of a run whose files contradict each other:\n"
             + "\n".join(audited.problems)
         )
-    directory = RunDirectory.open(run)
-    plan, exchange, power = _planned(directory)
-    ledger = Ledger.load(directory.ledger)
+    plan, exchange, power = _planned(record.directory)
     return PageFacts(
-        path=audited.path,
+        record=record,
         audit=audited,
-        ledger=ledger,
-        rounds=tuple(map(_evaluated, directory.metrics.by_round(with_numbers).values())),
-        summary=_summary_of_now(_document(directory.summary), ledger),
-        aborts=directory.aborts.reasons(),
-        culprits=directory.exclusions.culprits(),
-        attackers=_document(directory.path / "report" / "attackers.json"),
-        clients=_table(directory.clients),
-        keys=from_toml(regular.read_text(directory.config.path)),
+        rounds=tuple(map(_evaluated, record.evaluated.values())),
+        summary=_summary_of_now(record),
         plan=plan,
         exchange=exchange,
         power=power,
@@ -156,16 +138,10 @@ def _planned(
         return None, None, None
 
 
-def _table(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV file by the names of its columns; none where there is no file."""
-    if not path.exists():
-        return []
-    return list(csv.DictReader(regular.read_text(path, errors="replace").splitlines()))
-
-
-def _summary_of_now(summary: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
+def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
     """The summary with numbers for its measures; empty where the run went on since."""
-    if summary.get("ledger_head") != ledger.head().hex():
+    summary = record.summary
+    if summary.get("ledger_head") != record.head:
         return {}
     constant = summary.get("constant")
     scores = _measured(constant if isinstance(constant, dict) else {})
@@ -196,14 +172,3 @@ def _drawable(value: float) -> bool:
 
 _LARGEST = 1e100
 """Beyond it a measure is none that a run of ours wrote."""
-
-
-def _document(path: Path) -> Mapping[str, Any]:
-    """The JSON object at `path`; empty for none."""
-    if not path.is_file():
-        return {}
-    try:
-        document = with_numbers(from_json(regular.read_text(path)))
-    except ValueError:
-        raise Broken(f"{path} is not JSON; restore it, or remove it") from None
-    return document if isinstance(document, dict) else {}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds, spent_by
 from accounting.guarantee import guarantee
+from accounting.statement import at_delta
 from privfed.core.text import ceiling, number, size_of
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.checked import audit_chapter
@@ -77,7 +78,7 @@ def _staying(facts: PageFacts) -> dict[str, str]:
 
 def spending_chapter(facts: PageFacts) -> Chapter:
     """Two pictures, or why there is nothing to draw."""
-    ledger = facts.ledger
+    ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
     rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
     budget = ledger.budget
@@ -85,7 +86,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
     pictures = (
         lines_picture(
             "epsilon-by-round",
-            f"ε by charged round, at δ = {delta:g} ({facts.meaning})",
+            f"ε by charged round, {at_delta(delta)} ({facts.meaning})",
             Axes("charged rounds", "ε", ceiling, level=level, from_zero=True),
             _lines(rounds),
         ),
@@ -102,10 +103,13 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 def _parts(facts: PageFacts) -> list[Block]:
     """What each kind of release would have spent by itself, where there are several."""
-    charged = facts.ledger.run_spending
+    charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []
-    delta, evaluating = float(facts.ledger.terms["delta"]), facts.plan and facts.plan.evaluation
+    delta, evaluating = (
+        float(facts.record.ledger.terms["delta"]),
+        facts.plan and facts.plan.evaluation,
+    )
     lines = [
         [
             "evaluation by clients" if evaluating and event == evaluating.event else "training",
@@ -114,7 +118,7 @@ def _parts(facts: PageFacts) -> list[Block]:
         ]
         for event, count in charged.items()
     ]
-    columns = ["part", "charges", f"ε by itself, at δ = {delta:g}"]
+    columns = ["part", "charges", f"ε by itself, {at_delta(delta)}"]
     caption = "Parts of the run; what was spent is their composition, less than their sum"
     return [Figures(caption, columns, lines, frozenset({1, 2}))]
 
@@ -123,8 +127,8 @@ def _words(facts: PageFacts) -> Paragraph:
     bound = facts.audit.guarantee
     assert bound is not None
     text = (
-        f"{facts.audit.charges} charged rounds spent ε = {ceiling(bound.epsilon)} at δ = "
-        f"{bound.delta:g} ({facts.meaning}, accountant {bound.accountant})."
+        f"{facts.audit.charges} charged rounds spent {bound.line()} "
+        f"({facts.meaning}, accountant {bound.accountant})."
     )
     if math.isinf(bound.epsilon):
         text += " No accountant bounds it, so there is no curve."
@@ -154,7 +158,7 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
         configuration_chapter(facts),
         provenance_chapter(facts),
     ]
-    title = facts.path.resolve().name
+    title = facts.record.path.resolve().name
     return Page(title, headline(facts), tuple(_banners(facts)), chapters, environment())
 
 

@@ -31,9 +31,11 @@ def simulation_chapter(facts: PageFacts) -> Chapter:
 
 
 def _attackers(facts: PageFacts) -> Iterator[Block]:
-    if facts.attackers:
-        clients = ", ".join(map(str, facts.attackers.get("clients", [])))
-        others = {k: str(v) for k, v in facts.attackers.items() if k not in ("format", "clients")}
+    if facts.record.attackers:
+        clients = ", ".join(map(str, facts.record.attackers.get("clients", [])))
+        others = {
+            k: str(v) for k, v in facts.record.attackers.items() if k not in ("format", "clients")
+        }
         success = facts.summary.get("attack_success")
         met = {"target met": f"{success:.2%}"} if isinstance(success, float) else {}
         yield Facts({**others, "attacking clients": clients or "—", **met})
@@ -46,7 +48,7 @@ def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
         measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
         by_measure = {name: dict(_flat(each)) for name, each in measures.items()}
         yield _counts_by_measure(by_measure)
-        yield from _clients_that_stood_out(facts.clients, list(by_measure))
+        yield from _clients_that_stood_out(facts.record.clients, list(by_measure))
 
 
 def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:

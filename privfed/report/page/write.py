@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from accounting import regular
+from accounting.documents import Encoded, called
 from accounting.durable import make_folder, write_atomically
 from privfed.core.errors import Refused
 from privfed.core.text import visible
@@ -22,7 +23,7 @@ from privfed.report.page.grid_page import grid_page
 from privfed.report.page.grid_tables import files_of, grid_facts
 from privfed.report.page.run_facts import run_facts
 from privfed.report.page.run_page import run_page
-from privfed.store.run_directory import RunDirectory, path_of
+from privfed.store.run_directory import RunDirectory
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -68,22 +69,13 @@ def _shown(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(Encoded):
     """The page at `path`, of `about`; `refuted` where canaries refute what the run claims."""
 
-    path: Path
-    about: Path
-    simulation: bool
+    path: Path = field(metadata=called("page"))
+    about: Path = field(metadata=called("of"))
+    simulation: bool = field(metadata=called("simulation_only"))
     refuted: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed report --json` prints."""
-        return {
-            "page": str(self.path),
-            "of": str(self.about),
-            "simulation_only": self.simulation,
-            "refuted": self.refuted,
-        }
 
 
 def write_run_page(
@@ -96,9 +88,9 @@ def write_run_page(
     for a place that holds anything but such a page.
     """
     facts = run_facts(run)
-    path = out or _own_place(path_of(run), simulation)
+    path = out or _own_place(facts.record.path, simulation)
     _write(path, render(run_page(facts, simulation)), simulation)
-    return Written(path, facts.path, simulation, facts.audit.refuted)
+    return Written(path, facts.record.path, simulation, facts.audit.refuted)
 
 
 def write_grid_page(

@@ -22,7 +22,7 @@ from privfed.plan.prior_spending import total
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.noise_on_model import SolvedForRun, stays_on_model
 from privfed.privacy.shared_noise import noised_jointly
-from privfed.report.tables import LONGER_THAN_CLIPPED, accountant_epsilons
+from privfed.report.tables import LONGER_THAN_CLIPPED
 from privfed.run.forecast import Forecast
 
 
@@ -70,8 +70,8 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         "event": _event(plan),
         **_correlation_row(plan),
         **pairs_row(plan),
-        "budget": f"{budget}; all rounds spend ε = {ceiling(bound.epsilon)} at δ = {bound.delta:g}",
-        "accountants": f"{bound.accountant} ({accountant_epsilons(bound.by_accountant)})",
+        "budget": f"{budget}; all rounds spend {bound.line()}",
+        "accountants": bound.rows()["accountant"],
         **_prior_row(plan),
         "protects": f"{protected_unit(plan)}, {bound.relation}",
         **_signal_rows(plan, forecast),

@@ -71,8 +71,8 @@ def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
         alone = f", and ε = {ceiling(site.alone.epsilon)} if all others work together"
     return {
         "a site": (
-            f"that answers at most {counted(site.answers, 'round')} promises its own clients ε = "
-            f"{ceiling(site.bound.epsilon)} at δ = {site.bound.delta:g}{alone}, by its own count"
+            f"that answers at most {counted(site.answers, 'round')} promises its own clients "
+            f"{site.bound.line()}{alone}, by its own count"
         )
     }
 

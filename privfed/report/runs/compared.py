@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accounting.documents import encoded
 from privfed.config.sections import SECTIONS
 from privfed.core.errors import Broken, Refused, public_text
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN
-from privfed.report.runs.run_facts import RunFacts, epsilon_in, number_in, read_facts
-from privfed.report.runs.run_row import RunRow, guarantees_of, measure_name, row_of
+from privfed.report.runs.run_row import (
+    RunRow,
+    epsilon_in,
+    guarantees_of,
+    measure_name,
+    number_in,
+    row_of,
+)
+from privfed.store.run_record import RunRecord
 
 Document = Mapping[str, Any]
 _ABSENT = object()
@@ -147,8 +155,8 @@ class Side:
 
     def to_json(self) -> dict[str, Any]:
         """Its line, with what else is compared."""
-        curve = [asdict(point) for point in self.curve]
-        return {**self.row.to_json(), "guarantees": [*self.guarantees], "rounds_evaluated": curve}
+        guarantees, curve = encoded(self.guarantees), encoded(self.curve)
+        return {**self.row.to_json(), "guarantees": guarantees, "rounds_evaluated": curve}
 
 
 @dataclass(frozen=True)
@@ -169,8 +177,8 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed compare --json` prints."""
         return {
-            "runs": [side.to_json() for side in self.sides],
-            "settings": [asdict(each) for each in self.settings],
+            "runs": encoded(self.sides),
+            "settings": encoded(self.settings),
             "comparable": not self.incomparable,
             "incomparable": list(self.incomparable),
             "joint": self.joint,
@@ -183,40 +191,40 @@ def compare_runs(first: Path, second: Path) -> Comparison:
 
     Raises `Refused` for a path that is no run, and `Broken` for a run that is broken.
     """
-    facts = [_read(path) for path in (first, second)]
-    left, right = (_side(each) for each in facts)
-    joint, why = _joint((left, right), facts)
+    records = [_read(path) for path in (first, second)]
+    left, right = (_side(each) for each in records)
+    joint, why = _joint((left, right), records)
     return Comparison(
         (left, right),
-        differences(facts[0].config, facts[1].config),
+        differences(records[0].keys, records[1].keys),
         tuple(_incomparable(left, right)),
         joint,
         why,
     )
 
 
-def _read(path: Path) -> RunFacts:
+def _read(path: Path) -> RunRecord:
     try:
-        return read_facts(path)
+        return RunRecord.read(path)
     except Broken as error:
         raise Broken(f"{path} is broken: {public_text(error)}") from None
 
 
-def _side(facts: RunFacts) -> Side:
-    row = row_of(facts)
-    guarantees = guarantees_of(facts.ledger) if facts.ledger and facts.charges else []
+def _side(record: RunRecord) -> Side:
+    row = row_of(record)
+    guarantees = guarantees_of(record.begun) if record.begun and record.charges else []
     if guarantees:
         row = replace(row, epsilon=float(guarantees[0]["epsilon"]))
-    return Side(row, tuple(guarantees), row.measure, tuple(_curve(facts, row.measure)))
+    return Side(row, tuple(guarantees), row.measure, tuple(_curve(record, row.measure)))
 
 
-def _curve(facts: RunFacts, measure: str | None) -> Iterator[Evaluated]:
+def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
     """What each evaluated round measured, by `measure` or what its own line states first."""
-    for round in sorted(facts.evaluated):
-        line = facts.evaluated[round]
+    for round in sorted(record.evaluated):
+        line = record.evaluated[round]
         name = measure or measure_name(line)
         value = number_in(line, name) if name else None
-        spent = math.inf if facts.terms.get("guarantee") else epsilon_in(line)
+        spent = math.inf if record.terms.get("guarantee") else epsilon_in(line)
         yield Evaluated(round, value, number_in(line, "loss"), spent)
 
 
@@ -238,7 +246,7 @@ def _incomparable(left: Side, right: Side) -> Iterator[str]:
 
 
 def _joint(
-    sides: tuple[Side, Side], facts: Sequence[RunFacts]
+    sides: tuple[Side, Side], records: Sequence[RunRecord]
 ) -> tuple[Mapping[str, Any] | None, str]:
     """The guarantee over both runs, or why there is none."""
     left, right = (side.row for side in sides)
@@ -246,14 +254,14 @@ def _joint(
         return None, "one of them released nothing"
     if left.people is None or left.people != right.people:
         return None, "they are not about the same people, as far as their ledgers say"
-    for each in facts:
+    for each in records:
         for term, words in _PRIVATE.items():
             if each.terms.get(term):
                 return None, f"{each.path} has {words}, whose private part `privfed audit` reads"
     from privfed.auditing.joint_audit import audit_together
 
     try:
-        merged = audit_together([each.path for each in facts])
+        merged = audit_together([each.path for each in records])
     except Refused as error:
         return None, str(error)
     if merged.bound is None:

@@ -11,7 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from privfed.core.text import ceiling, measure, number
+from accounting.statement import epsilon_at
+from privfed.core.text import ceiling, measure
 from privfed.report.runs.compared import Comparison, Side
 from privfed.report.runs.listing_table import (
     NOTHING,
@@ -143,13 +144,12 @@ def _at(side: Side, round: int) -> str:
     return NOTHING
 
 
-def _bound(bound: Mapping[str, Any]) -> str:
-    return f"{ceiling(bound['epsilon'])} at δ = {number(bound['delta'])}"
+def _bound(bound: Mapping[str, Any], nominal: bool = False) -> str:
+    return epsilon_at(bound["epsilon"], bound["delta"], nominal, digits=10)
 
 
 def _epsilon(side: Side, bound: Mapping[str, Any]) -> str:
-    nominal = " (nominal)" if side.row.nominal else ""
-    return _bound(bound) + nominal if bound else NOTHING
+    return _bound(bound, side.row.nominal) if bound else NOTHING
 
 
 def _against(side: Side, bound: Mapping[str, Any]) -> str:

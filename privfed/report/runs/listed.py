@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from accounting.documents import Encoded
 from privfed.core.errors import Refused, unreadable
 from privfed.report.runs.run_row import RunRow, row_at
 
@@ -23,7 +23,7 @@ _MEANING = (*_WORDS,)
 
 
 @dataclass(frozen=True)
-class SamePeople:
+class SamePeople(Encoded):
     """Runs about the people called `population`, by path.
 
     Each of `together` are some of them for which `privfed audit` has a joint ε, and `obstacles` say
@@ -35,26 +35,14 @@ class SamePeople:
     together: tuple[tuple[str, ...], ...]
     obstacles: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """What `privfed runs --json` has of it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(Encoded):
     """The runs in `folder`, those that began last at the end."""
 
     folder: Path
     rows: tuple[RunRow, ...]
     same_people: tuple[SamePeople, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed runs --json` prints."""
-        return {
-            "folder": str(self.folder),
-            "rows": [row.to_json() for row in self.rows],
-            "same_people": [group.to_json() for group in self.same_people],
-        }
 
 
 def list_runs(folder: Path) -> Listing:

@@ -12,7 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from privfed.core.text import ceiling, duration, measure, number
+from accounting.statement import NOMINAL, at_delta
+from privfed.core.text import ceiling, duration, measure
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.runs.listed import DEPTH, Listing, SamePeople
 from privfed.report.runs.run_row import BROKEN, RunRow
@@ -41,13 +42,13 @@ def epsilon_cell(row: RunRow) -> str:
 
 def nominal_mark(row: RunRow) -> str:
     """A mark beside the ε of a simulation."""
-    return "(nominal)" if row.nominal else ""
+    return (NOMINAL * row.nominal).strip()
 
 
 def meaning_line(row: RunRow) -> str:
     """What an ε is about: two with different lines are not compared."""
     parts = [
-        f"at δ = {number(row.delta)}",
+        at_delta(row.delta, digits=10),
         f"for one {row.unit}",
         str(row.relation),
         f"{row.sampler} sampling",

@@ -12,44 +12,65 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from accounting.documents import Encoded
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
 from privfed.config.population_identity import normal
 from privfed.core.errors import Broken, PrivfedError, public_text
-from privfed.report.runs.run_facts import RunFacts, epsilon_in, number_in, read_facts
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_record import RunRecord
 
 RUNNING, INTERRUPTED, ENDED = "running", "interrupted", "ended"
 STOPPED, BROKEN, NOT_BEGUN = "stopped at budget", "broken", "not begun"
 STOPPED_BY_LIARS = "stopped by liars"
 
 
-def state_of(facts: RunFacts) -> str:
+def state_of(record: RunRecord) -> str:
     """Whether the run goes on, and if not, how it ended."""
-    if facts.held:
+    if record.held:
         return RUNNING
-    if not facts.charges and not facts.summary:
+    if not record.charges and not record.summary:
         return NOT_BEGUN
-    if not facts.summarised:
+    if not record.summarised:
         return INTERRUPTED
-    if facts.summary.get("stopped_at_budget") is True:
+    if record.summary.get("stopped_at_budget") is True:
         return STOPPED
-    if facts.summary.get("stopped_by_liars"):
+    if record.summary.get("stopped_by_liars"):
         return STOPPED_BY_LIARS
-    if facts.summary.get("stopped_early") is True:
+    if record.summary.get("stopped_early") is True:
         return ENDED
-    rounds = planned_rounds(facts)
-    return INTERRUPTED if rounds is not None and facts.charges < rounds else ENDED
+    rounds = planned_rounds(record)
+    return INTERRUPTED if rounds is not None and record.charges < rounds else ENDED
 
 
-def planned_rounds(facts: RunFacts) -> int | None:
+def number_in(facts: Mapping[str, Any], key: str) -> float | None:
+    """The finite number that stands under `key`; None for anything else."""
+    value = _number(facts.get(key))
+    return value if value is not None and math.isfinite(value) else None
+
+
+def epsilon_in(facts: Mapping[str, Any]) -> float | None:
+    """The ε that a line of a run's files states, which may be infinite; None for no number."""
+    value = _number(facts.get("epsilon"))
+    return None if value is None or math.isnan(value) or value < 0 else value
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with contextlib.suppress(OverflowError):
+        return float(value)
+    return None
+
+
+def planned_rounds(record: RunRecord) -> int | None:
     """The rounds that config.toml asks for; None where it states no whole number."""
-    rounds = facts.setting("run", "rounds")
+    rounds = record.setting("run", "rounds")
     return rounds if type(rounds) is int else None
 
 
@@ -71,18 +92,18 @@ def times_of(path: Path) -> tuple[str | None, float | None]:
     return began.isoformat(timespec="milliseconds"), seconds
 
 
-def epsilon_of(facts: RunFacts) -> float | None:
+def epsilon_of(record: RunRecord) -> float | None:
     """The ε spent, earlier runs that the ledger counts included; None before a ledger is open.
 
     It is infinite where nothing is promised. The summary's and the metrics' figure is taken where
     they are about all charges of the ledger. Raises `Broken` where the ledger cannot be accounted.
     """
-    ledger = facts.ledger
+    ledger = record.begun
     if ledger is None:
         return None
-    if facts.terms.get("guarantee"):
+    if record.terms.get("guarantee"):
         return math.inf
-    for line in (facts.summary if facts.summarised else {}, _last_line(facts)):
+    for line in (record.summary if record.summarised else {}, _last_line(record)):
         if (epsilon := epsilon_in(line)) is not None:
             return epsilon
     if not ledger.spending:
@@ -90,16 +111,16 @@ def epsilon_of(facts: RunFacts) -> float | None:
     return float(guarantees_of(ledger)[0]["epsilon"])
 
 
-def uncovered_of(facts: RunFacts) -> str:
+def uncovered_of(record: RunRecord) -> str:
     """Why no ε covers what the starting model tells of the same people; "" where it does."""
-    lineage = facts.terms.get("lineage")
+    lineage = record.terms.get("lineage")
     fresh = isinstance(lineage, dict) and not (lineage.get("runs") or lineage.get("unknown"))
-    if facts.ledger is None or fresh:
+    if record.begun is None or fresh:
         return ""
     from privfed.plan.prior_spending import Priors  # which imports accountants
 
     try:
-        return Priors.stated(facts.terms).uncovered
+        return Priors.stated(record.terms).uncovered
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Broken(f"the ledger's terms cannot be read: {public_text(error)}") from None
 
@@ -148,10 +169,10 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
     return stated(*bounds, void=void)
 
 
-def _last_line(facts: RunFacts) -> dict[str, Any]:
+def _last_line(record: RunRecord) -> dict[str, Any]:
     """The metrics at the last charge; nothing where that round was not evaluated."""
-    charges = facts.ledger.charges if facts.ledger else ()
-    return dict(facts.evaluated.get(charges[-1].round, {})) if charges else {}
+    charges = record.begun.charges if record.begun else ()
+    return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
 
 _NO_MEASURES = frozenset({"format", "round", "epsilon"})
@@ -159,7 +180,7 @@ _NO_MEASURES = frozenset({"format", "round", "epsilon"})
 
 
 @dataclass(frozen=True)
-class RunRow:
+class RunRow(Encoded):
     """A run directory in a line; what its files do not state is None.
 
     `id` is the ledger's, which copies share. `reason` says why a run is broken. `charges` are
@@ -201,34 +222,30 @@ class RunRow:
     excluded: int = 0
     lost_claims: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field by its name."""
-        return asdict(self)
-
 
 def row_at(path: Path) -> RunRow:
     """The run at `path`; of one that is broken, why."""
     try:
-        return row_of(read_facts(path))
+        return row_of(RunRecord.read(path))
     except PrivfedError as error:
         return _broken(path, str(error))
     except OSError as error:
         return _broken(path, public_text(error))
 
 
-def row_of(facts: RunFacts) -> RunRow:
+def row_of(record: RunRecord) -> RunRow:
     """A run whose files were read. Raises `Broken` where its ledger cannot be accounted."""
-    terms = facts.terms
-    began, seconds = times_of(facts.path)
-    measure, value, constant = _measured(facts)
-    note = terms.get("note") or (facts.summary.get("note") if facts.summarised else None)
+    terms = record.terms
+    began, seconds = times_of(record.path)
+    measure, value, constant = _measured(record)
+    note = terms.get("note") or (record.summary.get("note") if record.summarised else None)
     return RunRow(
-        run=str(facts.path),
+        run=str(record.path),
         id=_word(terms.get("id")),
-        state=state_of(facts),
-        charges=facts.charges,
-        rounds=planned_rounds(facts),
-        epsilon=epsilon_of(facts),
+        state=state_of(record),
+        charges=record.charges,
+        rounds=planned_rounds(record),
+        epsilon=epsilon_of(record),
         delta=number_in(terms, "delta"),
         unit=_word(terms.get("unit")),
         relation=_word(terms.get("relation")),
@@ -237,43 +254,43 @@ def row_of(facts: RunFacts) -> RunRow:
         trust=_word(terms.get("trust")),
         accountant=_word(terms.get("accountant")),
         guarantee=_word(terms.get("guarantee")),
-        uncovered=uncovered_of(facts) or None,
+        uncovered=uncovered_of(record) or None,
         nominal=bool(terms.get("note")),
         note=_word(note),
         measure=measure,
         value=value,
         constant=constant,
-        population=_population_name(facts),
-        people=_people_digest(facts),
-        mechanism=_word(terms.get("mechanism") or facts.setting("privacy", "mechanism")),
+        population=_population_name(record),
+        people=_people_digest(record),
+        mechanism=_word(terms.get("mechanism") or record.setting("privacy", "mechanism")),
         began=began,
         seconds=seconds,
-        ledger_head=facts.head,
-        excluded=facts.excluded,
-        lost_claims=_lost_claims(facts),
+        ledger_head=record.head,
+        excluded=len(record.culprits),
+        lost_claims=_lost_claims(record),
     )
 
 
-def _people_digest(facts: RunFacts) -> str | None:
+def _people_digest(record: RunRecord) -> str | None:
     """A digest of whom a run is about, as ledgers are compared: name and unit."""
-    stated = facts.terms.get("population")
+    stated = record.terms.get("population")
     if not isinstance(stated, dict) or not stated:
         return None
     text = json.dumps(normal(stated), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _lost_claims(facts: RunFacts) -> str | None:
+def _lost_claims(record: RunRecord) -> str | None:
     """What the summary says no longer holds."""
-    stated = facts.summary.get("lost_claims") if facts.summarised else None
+    stated = record.summary.get("lost_claims") if record.summarised else None
     return " ".join(map(str, stated)) or None if isinstance(stated, list) else None
 
 
-def _population_name(facts: RunFacts) -> str | None:
+def _population_name(record: RunRecord) -> str | None:
     """What a run's population is called: its name, or else the digest that identifies it."""
-    stated = facts.terms.get("population")
+    stated = record.terms.get("population")
     named = stated.get("name") if isinstance(stated, dict) else None
-    return _word(named) or _word(facts.setting("data", "population"))
+    return _word(named) or _word(record.setting("data", "population"))
 
 
 def measure_name(line: Mapping[str, Any]) -> str | None:
@@ -282,11 +299,11 @@ def measure_name(line: Mapping[str, Any]) -> str | None:
     return next((name for name in names if number_in(line, name) is not None), None)
 
 
-def _measured(facts: RunFacts) -> tuple[str | None, float | None, float | None]:
+def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None]:
     """The run's measure, its value at last, and that of the best constant answer."""
-    line = facts.summary if facts.summarised else {}
-    if not line and facts.evaluated:
-        line = facts.evaluated[max(facts.evaluated)]
+    line = record.summary if record.summarised else {}
+    if not line and record.evaluated:
+        line = record.evaluated[max(record.evaluated)]
     name = measure_name(line)
     if name is None:
         return None, None, None

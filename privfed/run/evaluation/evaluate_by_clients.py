@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from accounting.documents import Encoded
 from accounting.events import Event
 from accounting.guarantee import guarantee, spent
 from accounting.ledger import Ledger
@@ -51,7 +52,7 @@ _ROUNDED = 1e-9
 
 
 @dataclass(frozen=True)
-class ClientEvaluation:
+class ClientEvaluation(Encoded):
     """What clients measured of the model at `path`, in `round`, and what the run has spent now.
 
     `alone` is the epsilon of this release by itself, `epsilon` that of all the run's charges.
@@ -70,10 +71,6 @@ class ClientEvaluation:
     """Whether each scored the model that it keeps, and not the run's."""
     lacks: str = ""
     """What the scored model lacks, where a part of it stays with each client."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `privfed evaluate --federated --json` prints."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 def evaluate_by_clients(

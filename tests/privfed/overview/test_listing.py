@@ -19,11 +19,11 @@ from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
 from privfed.core.errors import Busy, Refused
 from privfed.report.runs.listed import list_runs, run_directories
-from privfed.report.runs.run_facts import read_facts
 from privfed.report.runs.run_row import guarantees_of, row_at, row_of
 from privfed.run.train import train
 from privfed.store.folders import is_held
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[3]
 SAME = ("data.population=everybody",)
@@ -187,12 +187,12 @@ def test_nothing_is_promised_without_noise_or_where_the_ledger_says_so(tmp_path,
     keys = [key for key in SMALL if "noise_multiplier" not in key]
     train(load(None, [*keys, "privacy.epsilon=inf"]), tmp_path / "b")
     assert row_at(tmp_path / "b").epsilon == math.inf
-    facts = read_facts(copy)
-    facts.ledger._terms = {**facts.terms, "guarantee": "void: attackers read raw updates"}
-    row = row_of(facts)
+    record = RunRecord.read(copy)
+    record.ledger._terms = {**record.terms, "guarantee": "void: attackers read raw updates"}
+    row = row_of(record)
     assert row.epsilon == math.inf
     assert row.guarantee.startswith("void")
-    assert guarantees_of(facts.ledger)[0]["epsilon"] == math.inf
+    assert guarantees_of(record.ledger)[0]["epsilon"] == math.inf
 
 
 ASK = """

@@ -17,7 +17,7 @@ from privfed.plan.calibration.solving import alternatives, solve
 from privfed.plan.plan import plan
 
 POISSON = CalibrationQuestion(
-    "gaussian", "poisson", 1e-5, "tightest", rate=0.02, rounds=200, epsilon=2.0
+    "gaussian", "poisson", 1e-5, "tightest", sampling_rate=0.02, rounds=200, epsilon=2.0
 )
 FIXED = CalibrationQuestion(
     "gaussian", "fixed_size", 1e-5, "tightest", population=5000, cohort=100, rounds=200, epsilon=2.0
@@ -45,9 +45,9 @@ def test_each_number_is_found_back_from_the_others(asked):
     assert solve(more).bound.epsilon > 2.0
     if asked.sampler == "full":
         return
-    blank = replace(asked, cohort=None, rate=None, separation=None, noise_multiplier=noise)
+    blank = replace(asked, cohort=None, sampling_rate=None, separation=None, noise_multiplier=noise)
     solved = solve(blank).question
-    for name in ("cohort", "rate", "separation"):
+    for name in ("cohort", "sampling_rate", "separation"):
         if getattr(asked, name) is not None:
             assert getattr(solved, name) == pytest.approx(getattr(asked, name), rel=2e-3)
     assert guarantee_of(solved).epsilon <= 2.0
@@ -88,7 +88,7 @@ def test_alternatives_change_one_number_each(asked):
         assert 1 < noisier / answer.question.noise_multiplier < 2
 
 
-CAPPED = {"sampler": "truncated_poisson", "rate": None, "population": 100, "cohort": 5}
+CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 100, "cohort": 5}
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ CAPPED = {"sampler": "truncated_poisson", "rate": None, "population": 100, "coho
         ({"bands": 5}, "--bands is for"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
-        ({"rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
-        ({"rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
+        ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
+        ({"sampling_rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
         ({"mechanism": "local_gaussian"}, "neither population nor cohort"),
         ({"epsilon": math.nan}, "positive number"),
         ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
         ({"mechanism": "banded"}, "keeps 1 rounds"),
         ({"sampler": "cyclic"}, "--sampling-rate: not for"),
-        ({"sampler": "fixed_size", "rate": None, "cohort": 5}, "needs --population"),
-        ({"sampler": "full", "rate": None, "cohort": 5}, "--cohort: not for"),
+        ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "needs --population"),
+        ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "--cohort: not for"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong, reason):
@@ -278,8 +278,10 @@ def test_rounds_that_were_solved_for_are_accepted_by_check_and_no_more():
 
 def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
     """Also of a user's own sampler, whose rule says more than what it inherits."""
-    by_rate = CalibrationQuestion("gaussian", "spelt:Twice", 1e-5, "tightest", rate=0.1, rounds=40)
-    counted = replace(by_rate, rate=None, population=1000, cohort=100)
+    by_rate = CalibrationQuestion(
+        "gaussian", "spelt:Twice", 1e-5, "tightest", sampling_rate=0.1, rounds=40
+    )
+    counted = replace(by_rate, sampling_rate=None, population=1000, cohort=100)
     for asked in (by_rate, counted):
         assert solve(replace(asked, noise_multiplier=2.0)).to_json()["sampling_rate"] == 0.2
     bounds = [solve(replace(asked, noise_multiplier=2.0)).bound for asked in (by_rate, counted)]

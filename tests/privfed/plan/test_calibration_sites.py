@@ -128,7 +128,10 @@ def test_each_number_follows_from_the_others():
         ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
         ({"against": "server"}, "one guarantee holds against both"),
         ({"byzantine": 2}, "hostile sites are among --colluders"),
-        ({"rate": 0.1, "population": None, "cohort": None}, "give --population and --cohort"),
+        (
+            {"sampling_rate": 0.1, "population": None, "cohort": None},
+            "give --population and --cohort",
+        ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
         ({"sampler": "fixed_size"}, "no proof where sites draw their own"),

@@ -17,6 +17,7 @@ CLIENTS = ("cohort.sampler=full", "cohort.size=0")
 SITES = ("data.sites=5",)
 CULPRITS = (Culprit(3, 1, 0, "wrong share"), Culprit(1, 2, 0, "wrong dealing"))
 DRAWN = "Sampling: who is left out is drawn as ever"
+NAMED = SimpleNamespace(culprits=CULPRITS)
 TELLS = "It tells that a liar was drawn in that round."
 ASKED = (
     "Sampling: a site that is left out is asked in no later round. Whether a site stays tells of "
@@ -34,7 +35,7 @@ ASKED = (
 )
 def test_it_is_about_those_who_take_part_in_the_sum(keys, party, says, never, holds):
     planned = plan(small(*SHARED, *keys), length=21)
-    facts = SimpleNamespace(culprits=CULPRITS, plan=planned, config=planned.config)
+    facts = SimpleNamespace(record=NAMED, plan=planned, config=planned.config)
     (chapter,) = left_out_chapters(facts)
     opening, table, points, _ = chapter.blocks
     assert opening.text.endswith(f"left out of all rounds since: 2 {party}s.")
@@ -47,6 +48,6 @@ def test_it_is_about_those_who_take_part_in_the_sum(keys, party, says, never, ho
 
 
 def test_without_its_parts_a_run_has_no_sites_to_speak_of():
-    (chapter,) = left_out_chapters(SimpleNamespace(culprits=CULPRITS, plan=None, config=None))
+    (chapter,) = left_out_chapters(SimpleNamespace(record=NAMED, plan=None, config=None))
     assert DRAWN in " ".join(chapter.blocks[2].items)
-    assert left_out_chapters(SimpleNamespace(culprits=())) == []
+    assert left_out_chapters(SimpleNamespace(record=SimpleNamespace(culprits=()))) == []

@@ -1,0 +1,38 @@
+"""An epsilon as text: never without its delta, and never less than it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+NOMINAL = " (nominal)"
+"""The mark on the epsilon of a simulation, which protects nobody."""
+
+
+def ceiling(value: float | None) -> str:
+    """`value` rounded up to four decimals or three digits: never less ε or noise than there is."""
+    if value is None:
+        return "—"
+    if value in (0.0, math.inf):
+        return "∞" if value else "0"
+    if value < 1e-3:
+        scale = 10.0 ** (2 - math.floor(math.log10(value)))
+        return f"{math.ceil(value * scale) / scale:.3g}"
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
+
+
+def at_delta(delta: float | None, digits: int = 6) -> str:
+    """The delta that an epsilon holds at: "at δ = 0.0001"; a dash for none."""
+    return "at δ = —" if delta is None else f"at δ = {delta:.{digits}g}"
+
+
+def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
+    """Every accountant's epsilon: "rdp 4.3581, pld 3.9987"."""
+    return ", ".join(f"{name} {ceiling(bound)}" for name, bound in by_accountant.items())
+
+
+def epsilon_at(
+    epsilon: float | None, delta: float | None, nominal: bool = False, digits: int = 6
+) -> str:
+    """An epsilon with its delta: "3.9987 at δ = 0.0001"; `nominal` marks that of a simulation."""
+    return f"{ceiling(epsilon)} {at_delta(delta, digits)}" + NOMINAL * nominal

@@ -1,0 +1,228 @@
+"""What the files of a run state, each read once: for audits, reports, lists and comparisons.
+
+No part is built, and nothing under private/ is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accounting import regular
+from accounting.documents import from_json, from_toml
+from accounting.errors import AccountingError
+from accounting.ledger import Ledger
+from privfed.core.errors import Broken, public_text, unreadable
+from privfed.core.text import with_numbers
+from privfed.secure.summation import Culprit
+from privfed.store.folders import is_held
+from privfed.store.round_logs import lines_by_round
+from privfed.store.run_directory import RunDirectory
+
+
+class RunRecord:
+    """The files of a run directory, each read when it is first asked for.
+
+    Of a run that goes on, the ledger has to be read last: it then covers what the others state.
+    Every attribute raises `Broken` for a file that cannot be read.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.path = directory.path
+
+    @classmethod
+    def open(cls, run: Path | RunDirectory | RunRecord) -> RunRecord:
+        """The record of a run; nothing is read yet. Raises `Refused` for a path that is no run."""
+        return run if isinstance(run, RunRecord) else cls(RunDirectory.open(run))
+
+    @staticmethod
+    def path_of(run: Path | RunDirectory | RunRecord) -> Path:
+        """The path of a run, however it is named."""
+        return run if isinstance(run, Path) else run.path
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """The record of the run at `path`, with what lists and comparisons need read at once.
+
+        Raises `Broken` where a file cannot be read, or contradicts the ledger, and `Refused` for a
+        path that is no run.
+        """
+        record = cls.open(path)
+        try:
+            _ = record.held, record.keys, record.summary, record.evaluated, record.culprits
+            stated = record.terms.get("config")
+        except AccountingError as error:
+            raise Broken(public_text(error)) from None
+        if record.begun and stated != record.digest:
+            raise Broken("config.toml is not the configuration that the ledger was opened for")
+        return record
+
+    @cached_property
+    def held(self) -> bool:
+        """Whether a process is at work on the run."""
+        return is_held(self.path)
+
+    @cached_property
+    def keys(self) -> Mapping[str, Any]:
+        """The text of config.toml as tables."""
+        path = self.directory.config.path
+        with _readable(path):
+            return from_toml(regular.read_text(path))
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of config.toml, which the ledger's first line states."""
+        return self.directory.config.digest()
+
+    @cached_property
+    def companions(self) -> Mapping[str, str]:
+        """SHA-256 of the files that never change once the ledger cites them, by name."""
+        return self.directory.companions()
+
+    @cached_property
+    def checkpoint_head(self) -> bytes | None:
+        """The ledger's head that the checkpoint carries; None where there is no checkpoint."""
+        checkpoint = self.directory.checkpoint
+        return checkpoint.head() if checkpoint.exists() else None
+
+    @cached_property
+    def releases(self) -> Mapping[int, str]:
+        """The hash of the charge that each round's release cites."""
+        releases = self.directory.releases
+        cited = {round: releases.charge_of(round) for round in releases.rounds()}
+        return {round: charge for round, charge in cited.items() if charge}
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """How the run ended, by report/summary.json; empty where there is none."""
+        return _object_at(self.directory.summary)
+
+    @cached_property
+    def evaluated(self) -> Mapping[int, Mapping[str, Any]]:
+        """The lines of metrics.jsonl by round; a torn line is left out."""
+        texts = self._metrics.decode(errors="replace").splitlines()
+        return lines_by_round(texts, _object)
+
+    @cached_property
+    def last_metrics(self) -> Mapping[str, Any] | None:
+        """The last line of metrics.jsonl; None where there is none.
+
+        What follows the last newline was torn by a crash, and will be written again.
+        """
+        with _readable(self.directory.metrics.path):
+            *lines, _ = self._metrics.decode().split("\n")
+            return _object(from_json(lines[-1])) if lines else None
+
+    @property
+    def claims(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+        """The summary and the last line of the metrics, where they are there, with their paths."""
+        if self.directory.summary.exists():
+            yield self.directory.summary, self.summary
+        if self.last_metrics is not None:
+            yield self.directory.metrics.path, self.last_metrics
+
+    @cached_property
+    def aborts(self) -> Mapping[int, str]:
+        """The rounds whose secure sum was aborted, and why."""
+        return self.directory.aborts.reasons()
+
+    @cached_property
+    def culprits(self) -> Sequence[Culprit]:
+        """The parties that were proved to lie in secure sums."""
+        return self.directory.exclusions.culprits()
+
+    @cached_property
+    def attackers(self) -> Mapping[str, Any]:
+        """Who attacks in a simulation; empty where nobody does."""
+        return _object_at(self.path / "report" / "attackers.json")
+
+    @cached_property
+    def clients(self) -> Sequence[Mapping[str, str]]:
+        """How much there is against each client of a simulation; empty where nobody watched."""
+        path = self.directory.clients
+        if not path.exists():
+            return []
+        return list(csv.DictReader(regular.read_text(path, errors="replace").splitlines()))
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger. Raises `LedgerBroken`, and `OSError` where there is none."""
+        return Ledger.load(self.directory.ledger)
+
+    @cached_property
+    def begun(self) -> Ledger | None:
+        """The ledger of a run that began; None where nothing was released.
+
+        Raises `Broken` where the ledger is missing, and `LedgerBroken`.
+        """
+        if not self.directory.ledger.exists():
+            if self.directory.began():
+                raise Broken("it has a model or measures, but its ledger.jsonl is missing")
+            return None
+        with _readable(self.directory.ledger):
+            return self.ledger if self.ledger.opened else None
+
+    @property
+    def terms(self) -> Mapping[str, Any]:
+        """What the ledger's first line states; nothing where there is none."""
+        return self.begun.terms if self.begun else {}
+
+    @property
+    def charges(self) -> int:
+        """How many rounds were charged."""
+        return len(self.begun.charges) if self.begun else 0
+
+    @property
+    def head(self) -> str | None:
+        """The ledger's head."""
+        return self.begun.head().hex() if self.begun else None
+
+    @property
+    def summarised(self) -> bool:
+        """Whether the summary is about the ledger as it stands, and about the same promise."""
+        terms, summary = self.terms, self.summary
+        return (
+            bool(summary)
+            and summary.get("ledger_head") == self.head
+            and summary.get("charges") == self.charges
+            and all(summary.get(key) == terms.get(key) for key in ("delta", "accountant"))
+        )
+
+    def setting(self, section: str, key: str) -> Any:
+        """What config.toml states; None where it is silent."""
+        table = self.keys.get(section)
+        return table.get(key) if isinstance(table, Mapping) else None
+
+    @cached_property
+    def _metrics(self) -> bytes:
+        """The content of metrics.jsonl; nothing where there is none."""
+        path = self.directory.metrics.path
+        with _readable(path):
+            return regular.read_bytes(path) if path.exists() else b""
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raises `Broken` where reading the file at `path` fails, or it is of another form."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        raise unreadable(path, error) from None
+
+
+def _object_at(path: Path) -> Mapping[str, Any]:
+    """The JSON object in the file at `path`; empty where there is none. Raises `Broken`."""
+    with _readable(path):
+        return _object(from_json(regular.read_text(path))) if path.exists() else {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """The JSON object that `value` is. Raises `TypeError` for anything else."""
+    if not isinstance(value, dict):
+        raise TypeError("it is no object")
+    return dict(with_numbers(value))
