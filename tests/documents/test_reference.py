@@ -274,7 +274,7 @@ def test_the_picture_has_every_room_and_what_it_uses():
     folders = {path.parent.name for path in (ROOT / "privfed").glob("*/__init__.py")}
     for room in (*folders, *rooms.BESIDE, "experiments"):
         assert f">{room}</text>" in drawn
-    assert "leakage → attacks" in drawn
+    assert "privacy_attacks → attacks" in drawn
     assert "cli → defenses" not in drawn
     order = [room for layer in rooms.layers() for room in layer]
     assert order.index("cli") < order.index("run") < order.index("round")

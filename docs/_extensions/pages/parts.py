@@ -95,9 +95,11 @@ def _is_sent(part: Any) -> str:
 def _under_privacy(part: Any) -> str:
     if part.unproven:
         return f"refused: {part.unproven}"
-    if part.exchanges > 1:
-        return f"one event for {part.exchanges} exchanges, each at z / √{part.exchanges}"
-    vectors = "its one vector" if part().sends_updates_alone else "all that it sends"
+    objective = part()
+    if objective.exchanges > 1:
+        count = objective.exchanges
+        return f"one event for {count} exchanges, each at z / √{count}"
+    vectors = "its one vector" if objective.sends_updates_alone else "all that it sends"
     return f"one clip over {vectors}, one event"
 
 
@@ -169,7 +171,7 @@ COLUMNS: Mapping[str, Columns] = {
     "objective": {
         "sends": _sends,
         "is sent": _is_sent,
-        "keeps": lambda part: _vectors(part.keeps),
+        "keeps": lambda part: _vectors(part.model_construct().keeps),
         "under user-level privacy": _under_privacy,
     },
     "client_mechanism": {"protects examples": lambda part: _yes(part.private)},
