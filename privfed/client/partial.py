@@ -26,7 +26,7 @@ from pydantic import ConfigDict, SkipValidation
 from torch import Tensor
 
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import LocalStep, Memory, Objective, Work
+from privfed.client.objective import Grouping, LocalStep, Memory, Objective, Work
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.vector import Layout
 
@@ -51,6 +51,10 @@ class Partial(Sgd):
     @property
     def plain(self) -> bool:
         return self.shared.plain and not self.local_epochs
+
+    @property
+    def grouping(self) -> Grouping | None:
+        return self.shared.grouping
 
     @property
     def sums_states(self) -> bool:
