@@ -143,7 +143,7 @@ class Whole(NoCompression):
 def is_the_same_when_it_is_wrapped(objective):
     """By a compression that sends all, and where nothing of a model stays with its client."""
     training = Training(objective)
-    rows, kept = training.rows()
+    rows = training.rows()[0]
     whole = objective.anchored or objective.measures or objective.exchanges > 1
     wrapped = []
     if not (whole or personalises(objective)):  # as the plan of a run has it
