@@ -64,7 +64,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
             key=key,
         )
     if name not in BUILT_IN[kind]:
-        _refuse_silent(kind, part, f"{key} is {name!r}")
+        refuse_silent(kind, part, f"{key} is {name!r}")
     return part
 
 
@@ -76,12 +76,15 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part", key=key
         )
     if ":" in name:
-        _refuse_silent(kind, part, f"{key} is {name!r}")
+        refuse_silent(kind, part, f"{key} is {name!r}")
     return name, part
 
 
-def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
-    """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
+def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
+    """Raises `Refused` where a part leaves out what its kind has to declare.
+
+    Parts from outside are asked whenever they are used, built-in ones in tests.
+    """
     if kind not in CONTRACTS:
         return
     contract, base = _contract(kind), CONTRACTS[kind].replace(":", ".")

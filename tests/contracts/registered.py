@@ -21,19 +21,19 @@ Contract = Callable[..., None]
 
 
 def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
-    """A small valid part: `keys`, examples of required fields, and defaults for all others.
+    """A small valid part: `keys`, examples that fields declare, and defaults of all others.
 
     Raises:
       AssertionError: if a required field declares no example.
     """
     follows = {key: value for key, value in getattr(part, "follows_clip", {}).items() if value}
     for key, field in part.model_fields.items():
-        if field.is_required() and key not in keys:
-            assert field.examples, (
-                f"{kind} {name!r} requires {key!r}, which declares no example; declare it as "
-                f"{key}: ... = Field(examples=[...])"
-            )
-            keys[key] = field.examples[0]
+        if field.examples:
+            keys.setdefault(key, field.examples[0])
+        assert key in keys or not field.is_required(), (
+            f"{kind} {name!r} requires {key!r}, which declares no example; declare it as "
+            f"{key}: ... = Field(examples=[...])"
+        )
     return part(**{**follows, **keys})
 
 
