@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeGuard, TypeVar
@@ -108,6 +109,16 @@ def _declared(contract: type[Any]) -> set[str]:
     """The names that a contract annotates or defines, without private ones."""
     names = {*vars(contract), *vars(contract).get("__annotations__", {})}
     return {name for name in names if not name.startswith(("_", "model_"))}
+
+
+def offered(kind: str, holds: Callable[[Any], object]) -> str:
+    """The built-in parts of `kind` for which `holds`, as a message offers them: "a", "b" or "c".
+
+    `holds` is called with parts of default keys, and reads their declarations.
+    """
+    parts = {name: find(kind, name, kind).model_construct() for name in BUILT_IN[kind]}
+    names = [f'"{name}"' for name, part in parts.items() if holds(part)]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def catalogued(kind: str, part: type[Any]) -> str:

@@ -46,6 +46,12 @@ def test_every_kind_has_contracts():
     assert tested == BUILT_IN.keys() == CONTRACTS.keys()
 
 
+def test_the_readme_claims_no_more_robust_rules_than_are_registered():
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    claimed = int(re.search(r"\| robust rules \| \[more than (\d+)\]", readme)[1])
+    assert claimed < sum(find("rule", name, "").robust for name in BUILT_IN["rule"])
+
+
 class Nameless(Part):
     rate: float = 1.0
 

@@ -28,7 +28,7 @@ from privfed.privacy.mechanisms.central_gaussian import CorrelatedMechanism, ref
 from privfed.privacy.noise.buffers import MOST_BUFFERS, Buffers, optimal_buffers
 from privfed.privacy.noise.correlated import BufferedNoise
 from privfed.privacy.noise.factorization import relative_noise
-from privfed.sampling.cohort import Witness
+from privfed.sampling.cohort import Witness, draws_of
 
 
 class Buffered(CorrelatedMechanism):
@@ -109,7 +109,7 @@ class Buffered(CorrelatedMechanism):
             raise Refused(
                 f"the columns of buffered noise overlap, and the sampler {witness.sampler!r} draws "
                 "by a secret that has no proof with that; use one whose draw is none: "
-                'cohort.sampler = "cyclic" or "full"'
+                f"cohort.sampler = {draws_of(Gaussian, Separated)}"
             )
         refuse_exchanges(exchanges)
         solved = self._solved()
