@@ -178,14 +178,12 @@ class Idle(NoAttack):
     poisons = True
 
 
-test_every_attack_keeps, test_a_wrong_attack_is_rejected_by = contract_tests(
-    "attack",
-    {
-        sends_a_row_for_each_attacker: [InPlace(), Random()],
-        reads_what_it_declares: [Peeking()],
-        attacks_among_few_and_broken_rows: [Trustful()],
-        poisons_what_it_declares: [Beyond(), Silent(), Idle()],
-        steers_where_it_declares: [Silent()],
-        aims_at_labels_that_exist: [Beyond()],
-    },
-)
+CONTRACTS = {
+    sends_a_row_for_each_attacker: [InPlace(), Random()],
+    reads_what_it_declares: [Peeking()],
+    attacks_among_few_and_broken_rows: [Trustful()],
+    poisons_what_it_declares: [Beyond(), Silent(), Idle()],
+    steers_where_it_declares: [Silent()],
+    aims_at_labels_that_exist: [Beyond()],
+}
+test_every_attack_keeps, test_a_wrong_attack_is_rejected_by = contract_tests("attack", CONTRACTS)
