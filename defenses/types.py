@@ -27,6 +27,11 @@ class Rule(BaseModel):
     tolerance: ClassVar[str] = ""
     """What it withstands, in words, where that is no number of hostile rows."""
 
+    bounded: ClassVar[bool] = True
+    """Whether up to `most` hostile rows, wherever they are, leave the aggregate near the others:
+    within a few times the largest distance of an honest row from their mean. Rules that declare a
+    `tolerance` in words promise that instead."""
+
     follows_clip: ClassVar[Mapping[str, float | None]] = {}
     """Keys that follow from the clip under privacy. Else they have to be set, as to the value that
     stands here, or (None) have a default of their own."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from privfed.api.training import load as load
     from privfed.api.training import resume as resume
     from privfed.api.training import train as train
-    from privfed.client.objectives.sgd import Sgd as Objective
+    from privfed.client.objective import Objective
     from privfed.config.config import Config as Config
     from privfed.core.errors import Broken as Broken
     from privfed.core.errors import Refused as Refused
@@ -51,7 +51,7 @@ _PLACES = {
     "Config": "privfed.config.config:Config",
     "Declaration": "privfed.api.people:Declaration",
     "Mechanism": "privfed.privacy.mechanism:NoisedMechanism",
-    "Objective": "privfed.client.objectives.sgd:Sgd",
+    "Objective": "privfed.client.objective:Objective",
     "Observer": "privfed.run.outcome:Observer",
     "Refused": "privfed.core.errors:Refused",
     "Rule": "defenses.types:RowRule",

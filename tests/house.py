@@ -58,6 +58,23 @@ def folders(package: str) -> Counter[str]:
     )
 
 
+def oversized(package: str) -> Iterator[str]:
+    """What is larger than its limit in `package`: the rule, the size, the limit and the place."""
+    for path in modules(package).values():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        yield from _beyond("lines of a module", lines, MOST_LINES, str(path.relative_to(ROOT)))
+        for each in functions(path):
+            yield from _beyond("lines of a function", each.lines, MOST_BODY, each.name)
+            yield from _beyond("complexity", each.branches, MOST_BRANCHES, each.name)
+    for folder, count in folders(package).items():
+        yield from _beyond("modules of a folder", count, MOST_MODULES, folder)
+
+
+def _beyond(rule: str, size: int, most: int, place: str) -> Iterator[str]:
+    if size > most:
+        yield f"{rule}: {size} of at most {most} in {place}"
+
+
 def functions(path: Path) -> Iterator[Function]:
     """Every function and method of a file, nested ones too."""
     for node in ast.walk(_tree(path)):
@@ -210,11 +227,9 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 def main(package: str = "privfed") -> None:
     paths = list(modules(package).values())
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
-    every = [function for path in paths for function in functions(path)]
     print("fullest folders", folders(package).most_common(4))
     print("longest files", Counter(lengths).most_common(12))
-    print("longest functions", [(f.name, f.lines) for f in every if f.lines > MOST_BODY])
-    print("most branches", [(f.name, f.branches) for f in every if f.branches > MOST_BRANCHES])
+    print("beyond a limit", *oversized(package), sep="\n  ")
     print("arrows between rooms", len(arrows(package)))
     print("circles", circles(imports(package)))
     named = [name for path in paths for name in fillers(path)]

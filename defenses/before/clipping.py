@@ -30,7 +30,7 @@ class Clipping(PreAggregator):
     tensor([2.])
     """
 
-    clipping_radius: float = Field(gt=0)
+    clipping_radius: float = Field(gt=0, examples=[2.0])
     """The norm that updates are cut to before the rule."""
 
     def most(self, n: int) -> int:

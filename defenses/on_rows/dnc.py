@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -28,6 +30,8 @@ class DivideAndConquer(WeightRule):
     >>> DivideAndConquer()(rows, byzantine=1)
     tensor([0.5000, 0.5000])
     """
+
+    bounded: ClassVar[bool] = False
 
     share: float = Field(1.0, ge=1, le=2)
     """How many times the expected hostile rows are left out."""

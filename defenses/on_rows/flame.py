@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from pydantic import Field
@@ -42,6 +42,8 @@ class Flame(DrawnWeights):
     >>> Flame(noise=0.0)(rows, byzantine=1)
     tensor([2.0017, 0.0667])
     """
+
+    bounded: ClassVar[bool] = False
 
     noise: float = Field(0.001, ge=0, le=100)
     """The deviation of the noise on each coordinate, in median norms."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from defenses.finite import SHORTEST, usable_places
 from defenses.types import RowRule, require_floats
+from defenses.weighing import refuse_too_many
 
 
 class FlTrust(RowRule):
@@ -39,6 +40,7 @@ class FlTrust(RowRule):
         return n
 
     def __call__(self, rows: Tensor, byzantine: int, *, root: Tensor) -> Tensor:  # type: ignore[override]
+        refuse_too_many(len(rows), byzantine, (), self)
         require_floats(rows)
         keep = usable_places(rows)
         rows = rows.detach() if keep is None else rows.detach()[keep]

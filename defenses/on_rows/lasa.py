@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +43,8 @@ class LayerAdaptive(RowRule):
     >>> LayerAdaptive()(rows, byzantine=1, layers=torch.tensor([2, 1]))
     tensor([3.5000, 3.5000, 0.0000])
     """
+
+    bounded: ClassVar[bool] = False
 
     sparsity: float = Field(0.3, ge=0, lt=1)
     """The part of each update's numbers that is set to zero, those of least magnitude."""

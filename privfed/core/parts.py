@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import (
@@ -69,7 +70,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
             key=key,
         )
     if name not in BUILT_IN[kind]:
-        _refuse_silent(kind, part, f"{key} is {name!r}")
+        refuse_silent(kind, part, f"{key} is {name!r}")
     return part
 
 
@@ -81,12 +82,15 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part", key=key
         )
     if ":" in name:
-        _refuse_silent(kind, part, f"{key} is {name!r}")
+        refuse_silent(kind, part, f"{key} is {name!r}")
     return name, part
 
 
-def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
-    """Raises `Refused` where a part from outside leaves out what its kind has to declare."""
+def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
+    """Raises `Refused` where a part leaves out what its kind has to declare.
+
+    Parts from outside are asked whenever they are used, built-in ones in tests.
+    """
     if kind not in CONTRACTS:
         return
     contract, base = contract_of(kind), CONTRACTS[kind].replace(":", ".")
@@ -100,6 +104,16 @@ def _refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
         )
     refuse_uncalled(kind, part, named, Part)
     check_answers(kind, part)
+
+
+def offered(kind: str, holds: Callable[[Any], object]) -> str:
+    """The built-in parts of `kind` for which `holds`, as a message offers them: "a", "b" or "c".
+
+    `holds` is called with parts of default keys, and reads their declarations.
+    """
+    parts = {name: find(kind, name, kind).model_construct() for name in BUILT_IN[kind]}
+    names = [f'"{name}"' for name, part in parts.items() if holds(part)]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def catalogued(kind: str, part: type[Any]) -> str:

@@ -53,7 +53,7 @@ class WarmUp(Part):
 class Cosine(Part):
     """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
 
-    over: int = Field(ge=1)
+    over: int = Field(ge=1, examples=[10])
     """How many rounds the rate falls for."""
 
     def factor(self, round: int) -> float:

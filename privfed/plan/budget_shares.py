@@ -10,17 +10,16 @@ from accounting.documents import UNSTATED, Encoded
 from accounting.errors import AccountingError
 from accounting.events import Event
 from accounting.guarantee import guarantee
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
 from privfed.plan.plan import Plan
 from privfed.plan.round_cost import RoundCost
+from privfed.sampling.cohort import draws_of
 
 _WORTH_SAYING = 0.05
 """The part of a budget from which on it is said that it stays unspent."""
 _LESS = 0.99
 """Noise below this part of another is less than that."""
-_FEWER_ABORTS = (
-    "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, secure.minimum "
-    'or cohort.dropout, or use a draw that is no secret: cohort.sampler = "full" or "cyclic"'
-)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def unspent(plan: Plan) -> Unspent | None:
     noise, enough = plan.noise_multiplier or 0.0, _solved_noise(plan, plan.cost)
     without_aborts = replace(plan.cost, aborts=0.0)
     if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
-        return Unspent(left, _cost_of_aborts(plan), _FEWER_ABORTS)
+        return Unspent(left, _cost_of_aborts(plan), _fewer_aborts())
     if enough < _LESS * noise:
         why = f"the noise multiplier stays {noise:.4g}, and {enough:.4g} would do"
         return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
@@ -120,3 +119,12 @@ def _alone(part: str, plan: Plan, rounds: int) -> BudgetShare:
     privacy = plan.config.privacy
     epsilon = guarantee({plan.event: rounds}, privacy.delta, privacy.accountant).epsilon
     return BudgetShare(part, rounds, plan.event, epsilon, plan.noise_multiplier)
+
+
+def _fewer_aborts() -> str:
+    """What to change so that sums abort less often, or tell nothing by it."""
+    return (
+        "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
+        "secure.minimum or cohort.dropout, or use a draw that is no secret: cohort.sampler = "
+        f"{draws_of(Gaussian, Separated)}"
+    )

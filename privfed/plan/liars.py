@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from accounting.events import Event
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
 from privfed.core.errors import LiarsProved
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
+from privfed.sampling.cohort import draws_of
 from privfed.secure.aborts import tells_who_was_drawn
 from privfed.secure.summation import Culprit
 
@@ -72,7 +75,7 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
             f"{culprits}. Without them sums abort more often than was charged, which tells who "
             "was drawn, and epsilon rests on that being a secret. The model of the last checkpoint "
             "holds what is claimed of it; begin a new run without these clients, or with a sampler "
-            'whose draw is no secret: cohort.sampler = "full" or "cyclic"'
+            f"whose draw is no secret: cohort.sampler = {draws_of(Gaussian, Separated)}"
         )
 
 

@@ -16,6 +16,8 @@ from accounting.errors import AccountingError
 from accounting.events import Event, Spending
 from accounting.guarantee import Guarantee, guarantee, refuse_unaccountable, unbounded
 from accounting.ledger import BudgetChange
+from accounting.noises import Gaussian
+from accounting.over_rounds import Separated
 from accounting.releases import Unprotected
 from privfed.client.compression.compressed import ShapesByName
 from privfed.config.config import Config
@@ -31,6 +33,7 @@ from privfed.plan.solved_parts import solved_noise, spending_of, training_rounds
 from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
+from privfed.sampling.cohort import draws_of
 from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
 from privfed.secure.summation import RowHiding
 
@@ -338,5 +341,5 @@ def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> 
             "visible aborts of secure sums, or the sampler of noise, leave nothing of "
             "privacy.delta at this much epsilon: raise the noise or cohort.size, lower "
             "secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use "
-            'cohort.sampler = "full" or "cyclic"'
+            f"cohort.sampler = {draws_of(Gaussian, Separated)}"
         )

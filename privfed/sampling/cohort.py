@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from accounting.noises import Gaussian
 from accounting.releases import Release, TruncatedPoisson, WithoutReplacement
 from privfed.core.errors import Refused
+from privfed.core.parts import offered
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 
@@ -143,6 +144,19 @@ class Sampler(Protocol):
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
         """The cohort of `round`, drawn of `people` by the rule for `clients` declared."""
         ...
+
+
+_CLIENTS = 40
+"""Declared clients of the draws that messages offer."""
+
+
+def draws_of(*releases: type[Any]) -> str:
+    """The built-in samplers whose draws have one of these `releases`, as a message offers them."""
+
+    def holds(sampler: Sampler) -> bool:
+        return isinstance(sampler.of(_CLIENTS).witness(1, _CLIENTS).release, releases)
+
+    return offered("sampler", holds)
 
 
 @runtime_checkable

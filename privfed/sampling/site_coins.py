@@ -10,7 +10,7 @@ from accounting.events import Event
 from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
 from accounting.releases import PoissonSampled, Repeated, SeveralSites, Unprotected
 from privfed.core.errors import Refused
-from privfed.sampling.cohort import Witness
+from privfed.sampling.cohort import Witness, draws_of
 
 
 def over_several_sites(witness: Witness, sites: int) -> Witness:
@@ -25,7 +25,7 @@ def over_several_sites(witness: Witness, sites: int) -> Witness:
     if not isinstance(witness.release, PoissonSampled):
         raise Refused(
             f"data.sites_per_client is {sites}, and cohort.sampler = {witness.sampler!r} has no "
-            'proof for clients whose rows lie at several sites; use "poisson"'
+            f"proof for clients whose rows lie at several sites; use {draws_of(PoissonSampled)}"
         )
     return replace(witness, sampled=partial(SeveralSites, witness.rate, sites))
 
@@ -56,5 +56,5 @@ def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float =
             )
     raise Refused(
         f"cohort.sampler = {witness.sampler!r} has no proof where sites draw their own clients; "
-        'use "poisson" or "full"'
+        f"use {draws_of(PoissonSampled, Gaussian)}"
     )

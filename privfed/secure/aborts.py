@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from accounting.events import Event
-from accounting.over_rounds import RandomAllocation
+from accounting.noises import Gaussian
+from accounting.over_rounds import RandomAllocation, Separated
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
 from privfed.core.errors import Refused
 from privfed.privacy.mechanism import Mechanism
-from privfed.sampling.cohort import Sampler, Witness
+from privfed.sampling.cohort import Sampler, Witness, draws_of
 from privfed.secure.summation import Summation
 
 FEWEST_OF_DECLARED = 0.9
@@ -135,7 +136,7 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
             f"{delta:g}: nothing remains for the noise. Raise cohort.size or secure.capacity, "
             "lower secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use a "
             "sampler whose draw is no secret: "
-            'cohort.sampler = "full" or "cyclic"'
+            f"cohort.sampler = {draws_of(Gaussian, Separated)}"
         )
 
 

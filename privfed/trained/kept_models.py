@@ -19,6 +19,7 @@ from privfed.client.client_states import ClientStates
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective
 from privfed.core.errors import Refused
+from privfed.core.parts import offered
 from privfed.run.evaluation.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint, refuse_lost
 from privfed.run.setup import Setup
@@ -49,8 +50,8 @@ def score_kept_models(path: Path) -> Personalised:
         if not objective.personalises:
             raise Refused(
                 "clients of this run keep no model of their own; expected one with model.local, or "
-                'client.objective = "ditto", "apfl" or "ifca": give --personalise the epochs to '
-                "fine-tune for, or train such a run"
+                f"client.objective = {offered('objective', lambda part: part.personalises)}: give "
+                "--personalise the epochs to fine-tune for, or train such a run"
             )
         refuse_lost(setup, directory, ledger)
         now = last_checkpoint(setup, directory, ledger)

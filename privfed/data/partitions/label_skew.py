@@ -80,7 +80,7 @@ class Pachinko(Simulated):
     nothing is left is taken out of its own distribution, which is renormalised.
     """
 
-    coarse: list[Annotated[int, Field(ge=0)]]
+    coarse: list[Annotated[int, Field(ge=0)]] = Field(examples=[[0, 0, 1]])
     """The coarse label of each fine one."""
     concentration: float = Field(0.1, gt=0, le=1e9)
     """How alike clients are in coarse labels."""

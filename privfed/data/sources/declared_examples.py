@@ -56,7 +56,7 @@ def declared_columns(source: DeclaredTable) -> Examples:
 class DeclaredExamples(Part):
     """Arrays or texts, wherever they are read, with or without classes."""
 
-    x: str = Field(min_length=1)
+    x: str = Field(min_length=1, examples=["x"])
     """What holds the features: images, other arrays of numbers, or text."""
     label: str = ""
     """What holds the label; empty: of a text, every next token is predicted."""
@@ -68,7 +68,7 @@ class DeclaredExamples(Part):
     """The shape of an example, an image's as [channels, height, width]."""
     bounds: list[float] = Field([], max_length=2)
     """The bounds of its numbers, [0, 255] of bytes: beyond them they are clipped."""
-    text: bool = False
+    text: bool = Field(False, examples=[True])
     """Whether x is text."""
     window: int = Field(80, ge=1, le=65_536)
     """How many tokens of a text an example has."""

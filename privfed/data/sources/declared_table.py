@@ -48,9 +48,9 @@ _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
 class DeclaredTable(Part):
     """A table, wherever its columns are read: its keys are those of `Table`, but for the file's."""
 
-    label: str | list[str]
+    label: str | list[str] = Field(examples=["y"])
     """The column to predict, or several columns of 0 and 1."""
-    features: dict[str, Bounds] = {}
+    features: dict[str, Bounds] = Field({}, examples=[{"a": [0.0, 1.0]}])
     """Column, or pattern as "pixel*", -> its bounds [low, high]."""
     dates: dict[str, Dates] = {}
     """Column of dates -> its first and last day, and how dates are written."""
@@ -62,7 +62,7 @@ class DeclaredTable(Part):
     """The column that says at which site a row is, beside `client`; with `data.sites` declared."""
     labels: list[str] = []
     """The values of the label, by name."""
-    classes: int = Field(0, ge=0)
+    classes: int = Field(0, ge=0, examples=[2])
     """Or how many classes there are, numbered from 0."""
     label_bounds: list[float] = Field([], max_length=2)
     """Or the bounds [low, high] of a number to predict."""

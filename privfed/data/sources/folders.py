@@ -129,11 +129,11 @@ class Folders(Part):
     left out, links and other files refused.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """A folder with a folder for each client."""
-    shape: list[Annotated[int, Field(ge=1)]]
+    shape: list[Annotated[int, Field(ge=1)]] = Field(examples=[[1, 2, 2]])
     """The shape of an image, [channels, height, width]."""
-    classes: int = Field(0, ge=0)
+    classes: int = Field(0, ge=0, examples=[2])
     """How many classes there are, declared."""
     labels: list[str] = []
     """Or the names of the classes, as folders or the table have them."""

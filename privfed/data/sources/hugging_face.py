@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import Field
 
 from accounting.documents import from_json
 from privfed.core.errors import Refused, public_text
@@ -151,7 +152,7 @@ class HuggingFace(DeclaredExamples):
     `test_split` names a public split, of this folder or of `test_path`.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """A saved data set, a folder of Parquet files, or a file."""
     split: str = "train"
     """Which split is read: Parquet files are named for it, or lie in a folder of its name."""

@@ -38,7 +38,7 @@ class Idx(Part):
     counted from private labels. A file that is not gzipped is mapped, and never read as a whole.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """The folder of the files."""
     prefix: str = ""
     """How the names of the two files begin ("train"); empty: the only pair there."""

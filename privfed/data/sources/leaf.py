@@ -166,9 +166,9 @@ class Leaf(Part):
     not public: it is scored on without privacy, or with `data.holdout = "examples"`.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """A folder with `train/` and `test/`, or with JSON files right in it."""
-    classes: int = Field(0, ge=0)
+    classes: int = Field(0, ge=0, examples=[2])
     """How many classes there are, declared."""
     shape: list[int] = []
     """The shape of an image that the numbers are; empty: flat."""

@@ -86,7 +86,7 @@ class Table(DeclaredTable):
     columns.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """A CSV, Parquet or npz file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
     """What stands between the cells of a CSV."""

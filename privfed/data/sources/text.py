@@ -90,7 +90,7 @@ class Text(Part):
     that a speaker says, in the order of the file, is cut into windows. `vocabulary` is declared.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """A UTF-8 file, or a folder of `.txt` files."""
     window: int = Field(80, ge=1, le=65_536)
     """How many characters an example has."""

@@ -217,7 +217,7 @@ class Tff(DeclaredExamples):
     training clients public.
     """
 
-    path: str
+    path: str = Field(examples=["."])
     """An HDF5 file, as fed_emnist_train.h5."""
     test_path: str = ""
     """One of test examples, as fed_emnist_test.h5."""

@@ -8,9 +8,12 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
 from attacks.types import Knowledge
+from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
+from privfed.core.parts import offered
 from privfed.plan.rule import rule_of, sends_weights
+from privfed.sampling.cohort import draws_of
 
 
 def client_state_refusals(config: Config) -> Iterator[str]:
@@ -39,7 +42,7 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
         yield (
             f"{config.keeping} has each client remember when it "
             f"took part, and under cohort.sampler = {config.names['sampler']!r} no amplification "
-            'is proved for that; use "poisson", "full" or "cyclic"'
+            f"is proved for that; use {draws_of(Gaussian, PoissonSampled, Separated)}"
         )
 
 
@@ -151,11 +154,21 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
     )
     if objective.personalises:
         yield f"{where} gives each a model of its own: use one of the two"
-    elif objective.anchored or objective.measures or objective.exchanges > 1:
+    elif _reads_sent_models(objective):
         yield (
             f"{where} reads examples at models that are sent, which lack it; use one that reads "
-            'examples in its local steps alone, as "sgd", "fedprox" or "scaffold"'
+            f"examples in its local steps alone: {offered('objective', _trains_parts)}"
         )
+
+
+def _reads_sent_models(objective: Objective) -> bool:
+    """Whether examples are read at models that are sent, and not in local steps alone."""
+    return bool(objective.anchored or objective.measures) or objective.exchanges > 1
+
+
+def _trains_parts(objective: Objective) -> bool:
+    """Whether a part of the model may stay with clients."""
+    return not (_reads_sent_models(objective) or objective.personalises)
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:

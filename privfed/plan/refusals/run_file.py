@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from privfed.client.objective import Objective
 from privfed.config.config import Config
+from privfed.core.parts import offered
 from privfed.sampling.evaluation_rounds import independent_draw
 
 
@@ -105,6 +107,11 @@ def _charged_at_once(config: Config) -> Iterator[str]:
         )
 
 
+def _scores_personal_models(objective: Objective) -> bool:
+    """Whether clients have models of their own, which need nothing measured."""
+    return objective.personalises and not objective.measures
+
+
 def _no_personal_models(config: Config) -> Iterator[str]:
     """Clients score the model that is sent: they have no other, or need more than it for theirs."""
     key, name = "evaluation.personal is true", config.names["objective"]
@@ -114,7 +121,7 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     elif not (local or objective.personalises):
         yield (
             f"{key}, and clients have no models of their own: set model.local, or "
-            'client.objective = "ditto" or "apfl", or remove the key'
+            f"client.objective = {offered('objective', _scores_personal_models)}, or remove the key"
         )
     elif objective.measures or (local and objective.keeps):
         yield (

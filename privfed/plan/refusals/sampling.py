@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accounting.over_rounds import RandomAllocation
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.privacy.noise_on_model import InBands
+from privfed.sampling.cohort import draws_of
 
 
 def unproven_objective(config: Config) -> Iterator[str]:
@@ -83,7 +85,7 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
         yield (
             f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} they would take "
             "places of real clients, and its event is none that is proved for that; use "
-            '"poisson", "fixed_size" or "truncated_poisson"'
+            f"{draws_of(PoissonSampled, WithoutReplacement, TruncatedPoisson)}"
         )
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from defenses.types import SumRule
+from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
+from privfed.core.parts import offered
 from privfed.plan.refusals.sampling import release_of_draw
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits
+from privfed.sampling.cohort import draws_of
 
 
 def silo_refusals(config: Config) -> Iterator[str]:
@@ -71,16 +74,20 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
     """Examples are read (`anchored`, `measures`, `exchanges`, `grouping`) beside the local steps,
     which alone have noise, or an example's gradient depends on others (`losses`).
     """
-    objective = config.objective
-    gradients = objective.anchored or objective.changes_loss
-    reads = gradients or objective.measures or objective.grouping
-    if reads or objective.exchanges > 1:
+    if _reads_examples(config.objective):
+        instead = offered("objective", lambda part: not _reads_examples(part))
         yield (
             f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
             f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
-            'alone; use "sgd", "fedprox", "fedfor", "scaffold", "feddyn", "fedsplit", "adaalter", '
-            '"fedpa", "per_fedavg" or "worker_momentum"'
+            f"alone; use {instead}"
         )
+
+
+def _reads_examples(objective: Objective) -> bool:
+    """Whether examples are read by anything but the local steps."""
+    gradients = objective.anchored or objective.changes_loss
+    reads = gradients or objective.measures or objective.grouping
+    return bool(reads) or objective.exchanges > 1
 
 
 def _steps_counted_twice(config: Config) -> Iterator[str]:
@@ -108,7 +115,8 @@ def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
-            f'what client.privacy.mechanism = {_name(config)!r} protects; use "full" or "poisson"'
+            f"what client.privacy.mechanism = {_name(config)!r} protects; use "
+            f"{offered('sampler', lambda part: not part.reads_sizes)}"
         )
 
 
@@ -166,7 +174,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
     if not isinstance(release_of_draw(config), PoissonSampled):
         yield (
             f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
-            'whose rows lie at several sites; use "poisson"'
+            f"whose rows lie at several sites; use {draws_of(PoissonSampled)}"
         )
     if (mechanism.trust != "server" or config.secured) and not config.by_sites:
         yield (
@@ -231,7 +239,7 @@ def _unproven_draws(config: Config) -> Iterator[str]:
     ):
         yield (
             f"cohort.sampler = {config.names['sampler']!r} has no proof where sites draw their own "
-            'clients (secure.parties); use "poisson", or "full"'
+            f"clients (secure.parties); use {draws_of(PoissonSampled, Gaussian)}"
         )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from defenses.types import RowRule
+from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
+from privfed.core.parts import offered
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits
 
@@ -95,14 +97,19 @@ def _named(config: Config) -> str:
 
 def _more_than_an_update(config: Config) -> Iterator[str]:
     """What is compressed is one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
-    objective = config.objective
-    alone = objective.sends_updates_alone and objective.layout(_LENGTH).length == _LENGTH
-    if not alone or objective.sums_states or objective.exchanges > 1:
+    if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, and client.objective = "
             f"{config.names['objective']!r} sends more than that, or has the server sum what "
-            'clients keep; use an objective that sends an update alone, as "sgd" or "fedprox"'
+            "clients keep; use an objective that sends an update alone: "
+            f"{offered('objective', _sends_an_update)}"
         )
+
+
+def _sends_an_update(objective: Objective) -> bool:
+    """Whether messages are one update, in one exchange, which the server sums alone."""
+    alone = objective.sends_updates_alone and objective.layout(_LENGTH).length == _LENGTH
+    return alone and not objective.sums_states and objective.exchanges == 1
 
 
 def _states_beside_gradients(config: Config) -> Iterator[str]:
@@ -119,7 +126,8 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
     """A compression that is not `linear` saves bytes where the server is sent rows as they are."""
     if config.compression.linear:
         return
-    instead = 'use a linear one, as "random_mask", "low_rank" or "count_sketch"'
+    linear = offered("compression", lambda part: part.compresses and part.linear)
+    instead = f"use a linear one: {linear}"
     if config.secured:
         yield (
             f"{_named(config)} writes each row down by itself, and a secure sum adds up rows of "
@@ -234,7 +242,8 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
     if config.mechanism.trust == "sum":
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} makes up its noise in a secure "
-            'sum, and none is configured; set secure.protocol = "masks" or "bfv"'
+            "sum, and none is configured; set secure.protocol = "
+            f"{offered('protocol', lambda part: part.hides_rows and not part.approximate)}"
         )
 
 

@@ -32,7 +32,7 @@ from privfed.privacy.noise.factorization import (
     optimal_buffers,
     relative_noise,
 )
-from privfed.sampling.cohort import Witness
+from privfed.sampling.cohort import Witness, draws_of
 
 
 class Buffered(CorrelatedMechanism):
@@ -113,7 +113,7 @@ class Buffered(CorrelatedMechanism):
             raise Refused(
                 f"the columns of buffered noise overlap, and the sampler {witness.sampler!r} draws "
                 "by a secret that has no proof with that; use one whose draw is none: "
-                'cohort.sampler = "cyclic" or "full"'
+                f"cohort.sampler = {draws_of(Gaussian, Separated)}"
             )
         refuse_exchanges(exchanges)
         solved = self._solved()

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import FEATURES, Rounds, built, follow, population, rows_of, trainer
+from contracts.runs import choosing
+from helpers import FEATURES, Rounds, built, population, rows_of, trainer
 from papers import full_batches, gradients, quadratics
 from small import same_run, small, trained
 from torch import nn
@@ -17,7 +18,6 @@ from privfed.client.objectives.feddyn import FedDyn
 from privfed.client.objectives.mime import Mime
 from privfed.client.objectives.scaffold import Scaffold
 from privfed.client.objectives.sgd import Sgd
-from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN
 from privfed.core.streams import Streams
 from privfed.models.recipes import Foreign
@@ -237,33 +237,6 @@ def test_a_straggler_never_does_all_epochs(tmp_path):
     assert set(epochs.tolist()) == {1, 2}
 
 
-@pytest.mark.parametrize("name", list(BUILT_IN["objective"]))
-def test_rows_do_not_depend_on_the_order_of_clients_or_on_the_others(name):
-    local = trainer(population((3, 9, 0, 4)))
-    objective = find("objective", name, "")()
-    follow(local, objective)
-    params = local.network.initial_params + 0.1
-    prelude = objective.prelude(params, objective.init(params))
-    answer = None
-    try:
-        while True:
-            exchange = prelude.send(answer) if answer is not None else next(prelude)
-            answer = torch.full((exchange.layout.length,), 0.01)
-    except StopIteration as finished:
-        broadcast = {"params": params, **finished.value}
-    generator = torch.Generator().manual_seed(0)
-    states = torch.rand(4, objective.state_length(len(params)), generator=generator)
-
-    def rows(ids):
-        keys, state = Streams(1).at("shuffle", 1, ids), states[ids] if objective.keeps else None
-        return local.train(ids, broadcast, state, keys, returning=torch.ones(len(ids)) > 0)[0]
-
-    whole = rows(np.arange(4))
-    order = np.array([2, 0, 3, 1])
-    torch.testing.assert_close(rows(order), whole[order], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(rows(np.array([1, 3])), whole[[1, 3]], rtol=1e-4, atol=1e-6)
-
-
 class Dropping(nn.Module):
     def __init__(self, features, width):
         super().__init__()
@@ -276,14 +249,9 @@ class Dropping(nn.Module):
 @pytest.mark.parametrize("name", list(BUILT_IN["objective"]))
 def test_a_clients_dropout_is_its_own_under_every_objective(tmp_path, name):
     """Seeded runs repeat and resume bit for bit, whatever else drew, and chunks do not matter."""
-    unproven = ("fednova", "fedprox_adaptive", "fedcurv")
     settings = [
-        f"client.objective={name}", "data.setting=cross_silo", "run.randomness=seeded",
-        f"model.name={__name__}:Dropping", "run.trainer=loop",
-        *(["privacy.mechanism=none"] if name in unproven else []),
-        *(["client.lr=0.1"] if name == "fedcurv" else []),  # diverges at 0.5
-        *(["client.groups=3"] if name == "afl" else []),
-        *(["server.optimizer=fedavg"] if name == "ifca" else []),
+        *choosing(name), "data.setting=cross_silo", "run.randomness=seeded",
+        f"model.name={__name__}:Dropping", "run.trainer=loop", "client.lr=0.1",
     ]  # fmt: skip
     trained(tmp_path / "whole", *settings)
     torch.rand(7)

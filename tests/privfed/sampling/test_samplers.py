@@ -78,15 +78,6 @@ def test_truncation_cuts_uniformly_and_leaves_smaller_cohorts_alone():
     assert_inclusion(often, sizes.mean() / 40)
 
 
-def test_secret_cohorts_are_drawn_afresh():
-    secret = Streams(3)
-    for sampler in (Poisson(size=10), FixedSize(size=10), CappedPoisson(size=10)):
-        drawn = {
-            sampler.sample(1, 40, People.of(SIZES), secret).clients.tobytes() for _ in range(20)
-        }
-        assert len(drawn) > 15
-
-
 def test_cyclic_keeps_each_clients_slot_and_its_separation():
     sampler = Cyclic(separation=8).of(40)
     assert sampler.size == 5

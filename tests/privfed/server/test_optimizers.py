@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contracts.runs import choosing, declaring
 from helpers import Rounds, Seen, population, trainer
 from small import model, same_run, small, trained
 
@@ -317,42 +318,23 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
 
 
 OBJECTIVES = list(BUILT_IN["objective"])
-UNPROVEN = ["fednova", "fedprox_adaptive", "fedcurv"]
-STATEFUL = ["scaffold", "feddyn", "fedcurv", "fedsplit", "worker_momentum", "ditto", "apfl"]
 
 
-ADDING = ["server.optimizer=fedavg", "server.lr=1.0", "server.schedule=constant"]
-"""What goes with models that move by themselves, and alone does."""
 FALLING = ["server.schedule=cosine", "server.over=9"]
+STEADY = ["privacy.noise_multiplier=0.05"]
+"""The step of q-FedAvg is a quotient. Where noise leaves its divisor near 0, at 2e-4 with a noise
+multiplier of 2, sums that differ by 1e-7 give models that are 2 % apart, and neither trainer is
+wrong. With less noise the divisor stays above 0.2."""
 
 
-def choosing(objective):
-    """The keys with which `objective` runs.
-
-    The step of q-FedAvg is a quotient. Where noise leaves its divisor near 0, at 2e-4 here with a
-    noise multiplier of 2, sums that differ by 1e-7 give models that are 2 % apart, and neither
-    trainer is wrong. With less noise the divisor stays above 0.2.
-    """
-    return [
-        f"client.objective={objective}",
-        *(["privacy.mechanism=none"] if objective in UNPROVEN else []),
-        *(["data.setting=cross_silo"] if objective in STATEFUL else []),
-        *(["client.groups=3"] if objective == "afl" else []),
-        *(["privacy.noise_multiplier=0.05"] if objective == "qfedavg" else []),
-        *([*ADDING, "client.spread=0"] if objective == "ifca" else []),
-    ]
-
-
-SERVERS = list(BUILT_IN["optimizer"])
-TOGETHER = [*zip(OBJECTIVES, itertools.cycle(SERVERS), strict=False), ("ifca", "fedavg")]
-"""Every objective, and by turns every server."""
 PAIRS = [
-    pair if pair in TOGETHER else pytest.param(*pair, marks=pytest.mark.slow)
-    for pair in itertools.product(OBJECTIVES, SERVERS)
-    if pair[0] != "ifca" or pair[1] == "fedavg"
+    (objective, server)
+    for objective, server in itertools.product(OBJECTIVES, BUILT_IN["optimizer"])
+    if server == "fedavg" or find("objective", objective, "").server_step != "only_plain"
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective, server", PAIRS)
 def test_every_objective_composes_with_every_server_and_resumes_exactly(
     tmp_path, objective, server
@@ -361,7 +343,8 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
         f"server.optimizer={server}",
         "run.randomness=seeded",
         "client.stragglers=0.3",
-        *(FALLING if objective != "ifca" else []),
+        *(() if objective in declaring("objective", server_step="only_plain") else FALLING),
+        *STEADY,
         *choosing(objective),
     ]
     trained(tmp_path / "whole", *settings)
@@ -371,18 +354,6 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
     trained(tmp_path / "loop", *settings, "run.trainer=loop", "run.chunk=3")
     for name, tensor in model(tmp_path / "whole").items():
         torch.testing.assert_close(tensor, model(tmp_path / "loop")[name], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_zero_rate_leaves_the_model(tmp_path, objective):
-    trained(tmp_path, *choosing(objective), "client.lr=0", "privacy.mechanism=none")
-    assert (model(tmp_path)["model/1.weight"] == 0).all()
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_server_at_rate_zero_stays(name):
-    params, _ = three_steps(find("optimizer", name, "server.optimizer")(lr=0.0))
-    assert params.tolist() == [1.0, -1.0]
 
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
@@ -518,13 +489,13 @@ def test_mimelite_is_one_event_and_its_traffic_is_said():
 
 def test_what_has_no_proof_under_privacy_is_refused_with_its_reason():
     for name in OBJECTIVES:
-        if name in UNPROVEN:
-            unproven = find("objective", name, "").unproven
-            with pytest.raises(Refused, match=f"has no proof under privacy: {unproven}"):
+        objective = find("objective", name, "")
+        if objective.unproven:
+            with pytest.raises(Refused, match=f"has no proof under privacy: {objective.unproven}"):
                 plan(small(f"client.objective={name}", "data.setting=cross_silo"))
         else:
             assert plan(small(*choosing(name))).guarantee.epsilon < math.inf
-        if name in STATEFUL:
+        if objective.keeps:
             with pytest.raises(Refused, match="so the same clients have to return"):
                 plan(small(f"client.objective={name}", "privacy.mechanism=none"))
     settings = ["client.objective=mimelite", "aggregation.rule=median", "privacy.mechanism=none"]

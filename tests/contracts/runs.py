@@ -1,0 +1,53 @@
+"""Run files for a part of a kind: what has to go with it follows from what it declares."""
+
+from __future__ import annotations
+
+from contracts.registered import example
+from small import same_run, trained
+
+from privfed.core.parts import catalogued, find
+from privfed.core.registry import BUILT_IN
+from privfed.run.train import resume
+
+PLAIN = ("server.optimizer=fedavg", "server.lr=1.0", "server.schedule=constant")
+"""What goes with models that move by themselves, and alone does."""
+
+
+def spelled(kind, part):
+    """The name of a part's class in a run file."""
+    return catalogued(kind, type(part))
+
+
+def with_objective(part):
+    """The keys with which the objective `part` runs."""
+    fields = type(part).model_fields
+    keys = [f"client.objective={spelled('objective', part)}"]
+    keys += ["privacy.mechanism=none"] if part.unproven else []
+    keys += ["data.setting=cross_silo"] if part.keeps else []
+    keys += ["client.groups=3"] if part.grouping and "groups" in fields else []
+    if part.server_step == "only_plain":
+        keys += [*PLAIN, *(["client.spread=0"] if "spread" in fields else [])]
+    return keys
+
+
+def choosing(name):
+    """The keys with which the built-in objective `name` runs."""
+    return with_objective(example("objective", name))
+
+
+def declaring(kind, **declared):
+    """The built-in parts of `kind` that declare these values, by name."""
+    return [
+        name
+        for name in BUILT_IN[kind]
+        if all(getattr(find(kind, name, kind), key) == value for key, value in declared.items())
+    ]
+
+
+def resumes_to_the_same_bits(folder, *keys):
+    """Asserts that a small run with `keys` that is stopped and resumed ends as one that is not."""
+    keys = ("run.randomness=seeded", "client.stragglers=0.3", *keys)
+    trained(folder / "whole", *keys, "run.rounds=4")
+    trained(folder / "part", *keys, "run.rounds=2")
+    resume(folder / "part", lambda stored: stored.with_run(rounds=4))
+    same_run(folder / "whole", folder / "part")

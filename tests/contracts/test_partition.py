@@ -1,0 +1,97 @@
+"""What every partition keeps: an owner for each example, by the run's seed, as it declares."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from contracts.registered import contract_tests
+
+from privfed.core.streams import Streams
+from privfed.data.federation import Examples
+from privfed.data.partitions.basic import Iid, Natural
+
+N, CLIENTS, CLASSES = 600, 12, 3
+_RNG = np.random.default_rng(0)
+EXAMPLES = Examples(
+    torch.randn(N, 4), torch.arange(N) % CLASSES, CLASSES, owners=_RNG.integers(0, CLIENTS, N)
+)
+
+
+def owners(part, examples=EXAMPLES, seed=1):
+    return part.owners(examples, CLIENTS, Streams(seed, simulated=True))
+
+
+def gives_each_example_to_a_client(part):
+    dealt = owners(part)
+    assert dealt.shape == (N,)
+    assert np.issubdtype(dealt.dtype, np.integer)
+    assert 0 <= dealt.min() <= dealt.max() < CLIENTS
+    assert np.array_equal(dealt, owners(part)), "the same seed deals otherwise"
+    assert np.array_equal(dealt, part.owners(EXAMPLES, CLIENTS, Streams(1))), "draws are public"
+
+
+def deals_as_it_declares(part):
+    """Not at all: owners are the source's. Else by the run's seed."""
+    dealt = owners(part)
+    if not part.deals:
+        assert part.natural
+        assert np.array_equal(dealt, EXAMPLES.owners)
+        return
+    assert not np.array_equal(dealt, owners(part, seed=2))
+    if part.natural:
+        assert np.array_equal(np.bincount(dealt), np.bincount(EXAMPLES.owners))
+    else:
+        assert np.array_equal(dealt, owners(part, replace(EXAMPLES, owners=None)))
+
+
+def looks_at_labels_unless_by_chance(part):
+    """By chance: other labels or features change nothing."""
+    other = replace(EXAMPLES, y=(EXAMPLES.y + torch.arange(N) // 300) % CLASSES, x=-EXAMPLES.x)
+    same = np.array_equal(owners(part), owners(part, other))
+    assert same or not part.by_chance
+    assert same == part.by_chance or not part.deals
+
+
+class NoClient(Iid):
+    """It leaves examples to a client that is none."""
+
+    def owners(self, examples, clients, streams):
+        return super().owners(examples, clients, streams) + 1
+
+
+class Afresh(Iid):
+    """It deals by itself."""
+
+    def owners(self, examples, clients, streams):
+        return np.random.default_rng().integers(0, clients, len(examples))
+
+
+class Always(Iid):
+    """It deals alike for every seed."""
+
+    def owners(self, examples, clients, streams):
+        return np.arange(len(examples)) % clients
+
+
+class Renamed(Natural):
+    """It gives the source's clients the examples of others."""
+
+    def owners(self, examples, clients, streams):
+        return examples.owners[::-1].copy()
+
+
+class Sorted(Iid):
+    """By labels, and it says by chance."""
+
+    def owners(self, examples, clients, streams):
+        return np.argsort(np.argsort(examples.y.numpy(), kind="stable")) * clients // len(examples)
+
+
+test_every_partition_keeps, test_a_wrong_partition_is_rejected_by = contract_tests(
+    "partition",
+    {
+        gives_each_example_to_a_client: [NoClient(), Afresh()],
+        deals_as_it_declares: [Always(), Renamed()],
+        looks_at_labels_unless_by_chance: [Sorted()],
+    },
+)
