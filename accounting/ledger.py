@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from accounting.guarantee import Gate
 
 FORMAT = 1
+_ILL_FORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python raises for a line that holds something else than expected."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Ledger:
         for line, link in enumerate(links, start=1):
             try:
                 self._take(link)
-            except (AccountingError, KeyError, TypeError, IndexError) as error:
+            except (AccountingError, *_ILL_FORMED) as error:
                 raise LedgerBroken(f"{path}, line {line}: {error}") from error
 
     @classmethod

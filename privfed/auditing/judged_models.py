@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from privfed.auditing.canaries.scores import without_common
 from privfed.canary.layouts import Numbers, flatten
-from privfed.core.errors import Refused, public_text
-from privfed.core.memory import refuse_too_large
+from privfed.core.errors import Refused, public_text, refuse_too_large
 
 _AT_ONCE = 2**26
 """Numbers of differences that are multiplied with all directions at a time."""

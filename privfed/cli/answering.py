@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privfed.core.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
-from privfed.core.memory import refuse_little_memory
 from privfed.core.text import dump
 
 if TYPE_CHECKING:
@@ -112,7 +111,6 @@ def _answering(
 
 def _exit_code(command: Callable[[], int]) -> int:
     try:
-        refuse_little_memory()
         return command()
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise

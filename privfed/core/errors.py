@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+from pathlib import Path
 
 from accounting.errors import AccountingError
 
@@ -114,3 +116,57 @@ def unreadable(what: object, error: BaseException) -> PrivfedError:
     """
     kind = Refused if _system_words(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))
+
+
+_MEMORY = Path("/proc/meminfo")
+_NEEDED = {"numpy": 200 << 20, "scipy": 340 << 20, "torch": 790 << 20}
+_OF_A_THREAD = 40 << 20
+"""Bytes of addresses that a library needs to be loaded, and more for each processor."""
+
+
+def refuse_little_memory(library: str) -> None:
+    """Raises `Refused` where the process may use less memory than it takes to load `library`.
+
+    With less, they end in any way: NumPy's linear algebra asks for buffers without end, and what
+    PyTorch throws while it is loaded ends the process.
+    """
+    if library not in _NEEDED:
+        return
+    try:
+        import resource
+    except ImportError:  # of systems that have no such limit
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    least = _NEEDED[library] + _OF_A_THREAD * (os.cpu_count() or 1)
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise Refused(
+            f"the process may use {limit >> 20} MiB of memory (ulimit -v), but loading {library} "
+            f"takes {least >> 20} MiB; raise the limit"
+        )
+
+
+def free_memory() -> int | None:
+    """The bytes that the system can give without swapping; None where it does not say."""
+    try:
+        available = re.search(
+            r"^MemAvailable: +(\d+) kB$", _MEMORY.read_text("ascii"), re.MULTILINE
+        )
+    except OSError:
+        return None
+    return int(available[1]) << 10 if available else None
+
+
+def refuse_too_large(what: str, size: int, instead: str) -> None:
+    """Raises `Refused` where `what` unpacks to `size` bytes, more than are free.
+
+    Args:
+      what: names the file and the part of it.
+      size: bytes that it will take.
+      instead: what to do.
+    """
+    free = free_memory()
+    if free is not None and size > free:
+        raise Refused(
+            f"{what} unpacks to {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are "
+            f"free; {instead}"
+        )

@@ -22,6 +22,7 @@ from privfed.privacy.counted_noise import (
     NoiseOfSites,
     counted_from_json,
     counted_to_json,
+    is_count,
 )
 from privfed.secure.limits import Limits
 
@@ -43,6 +44,17 @@ ASSUMED = {
     "sites_per_client": "sites per client",
 }
 """What an epsilon assumes of others, by its key under "assumes" in a ledger."""
+_COUNTS = {"colluders", "byzantine", "byzantine_share", "sites_per_client"}
+
+
+def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, object]) -> None:
+    """Raises `TypeError` unless `lists` hold words, and `counts` finite numbers or None."""
+    for words in lists:
+        if not all(isinstance(word, str) for word in words):
+            raise TypeError("expected words")
+    for count in counts.values():
+        if count is not None and not is_count(count):
+            raise TypeError("expected a number from 0")
 
 
 @contextlib.contextmanager
@@ -51,7 +63,7 @@ def terms_are_whole() -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        why = f"the first line of the ledger states terms of another form ({public_text(error)})"
+        why = f"a line of the ledger states terms of another form ({public_text(error)})"
         raise LedgerBroken(f"{why}; restore the file") from None
 
 
@@ -104,6 +116,7 @@ class Assumed:
             return None
         noise = tuple(map(counted_from_json, stated["noise"]))
         lists = {key: tuple(stated[key]) for key in ("trusts", "relies_on")}
+        _refuse_other_types(lists.values(), {key: stated[key] for key in stated.keys() & _COUNTS})
         return cls(**{**stated, **lists, "noise": noise})
 
     @classmethod

@@ -8,6 +8,7 @@ parties can recompute what the earlier one guarantees against them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -116,4 +117,14 @@ def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
 def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
     """Reads `counted_to_json`'s object. Raises `KeyError` or `TypeError` where it is none."""
     facts = dict(stated)
-    return _KINDS[facts.pop("among")](**facts)
+    kind = _KINDS[facts.pop("among")]
+    if not all(isinstance(fact, bool) or is_count(fact) for fact in facts.values()):
+        raise TypeError("expected numbers from 0")
+    return kind(**facts)
+
+
+def is_count(value: object) -> bool:
+    """Whether `value` is a number from 0, infinity included, that a float holds."""
+    if type(value) is int:
+        return 0 <= value <= sys.float_info.max
+    return type(value) is float and value >= 0

@@ -286,17 +286,24 @@ def _checked(ended: Ended, number: signal.Signals) -> Ended:
 def _give(words: Words, said: list[Path]) -> None:
     """In a process of its own, which ends here."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    code = 1
+    code, begun = 1, False
     try:
         for number, file in zip((1, 2), said, strict=True):
-            os.dup2(os.open(file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+            os.dup2(os.open(file, os.O_TRUNC | os.O_WRONLY), number)
         sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        begun = True
         main(words)
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else 0
     except BaseException:
-        traceback.print_exc()
+        if begun:
+            traceback.print_exc()
+        else:  # which is before there is a command to end well
+            said[1].write_text("interrupted")
+            code = INTERRUPTED
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -333,7 +340,9 @@ def went_on_alone(folder: Path, pairs: int) -> None:
 
 
 def _forked(words: Words, said: list[Path]) -> int:
-    """The process of a command of these `words`."""
+    """The process of a command of these `words`, and what it has `said` so far: nothing."""
+    for file in said:
+        file.write_bytes(b"")
     child = os.fork()
     if not child:
         _give(words, said)

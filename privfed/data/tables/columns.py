@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privfed.core.errors import Refused, public_text
-from privfed.core.memory import refuse_too_large
+from privfed.core.errors import Refused, public_text, refuse_too_large
 from privfed.data.tables import delimited
 from privfed.data.tables.cells import Words
 from privfed.data.tables.conversion import as_coded_words, as_numbers, as_words, type_name

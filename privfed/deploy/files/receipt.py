@@ -84,7 +84,14 @@ class Receipt(Encoded):
             assumes = Assumed.from_json(link.get("assumes"))
             event = Event.from_json(link["event"])
             receipt = cls(**facts, event=event, alone=alone, assumes=assumes)
-        except (AccountingError, Refused, KeyError, TypeError) as error:
+        except (
+            AccountingError,
+            Refused,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise LedgerBroken(f"is no receipt ({public_text(error)})") from error
         if {**receipt.to_json(), "hash": link["hash"]} != {"assumes": None, **link}:
             raise LedgerBroken("is no receipt (it has keys or values that none has)")

@@ -37,7 +37,7 @@ from privfed.deploy.files.receipt import (
     read_line,
 )
 from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
-from privfed.plan.assumed import Assumed
+from privfed.plan.assumed import Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable
 
 
@@ -160,11 +160,12 @@ class Receipts:
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
         """The composition of all runs at `delta`; infinite where a run promises nothing jointly."""
         try:
-            return guarantee(self.spending(alone), delta)
+            with terms_are_whole():
+                return guarantee(self.spending(alone), delta)
         except Incomposable as error:
             return unbounded({}, delta, str(error))
         except Unaccountable as error:  # of another unit or relation: `affords` charges none
-            raise LedgerBroken(f"{self.path}: {error}") from None
+            raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
         """Whether what `receipt` charges stays within `limit`, by the composition of all runs.
