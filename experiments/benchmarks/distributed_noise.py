@@ -23,11 +23,11 @@ from rich.table import Table
 
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Keys
-from privfed.privacy.codec import hadamard, padded
 from privfed.privacy.mechanism import Encoding, Setting
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.distributed import SkellamNoise
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
+from privfed.privacy.rotation import hadamard, padded
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Session

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from privfed.client.objective import Objective
+from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Indices, Layout
 from privfed.data.federation import Federation
 from privfed.metrics.groups import ExampleGroups
 from privfed.metrics.measure_row import MeasureRow
-from privfed.models.network import Network
+
+if TYPE_CHECKING:
+    from privfed.models.network import Network
 
 
 class Measurement(Objective):

@@ -23,7 +23,8 @@ from privfed.client.compression.compressed import ShapesByName, compressed
 from privfed.client.compression.compression import Compression
 from privfed.client.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.client.objective import Objective
-from privfed.config.chosen import AttackKeys, Chosen, expected_hostile
+from privfed.config.attack_keys import AttackKeys, expected_hostile
+from privfed.config.chosen import Chosen
 from privfed.config.resolved import Resolved
 from privfed.config.sections import (
     FORMAT,

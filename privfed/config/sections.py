@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from accounting.noises import LARGEST_NOISE
-from privfed.config.chosen import AttackKeys
+from privfed.config.attack_keys import AttackKeys
 from privfed.core.parts import Part
 from privfed.models.start import Start
 from privfed.sampling.availability import Devices

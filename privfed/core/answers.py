@@ -86,8 +86,9 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
             f"{named}, whose method {uncalled[0]} is no hook, so nothing calls it; begin a helper's"
             f" name with an underscore, or override one of: {hooks}"
         )
+    nearest = next(each for each in part.__mro__ if _is_ours(each))
     fields = any(vars(each).get("__annotations__") for each in outside)
-    if outside and not (public or fields or "__call__" in defined):
+    if nearest is contract_of(kind) and not (public or fields or "__call__" in defined):
         raise Refused(f"{named}, which overrides nothing; override one of: {hooks}")
 
 

@@ -11,7 +11,7 @@ from attacks.types import NoAttack
 from defenses.by_sums.mean import Mean
 from privfed.client.client_measures import Measurement
 from privfed.client.compression.compression import NoCompression
-from privfed.config.chosen import AttackKeys
+from privfed.config.attack_keys import AttackKeys
 from privfed.config.config import Config
 from privfed.metrics.groups import ExampleGroups
 from privfed.metrics.measure import Scoring

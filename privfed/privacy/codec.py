@@ -34,18 +34,15 @@ in float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, coins
 from privfed.privacy.integers import Integers, Share
-from privfed.privacy.mechanism import BoundedRows
 
 Row = NDArray[np.float64] | NDArray[np.float32]
 _PARTS = 1 << 16
@@ -130,69 +127,6 @@ def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
     """`count` times 16 bits of a fast generator whose key `keys` draw."""
     words = np.random.SFC64(np.random.SeedSequence(keys.bits(2))).random_raw(-(-count // 4))
     return np.asarray(words).view(np.uint16)[:count]
-
-
-_FACTOR = 16
-"""H is applied as a product of matrices of this size, the last of at most twice of it."""
-_ROTATED_AT_ONCE = 1 << 17
-"""Numbers that are rotated together, so that they stay in cache: rows are taken a few at a time."""
-_SHRINK = 1 - 2.0**-40
-"""A shrinkage far above what rounding in float64 can add to a norm: under 40 additions in a row."""
-
-
-def padded(length: int) -> int:
-    """The power of two that rows of `length` are padded to."""
-    return 1 << max(length - 1, 0).bit_length()
-
-
-def signs(keys: Keys, length: int) -> Tensor:
-    """The public signs +-1 `[padded(length)]` of a rotation, float64."""
-    size = padded(length)
-    words = keys.bits(-(-size // 64))
-    bits = np.unpackbits(words.view(np.uint8))[:size]
-    return torch.from_numpy(1.0 - 2.0 * bits.astype(np.float64))
-
-
-def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
-    """Rows `[c, m]` as rotated rows `[c, padded(m)]`, float64, with the signs `flips`.
-
-    Guarantee: no row's norm grows (all shrink by 2^-40), so the bound stays.
-    """
-    rows, shrunk = bounded.rows, flips.to(bounded.rows.device) * _SHRINK
-    turned = shrunk.new_empty(len(rows), len(flips))
-    few, length = max(1, _ROTATED_AT_ONCE // len(flips)), rows.shape[1]
-    for start in range(0, len(rows), few):
-        wide = turned[start : start + few]
-        wide[:, :length] = rows[start : start + few]
-        wide[:, :length] *= shrunk[:length]
-        wide[:, length:] = 0.0
-        wide.copy_(hadamard(wide))
-    return BoundedRows(turned, bounded.bound)
-
-
-def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
-    """The sum `[length]` of the rows whose rotated ones sum to `total` `[padded(length)]`."""
-    back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
-    return back[:length]
-
-
-def hadamard(rows: Tensor) -> Tensor:
-    """H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
-    left, turned = rows.shape[1], rows.t()
-    while left > 1:  # the first digit of the places becomes the last, and H of it is taken
-        factor = left if left <= 2 * _FACTOR else _FACTOR
-        turned = turned.reshape(factor, -1).t() @ _matrix(factor).to(rows)
-        left //= factor
-    return turned.reshape(rows.shape)
-
-
-@functools.lru_cache(maxsize=8)
-def _matrix(size: int) -> Tensor:
-    """H / sqrt(size) `[size, size]`."""
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    while len(matrix) < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / math.sqrt(size)
 
 
 _BETA = math.exp(-0.5)

@@ -13,7 +13,7 @@ from privfed.core.deferred import F, Tensor, torch
 
 
 class Moon(Objective):
-    """MOON: representations are drawn to the global model's, away from the client's last model's.
+    """MOON: representations are drawn to the global model's, away from the last local one's.
 
     The loss of an example gains mu times
 

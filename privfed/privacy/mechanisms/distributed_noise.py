@@ -19,7 +19,7 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Keys
 from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.codec import MOST_IN_SINGLE, Codec, padded, rotate, signs, unrotate
+from privfed.privacy.codec import MOST_IN_SINGLE, Codec
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import (
     BoundedRows,
@@ -30,6 +30,7 @@ from privfed.privacy.mechanism import (
     Setting,
     require_bounded,
 )
+from privfed.privacy.rotation import padded, rotate, signs, unrotate
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites

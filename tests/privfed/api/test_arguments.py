@@ -140,7 +140,9 @@ class Flipping(privfed.Attack):
 
 
 def test_an_attack_that_overrides_nothing_is_told_what_to_override():
-    with pytest.raises(privfed.Refused, match=r"Idle', which changes neither .* overrides poison"):
+    with pytest.raises(
+        privfed.Refused, match=r"Idle', which overrides nothing; override one of: corrupt, .*poison"
+    ):
         privfed.check(attack={"name": Idle, "fraction": 0.1})
 
 

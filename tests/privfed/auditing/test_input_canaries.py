@@ -206,7 +206,7 @@ def test_canaries_are_who_their_number_says_whoever_else_entered(tmp_path, monke
     trained(tmp_path / "run", *SEEDED, "run.rounds=1")
     held, _ = unpack(tmp_path / "run/private/canaries.safetensors")
     there = np.flatnonzero(log_of(tmp_path / "run").coins)
-    population = executors[0].trainer.federation
+    population = executors[-1].trainer.federation
     assert population.identities.tolist() == canary_identities(there).tolist()
     assert torch.equal(population.examples.x, held["x"][there].flatten(0, 1))
     people = with_trainees(People(np.ones(2), np.arange(2), np.zeros(2, int)), there, 3)

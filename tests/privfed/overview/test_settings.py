@@ -46,13 +46,6 @@ def test_a_default_that_a_later_version_added_is_no_difference(document):
     }
 
 
-def test_a_part_by_its_former_place_is_that_part(document):
-    older = copy.deepcopy(document)
-    older["data"]["source"] = "privfed.data.synthetic:Synthetic"
-    del older["data"]["iid"]
-    assert keys(older, document) == {}
-
-
 def test_parts_from_outside_are_not_imported(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "outside_part.py").write_text("raise SystemExit('imported')\n")

@@ -20,10 +20,11 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Keys
 from privfed.plan.plan import plan
 from privfed.plan.rule import message_length
-from privfed.privacy.codec import Codec, padded
+from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum, Encoding
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import SkellamShare
+from privfed.privacy.rotation import padded
 from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.samplers import Full
 from privfed.secure.homomorphic.protocol import Bfv

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Keys
-from privfed.privacy.codec import Codec, hadamard, padded, rotate, signs, unrotate
+from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.distributed import SkellamNoise
+from privfed.privacy.rotation import hadamard, padded, rotate, signs, unrotate
 
 
 @given(st.integers(1, 70), st.integers(0, 10**6), st.sampled_from(["any", "one", "aligned"]))

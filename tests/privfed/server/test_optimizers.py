@@ -489,7 +489,7 @@ def test_mimelite_is_one_event_and_its_traffic_is_said():
 
 def test_what_has_no_proof_under_privacy_is_refused_with_its_reason():
     for name in OBJECTIVES:
-        objective = find("objective", name, "")
+        objective = find("objective", name, "")()
         if objective.unproven:
             with pytest.raises(Refused, match=f"has no proof under privacy: {objective.unproven}"):
                 plan(small(f"client.objective={name}", "data.setting=cross_silo"))

@@ -47,7 +47,7 @@ FROM_USERS = {
 }
 """Modules that read what users name, which may be a pipe of their shell, or what privfed ships."""
 LOOKED_BEFORE = {
-    *("privfed/data/tables/columns.py", "privfed/data/tables/columns.py"),
+    *("privfed/data/tables/columns.py", "privfed/store/folders.py", "privfed/core/errors.py"),
     *("privfed/data/tables/delimited.py", "privfed/auditing/judged_models.py"),
 }
 """Modules whose every file was asked whether it is one where it was named (`columns.read_columns`
