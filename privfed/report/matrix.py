@@ -20,25 +20,6 @@ from privfed.plan.matrix import (
     numbered_reasons,
 )
 
-
-def catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Table:
-    """Every part with its line (kind -> name -> line), under the key that names it."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for kind, parts in catalog.items():
-        table.add_row(Text(_placed(key_of(kind)), style="bold"), "")
-        for name, line in parts.items():
-            table.add_row(Text(f"  {name}", style="cyan"), Text(line))
-    return table
-
-
-def _placed(key: str) -> str:
-    """`key` as it stands in a file: [client.privacy] mechanism."""
-    section, _, name = key.rpartition(".")
-    return f"[{section}] {name}"
-
-
 _MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
 _LEGEND = (
     "✓ proved    · runs without privacy    void: attackers read raw updates, nothing is guaranteed"
