@@ -1,4 +1,4 @@
-"""What a run guarantees, as a sentence and a small table."""
+"""Audits from Python: of a run's guarantee, and of a released function."""
 
 from __future__ import annotations
 

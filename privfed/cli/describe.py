@@ -1,4 +1,4 @@
-"""The command that releases statistics of a federation: `privfed describe`."""
+"""The commands that release statistics of a federation: `privfed declare` and `describe`."""
 
 from __future__ import annotations
 

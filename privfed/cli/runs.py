@@ -1,4 +1,4 @@
-"""The commands that look at run directories: `privfed runs` and `privfed compare`."""
+"""The commands that read run directories: `privfed report`, `runs` and `compare`."""
 
 from __future__ import annotations
 

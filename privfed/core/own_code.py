@@ -1,4 +1,4 @@
-"""Where an exception came from in a user's own code: its file, line and function."""
+"""Code from outside privfed: a digest of its sources, and its frames in a traceback."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""JSON as privfed writes it: an infinite epsilon is the string "inf", and NaN is null.
+"""Text that people and programs read: numbers, safe quotations, suggestions and JSON.
 
-Text on its way to a terminal: what a terminal would obey, or hide, is spelt out.
+In JSON, an infinite epsilon is the string "inf" and NaN is null. On a terminal, control characters
+and invisible characters are escaped.
 
 Names of files, columns, clients and parts, and the texts of exceptions, are others' words. As they
 stand, an escape sequence among them recolours, moves and overwrites what is shown, a carriage

@@ -2,12 +2,9 @@
 
 Everything that is drawn is drawn from these tables alone, so that a study needs no run directories.
 
-What a cell came to over its seeds: one row of the summary, and the spread of any numbers.
-
-The measure that figures show and tuning compares where a grid names none: that of its loss.
-
-A loss names its first measure and says whether less of it is better. Of whatever else is measured,
-more is better, but for losses.
+`summary` has a row per cell over its seeds. Where a grid names no measure, figures show and tuning
+compares that of its loss. A loss names its first measure and says whether less of it is better. Of
+whatever else is measured, more is better, but for losses.
 """
 
 from __future__ import annotations

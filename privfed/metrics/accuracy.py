@@ -1,4 +1,4 @@
-"""The share of examples whose class is predicted."""
+"""Accuracy, and recall at k: the share of examples whose class is among the k likeliest."""
 
 from __future__ import annotations
 

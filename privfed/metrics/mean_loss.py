@@ -1,4 +1,4 @@
-"""The loss, cut at a public bound."""
+"""Mean errors, cut at a public bound: the loss, and the absolute error."""
 
 from __future__ import annotations
 

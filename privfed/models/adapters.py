@@ -1,6 +1,6 @@
-"""Which of a model's layers are adapted, what of it is then trained, and what is refused.
+"""Low-rank adapters (LoRA): which layers are adapted, what is trained, and what is refused.
 
-Layers that compute with W + s B A, in the place of W, under the names that they had before.
+Adapted layers compute with W + s B A, in the place of W, under the names that they had before.
 
 The factors lie in the layer beside its weight: `weight_lora_A` `[g, r, k]`, `weight_lora_B`
 `[g, n / g, r]`, and the number s, `weight_lora_scale`. A weight of n rows has g blocks of them,

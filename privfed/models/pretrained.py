@@ -1,7 +1,6 @@
 """A public start: parameters and buffers from a safetensors file, or from an earlier run.
 
-Which runs trained the weights of a module: what `run.model` hands out is recognised again.
-
+*Origin.* It is recognised which runs trained the weights of a module (`run.model`).
 A model that a run trained tells of its people, wherever its weights go. So a module that is handed
 out is marked (the mark survives copies, pickling and further training), and this process remembers
 the trained tensors themselves, for whoever loads them into another module. Weights that came by

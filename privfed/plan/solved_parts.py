@@ -1,4 +1,4 @@
-"""What parts solve for when a run is planned first, and keep: groups of clients, bands, buffers."""
+"""What is solved for when a run is first planned: the noise, and what parts keep of a solution."""
 
 from __future__ import annotations
 

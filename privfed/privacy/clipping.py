@@ -1,6 +1,6 @@
 """Clipping: the one place where a client's influence becomes bounded.
 
-Adaptive clipping: the clip follows a quantile of clients' norms, at a small part of the noise.
+*Adaptive clipping.* The clip follows a quantile of clients' norms, at a small part of the noise.
 
 Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive
 clipping", Algorithm 1. Beside its clipped update each client tells whether its *unclipped* norm is

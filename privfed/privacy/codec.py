@@ -16,11 +16,9 @@ probability below 0.4 at worst and next to none where C is many steps.
 Sums of up to `capacity` rows, noise included, stay within a signed half of the modulus, which is
 checked when a run is configured: a wrapped sum would be wrong without a trace.
 
-Numbers rounded to whole ones by chance, up as often as their fraction says.
-
-A number in 2^-16ths is floor(x) + rest. The sum of floor(x) and 16 random bits is the number
-rounded down, or up as often as the first 16 bits of its fraction say. Where the bits are the first
-that do not carry, 53 more decide by the rest.
+*Rounding.* A number in 2^-16ths is floor(x) + rest. The sum of floor(x) and 16 random bits is the
+number rounded down, or up as often as the first 16 bits of its fraction say. Where the bits are the
+first that do not carry, 53 more decide by the rest.
 
 The bits are a fast generator's, with a key that is drawn for each row: no proof asks that roundings
 be secret, as the bound of a row holds for each of them.

@@ -1,4 +1,4 @@
-"""An experiment as people see it: its cells before it runs, and how it ended."""
+"""An experiment on the terminal: its cells, its progress, its tuning and its results."""
 
 from __future__ import annotations
 

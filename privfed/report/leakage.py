@@ -1,4 +1,4 @@
-"""What people see of an attack on updates: who saw what, and what it told."""
+"""Tables and pictures of attacks on updates: inversion and property inference."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from.
 
-When releases become durable: at once, or beside work that sends and shows nothing.
-
-A release lies on disk before anybody is asked anything that follows from it, before anything of it
-is shown, and before the next charge: each of these waits for `settle`. What a run does by itself in
-between, as the server's step and the evaluation's forward passes, need not wait.
+*Durability* (`Writing`): at once, or beside work that sends and shows nothing. A release lies on
+disk before anybody is asked anything that follows from it, before anything of it is shown, and
+before the next charge: each of these waits for `settle`. What a run does by itself in between, as
+the server's step and the evaluation's forward passes, need not wait.
 """
 
 from __future__ import annotations

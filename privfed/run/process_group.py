@@ -1,4 +1,7 @@
-"""How processes become the ranks of a run: started here, or by torchrun, and met at a store."""
+"""The processes of one run: how they become its ranks, and what each of them does.
+
+They are started here or by torchrun, and meet at a store. `python -m` of this module is one rank.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new run: prepared, opened, and played to its end."""
+"""Begin a run or resume one, and go through its rounds to the end."""
 
 from __future__ import annotations
 

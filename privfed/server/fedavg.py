@@ -1,5 +1,5 @@
 """FedAvg with a server learning rate (Reddi et al. 2021, Algorithm 1 with SGD; lr = 1 is McMahan
-et al. 2017).
+et al. 2017), and with server momentum (Hsu, Qi & Brown 2019, section 4).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What a run's canaries start from, which nobody else may read before the run ends.
+"""Small files of a run directory: canaries, constants, public clients, keys, digests.
 
-What a run's checkpoint states about itself, read without torch or the run's model.
-
-An audit asks for the round and the ledger's head only; `privfed.store.checkpoint` loads the rest.
-
-Whether the people of a run that goes on are those with whom it began, where no file holds them.
+`CheckpointFile` reads a checkpoint's round and ledger head without torch;
+`privfed.store.checkpoint` loads the rest. `CanaryFile` lies under private/ until the run ends.
+`PeopleDigest` tells whether a resumed run has the clients that it began with, where no file holds
+them.
 
 People who are passed as objects lie in no file of a run. A digest of them would be a release: with
 it anybody could confirm a guess of all of them. So it is keyed, and lies with its key under

@@ -146,7 +146,7 @@ def is_the_same_when_it_is_wrapped(objective):
     whole = objective.anchored or objective.measures or objective.exchanges > 1
     wrapped = []
     if not (whole or objective.personalises):  # as the plan of a run has it
-        wrapped.append(Partial(shared=objective, start=torch.zeros(0)))
+        wrapped.append(Partial(inner=objective, start=torch.zeros(0)))
     if objective.sends_updates_alone:
         wrapped.append(compressed(objective, Whole(), 0, {"all": (len(training.params),)}))
     for outer in wrapped:

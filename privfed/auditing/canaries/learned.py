@@ -10,10 +10,8 @@ parts are normal beforehand.
 Whether a bound on epsilon is valid does not depend on how scores are made, as long as no coin is
 looked at; only how much it shows.
 
-What is public of a run's training: models, and where public examples move these.
-
-The start is public, and so is the test set where it is of nobody that trains. Whoever has none is
-left with the start alone.
+*Public models.* The start is public, and so is the test set where it is of nobody that trains.
+Whoever has none is left with the start alone.
 
 Canaries that train: made-up clients with examples of their own, in the run's own population.
 

@@ -1,4 +1,6 @@
-"""QSGD: numbers rounded by chance to a few levels of a norm (Alistarh, Grubic, Li, Tomioka &
+"""Quantization of single rows: QSGD and signs.
+
+QSGD rounds numbers by chance to a few levels of a norm (Alistarh, Grubic, Li, Tomioka &
 Vojnovic 2017, section 3.1, with buckets as in section 4).
 
 With v a bucket of B numbers and s levels, |v_i| / |v|_2 lies between two of 0, 1/s, ..., 1, and one

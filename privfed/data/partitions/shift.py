@@ -1,4 +1,4 @@
-"""What a shift of the examples between clients or rounds is, and no shift at all."""
+"""Shifts of examples between clients or rounds: none, covariate shift and concept shift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of simulated attackers."""
+"""Refusals about clients: their objective, state, steps, own parts of the model, and attackers."""
 
 from __future__ import annotations
 

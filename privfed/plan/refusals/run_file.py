@@ -1,4 +1,4 @@
-"""What is refused of runs that are chosen among others: what charging the choice leaves out."""
+"""Refusals about evaluation, resuming, and runs that private tuning chooses among."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of the rule by which cohorts are drawn."""
+"""Refusals about how cohorts are drawn, and about user-level privacy and canaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of sites: thresholds, draws inside them, and what they may not keep."""
+"""Refusals about sites (thresholds, draws inside them, states) and about silos with DP-SGD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of secure sums, and of noise that clients make up in them."""
+"""Refusals about secure sums, noise that clients share, and compressed messages."""
 
 from __future__ import annotations
 

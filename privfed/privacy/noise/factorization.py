@@ -1,9 +1,10 @@
-"""Bands whose noise on the prefix sums of a run is least, at the same guarantee and memory.
+"""Factorizations for noise that is correlated over rounds: optimal bands, and buffers.
 
-The coefficients c_0 = 1, c_1, ..., c_(bands-1) minimise log(|c|^2 |A C^-1|_F^2) over T rounds, with
-A the prefix sums. A client's participations lie at least `bands` rounds apart, so that its columns
-of C are disjoint and the sensitivity is sqrt(k) |c|, whatever the coefficients are: solving for
-them needs no proof, and other numbers of rounds than solved for cost accuracy, never privacy.
+*Bands* with the least noise on the prefix sums of a run. The coefficients c_0 = 1, c_1, ...,
+c_(bands-1) minimise log(|c|^2 |A C^-1|_F^2) over T rounds, with A the prefix sums. A client's
+participations lie at least `bands` rounds apart, so that its columns of C are disjoint and the
+sensitivity is sqrt(k) |c|, whatever the coefficients are: solving for them needs no proof, and
+other numbers of rounds than solved for cost accuracy, never privacy.
 
 *Gradient.* With w = C^-1 1 and u_t = T - t, |A C^-1|_F^2 = sum_t u_t w_t^2. Differentiating C w = 1
 by c_j gives C dw = -(w shifted by j), hence -sum_t lambda_t w_(t-j), with C^T lambda = 2 u w: two

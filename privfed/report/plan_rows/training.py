@@ -1,4 +1,4 @@
-"""What a plan says of low-rank adaptation: how little is trained and sent, and what is doubtful."""
+"""Rows of a plan on training: objective, compression, adapters and evaluation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Shamir's secret sharing of 32-byte secrets over the prime 2^256 + 297 (Shamir 1979).
 
 Any `threshold` shares give the secret back; fewer say nothing of it, to anybody however strong:
-every secret fits them equally well.
+every secret fits them equally well. Where some shares may be wrong, they are decoded as a
+Reed-Solomon word (Gao 2003).
 """
 
 from __future__ import annotations
