@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from privfed.api.training import load as load
     from privfed.api.training import resume as resume
     from privfed.api.training import train as train
-    from privfed.client.objective import Objective
+    from privfed.client.objective import Objective as Objective
     from privfed.config.config import Config as Config
     from privfed.core.errors import Broken as Broken
     from privfed.core.errors import Refused as Refused

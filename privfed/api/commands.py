@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accounting import regular
-from privfed.api.answer import Answer, as_path
+from privfed.api.answer import Answer, as_path, from_here
 from privfed.api.guarantee import audited
 from privfed.core.errors import Refused
 
@@ -31,7 +31,7 @@ def runs(folder: str | PathLike[str] = "runs") -> Answer:
     from privfed.report.runs.listed import list_runs
     from privfed.report.runs.listing_table import RunsTable
 
-    return Answer.of(list_runs(as_path(folder, "folder")), RunsTable)
+    return Answer.of(list_runs(from_here(as_path(folder, "folder"))), RunsTable)
 
 
 def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
@@ -42,7 +42,8 @@ def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
     from privfed.report.runs.compared import compare_runs
     from privfed.report.runs.comparison_table import ComparisonTable
 
-    compared = compare_runs(as_path(first, "first"), as_path(second, "second"))
+    paths = (as_path(first, "first"), as_path(second, "second"))
+    compared = compare_runs(*map(from_here, paths))
     return Answer.of(compared, ComparisonTable)
 
 
