@@ -97,7 +97,7 @@ def test_only_clipping_makes_bounded_rows_and_only_sums_make_bounded_sums():
             "privacy/mechanisms/none.py",
             "privacy/mechanisms/local_gaussian.py",
             "privacy/mechanisms/pairwise_gaussian.py",
-            "privacy/codec.py",
+            "privacy/rotation.py",
         },
         "BoundedSum": {
             "secure/plain_sum.py",
