@@ -61,7 +61,7 @@ def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
-    """Refuse a part from outside that defines a public method which no hook calls, or nothing.
+    """Refuse a part from outside that defines a public name which no hook reads, or nothing.
 
     Not one that extends `scratch` alone: its contract is a protocol, which it writes out.
 
@@ -77,19 +77,35 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     public = {name for name in defined if not name.startswith(("_", "model_"))}
     decorated = part.__pydantic_decorators__
     validators = {*decorated.field_validators, *decorated.model_validators, *decorated.validators}
-    uncalled = sorted(
-        name for name in public - known - validators if inspect.isfunction(defined[name])
-    )
+    read = {name for value in defined.values() for name in _names_in(inspect.unwrap(value))}
+    unread = sorted(public - known - validators - read)
     hooks = ", ".join(sorted(_hooks(kind, part)))
-    if uncalled:
+    if unread and inspect.isfunction(defined[unread[0]]):
         raise Refused(
-            f"{named}, whose method {uncalled[0]} is no hook, so nothing calls it; begin a helper's"
+            f"{named}, whose method {unread[0]} is no hook, so nothing calls it; begin a helper's"
             f" name with an underscore, or override one of: {hooks}"
+        )
+    if unread:
+        declares = sorted(declared(contract_of(kind)) - _hooks(kind, part))
+        raise Refused(
+            f"{named}, whose attribute {unread[0]} is no declaration, so nothing reads it; begin "
+            f"its name with an underscore, or declare one of: {', '.join(declares)}"
         )
     nearest = next(each for each in part.__mro__ if _is_ours(each))
     fields = any(vars(each).get("__annotations__") for each in outside)
     if nearest is contract_of(kind) and not (public or fields or "__call__" in defined):
         raise Refused(f"{named}, which overrides nothing; override one of: {hooks}")
+
+
+def _names_in(defined: Any) -> set[str]:
+    """Names that the code of a function, a property or a class's method reads."""
+    function = getattr(defined, "fget", getattr(defined, "__func__", defined))
+    todo, names = [getattr(function, "__code__", None)], set[str]()
+    for code in todo:
+        if isinstance(code, types.CodeType):
+            names |= {*code.co_names}
+            todo += code.co_consts
+    return names
 
 
 def _hooks(kind: str, part: type[BaseModel]) -> set[str]:

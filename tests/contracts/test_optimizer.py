@@ -6,7 +6,6 @@ from contracts.runs import resumes_to_the_same_bits, spelled
 from safetensors.torch import load, save
 
 from privfed.server.fedavg import FedAvg, FedAvgM
-from privfed.server.optimizer import first_state, stepped
 
 DELTAS = torch.tensor([[0.5, -2.0], [0.1, 0.0], [-0.3, 1.0], [0.7, 0.2], [0.0, -0.4], [1.5, 0.3]])
 """Six rounds: enough for one that does something in every fifth."""
@@ -18,7 +17,7 @@ def start():
 
 def run(server, deltas, params, state):
     for delta in deltas:
-        params, state = stepped(server, params, delta, state)
+        params, state = server.step(params, delta, state)
     return params, state
 
 
@@ -28,10 +27,10 @@ def equal(first, second):
 
 def steps_are_pure(server):
     """Nothing is changed in place or remembered outside of the state."""
-    params, state = run(server, DELTAS[:3], start(), first_state(server, start()))
+    params, state = run(server, DELTAS[:3], start(), server.init(start()))
     before = params.clone(), {key: value.clone() for key, value in state.items()}
-    once = stepped(server, params, DELTAS[3].clone(), state)
-    again = stepped(server, params, DELTAS[3].clone(), state)
+    once = server.step(params, DELTAS[3].clone(), state)
+    again = server.step(params, DELTAS[3].clone(), state)
     assert torch.equal(params, before[0]), "the model is changed in place"
     assert equal(state, before[1]), "the state is changed in place"
     assert torch.equal(once[0], again[0])
@@ -41,13 +40,13 @@ def steps_are_pure(server):
 
 def resumes_from_a_checkpoint(server):
     """After any round, the state is read from a file, and the run goes on to the same bits."""
-    whole = run(server, DELTAS, start(), first_state(server, start()))
+    whole = run(server, DELTAS, start(), server.init(start()))
     for stop in range(len(DELTAS)):
-        params, state = run(server, DELTAS[:stop], start(), first_state(server, start()))
+        params, state = run(server, DELTAS[:stop], start(), server.init(start()))
         assert all(isinstance(value, torch.Tensor) for value in state.values()), "no tensors"
         read = load(save({key: value.contiguous() for key, value in state.items()}))
         assert equal(read, dict(state))
-        first_state(server.model_copy(), start())  # as of another process, before it reads
+        server.model_copy().init(start())  # as of another process, before it reads
         resumed = run(server.model_copy(), DELTAS[stop:], params, read)
         assert torch.equal(resumed[0], whole[0])
         assert equal(resumed[1], whole[1])
@@ -55,23 +54,23 @@ def resumes_from_a_checkpoint(server):
 
 def stays_without_an_update(server):
     zeros = torch.zeros_like(DELTAS)
-    params, state = run(server, zeros, start(), first_state(server, start()))
+    params, state = run(server, zeros, start(), server.init(start()))
     assert torch.equal(params, start())
     assert all(value.isfinite().all() for value in state.values())
-    still, _ = run(server.at(0.0), DELTAS, start(), first_state(server, start()))
+    still, _ = run(server.at(0.0), DELTAS, start(), server.init(start()))
     assert torch.equal(still, start()), "at rate zero it stays"
 
 
 def moves_along_the_first_update(server):
-    params, _ = stepped(server, start(), DELTAS[0], first_state(server, start()))
+    params, _ = server.step(start(), DELTAS[0], server.init(start()))
     assert float((params - start()) @ DELTAS[0]) > 0
 
 
 def is_plain_only_where_it_adds_the_update(server):
-    params, state = start(), first_state(server, start())
+    params, state = start(), server.init(start())
     added = True
     for delta in DELTAS:
-        moved, state = stepped(server, params, delta, state)
+        moved, state = server.step(params, delta, state)
         added &= torch.allclose(moved, params + delta)
         params = moved
     assert added or not server.plain
@@ -80,7 +79,7 @@ def is_plain_only_where_it_adds_the_update(server):
 def rates_multiply(server):
     halves = server.at(0.5).at(0.5)
     params = [
-        stepped(each, start(), DELTAS[0], first_state(each, start()))[0]
+        each.step(start(), DELTAS[0], each.init(start()))[0]
         for each in (halves, server.at(0.25), server.at(1.0), server)
     ]
     assert torch.allclose(params[0], params[1])

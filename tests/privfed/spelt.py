@@ -171,13 +171,13 @@ class Growing(Synthetic):
 
 
 class Hospital(Synthetic):
-    """Real people, as an older version had it declared."""
+    """Real people, under a name that no contract has."""
 
     found: ClassVar[bool] = True
 
 
 class Graded(CrossEntropy):
-    """A loss whose scores an older version asked for as `keep`."""
+    """A loss whose scores have a name that nothing asks for."""
 
     def keep(self, outputs, y, meaning):
         return super().scores(outputs, y, meaning)

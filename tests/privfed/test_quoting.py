@@ -716,7 +716,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "models/pretrained.py",
     "models/recipes.py",
     "models/calling.py",
-    "parts.py",
+    "core/parts.py",
     "plan/calibration/solving.py",
     "plan/plan.py",
     "plan/solved_parts.py",

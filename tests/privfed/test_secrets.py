@@ -76,11 +76,12 @@ SECRET = {
     ),
     **{
         name: (f"client.objective={name}", "data.setting=cross_silo")
-        for name in ("ditto", "apfl", "per_fedavg", "per_fedavg_hf")
+        for name in ("ditto", "apfl", "per_fedavg", "per_fedavg_hf", "moon")
     },
     "clusters": ("client.objective=ifca", "server.optimizer=fedavg"),
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
+    **{name: (f"client.objective={name}",) for name in ("fedlc", "fedrs")},
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),
 }
 """Runs with every mechanism, sampler and objective, and with all else that draws."""
@@ -123,7 +124,7 @@ def test_these_runs_are_of_every_kind_and_ask_for_every_private_stream(traces):
 
 def names_in_the_code():
     """The first part of every name that is written down in a call of `at`."""
-    for path in Path(streams.__file__).parent.rglob("*.py"):
+    for path in Path(streams.__file__).parents[1].rglob("*.py"):
         yield from re.findall(r'\.at\(\s*f?"([a-z_]+)', path.read_text(encoding="utf-8"))
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from accounting.guarantee import Guarantee
+from accounting.statement import each_epsilon
 from privfed.report.tables import (
-    accountant_epsilons,
     beside_rows,
     counted,
     disjoint_row,
@@ -38,5 +38,5 @@ def test_things_are_counted(count, words):
 
 
 def test_an_epsilon_that_no_accountant_has_is_a_dash():
-    shown = accountant_epsilons({"rdp": 1.00001, "pld": None, "other": math.inf})
+    shown = each_epsilon({"rdp": 1.00001, "pld": None, "other": math.inf})
     assert shown == "rdp 1.0001, pld —, other ∞"
