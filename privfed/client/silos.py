@@ -20,9 +20,9 @@ from privfed.client.batches import Course
 from privfed.client.dp_sgd import ExamplePrivacy
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Work
-from privfed.client.trainer import DROPOUT, LocalTrainer, own_draws, seed_draws
+from privfed.client.trainer import DROPOUT, LocalTrainer, own_draws
 from privfed.core.errors import Broken, Refused
-from privfed.core.streams import Keys
+from privfed.core.streams import Keys, seed_draws
 from privfed.core.vector import Indices
 from privfed.models.calling import scoring
 from privfed.models.network import Network

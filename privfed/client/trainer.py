@@ -22,7 +22,7 @@ from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective, Work
 from privfed.core.answers import refuse_shape
-from privfed.core.streams import Keys, drawing_alone
+from privfed.core.streams import Keys, drawing_alone, seed_draws
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
 from privfed.metrics.groups import ClientGroups
@@ -309,10 +309,3 @@ def _draw_again(state: Tensor, device: torch.device) -> None:
         torch.cuda.set_rng_state(state, device)
     else:
         torch.default_generator.set_state(state)
-
-
-def seed_draws(seed: int, device: torch.device) -> None:
-    """Seed the generators in use here as `torch.manual_seed`, which takes 70 times as long."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)

@@ -71,7 +71,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     outside = [each for each in part.__mro__ if not _is_ours(each) and each is not object]
     if not any(_is_ours(each) and each not in scratch.__mro__ for each in part.__mro__):
         return
-    known = {name for each in part.__mro__ if _is_ours(each) for name in vars(each)}
+    known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
     known |= declared(contract_of(kind)) | {*part.model_fields}
     defined = {name: value for each in outside for name, value in vars(each).items()}
     public = {name for name in defined if not name.startswith(("_", "model_"))}

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from privfed.core.errors import Broken, Refused
-from privfed.core.streams import Keys, drawing_alone
+from privfed.core.streams import Keys, drawing_alone, seed_draws
 from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
 from privfed.models.adapters import adapt_model
@@ -47,7 +47,7 @@ def build_network(
     """
     seed = keys.integer()
     with drawing_alone():
-        torch.manual_seed(seed)
+        seed_draws(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
         select_output(module, start.output)
         made_up = _made_up_features(examples)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.core.errors import Refused
-from privfed.core.streams import drawing_alone
+from privfed.core.streams import drawing_alone, seed_draws
 from privfed.core.vector import Shapes
 from privfed.models.adapters import refuse_unused
 from privfed.models.calling import (
@@ -154,14 +154,14 @@ class _Candidate:
         """Outputs on x at `parameters` by name, with coins of `seed`."""
         with drawing_alone(), errors_as_refusals(x), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.manual_seed(seed)
+            seed_draws(seed)
             out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
         return out
 
     def own_outputs(self, x: Tensor, seed: int) -> Tensor:
         """Outputs on x at the parameters that the module itself holds."""
         with drawing_alone(), torch.no_grad(), errors_as_refusals(x):
-            torch.manual_seed(seed)
+            seed_draws(seed)
             out: Tensor = self.module(x)
         return out
 

@@ -211,11 +211,11 @@ def test_a_run_without_models_of_their_own_has_none_to_score(tmp_path):
 
 def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
     trained(tmp_path, *HEADS, *OPEN, *SEEDED, "data.size_min=30", "client.lr=0.1")
-    tuned = []
+    tuned, score = [], personalise.client_score
 
     def client_score(network, scoring, model, client):
         tuned.append(model[6 * 5 + 5 :])
-        return personalise.client_score(network, scoring, model, client)
+        return score(network, scoring, model, client)
 
     monkeypatch.setattr(personalise, "client_score", client_score)
     shown = CliRunner().invoke(main, ["evaluate", str(tmp_path), "--personalise", "20", "--json"])
