@@ -23,11 +23,12 @@ from rich.table import Table
 
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Keys
-from privfed.privacy.mechanism import Encoding, Setting
+from privfed.privacy.mechanism import Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.distributed import SkellamNoise
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
 from privfed.privacy.rotation import hadamard, padded
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Session
@@ -92,7 +93,10 @@ def one_round(clients: int, length: int, noisy: bool) -> float:
     limits = Limits(clients, size=clients)
     summation = MaskedSums(bits=20).over(limits)
     setting = Setting(
-        size=clients, capacity=clients, minimum=int(0.8 * clients), bits=20, length=length
+        cohort=CohortSize(clients, clients),
+        noise=ClientShares(int(0.8 * clients)),
+        bits=20,
+        length=length,
     )
     mechanism = (
         SkellamNoise(noise_multiplier=1.0).resolved(setting)

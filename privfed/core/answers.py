@@ -10,7 +10,7 @@ import importlib
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
@@ -50,8 +50,16 @@ def contract_of(kind: str) -> type[Any]:
 
 
 def declared(contract: type[Any]) -> set[str]:
-    """The names that a contract annotates or defines, without private ones."""
-    names = {*vars(contract), *vars(contract).get("__annotations__", {})}
+    """The names that a contract annotates or defines, without private ones.
+
+    A protocol that others make up has those of all of them.
+    """
+    protocols = [each for each in contract.__mro__ if getattr(each, "_is_protocol", False)]
+    names = {
+        name
+        for each in {contract, *protocols} - {Protocol}
+        for name in (*vars(each), *vars(each).get("__annotations__", {}))
+    }
     return {name for name in names if not name.startswith(("_", "model_"))}
 
 
@@ -77,7 +85,9 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     public = {name for name in defined if not name.startswith(("_", "model_"))}
     decorated = part.__pydantic_decorators__
     validators = {*decorated.field_validators, *decorated.model_validators, *decorated.validators}
-    read = {name for value in defined.values() for name in _names_in(inspect.unwrap(value))}
+    classes = [each for each in part.__mro__ if each not in BaseModel.__mro__]
+    values = [value for each in classes for value in vars(each).values()]
+    read = {name for value in values for name in _names_in(inspect.unwrap(value))}
     unread = sorted(public - known - validators - read)
     hooks = ", ".join(sorted(_hooks(kind, part)))
     if unread and inspect.isfunction(defined[unread[0]]):
@@ -110,7 +120,7 @@ def _names_in(defined: Any) -> set[str]:
 
 def _hooks(kind: str, part: type[BaseModel]) -> set[str]:
     """The public methods that a part of this kind has of its contract."""
-    bases = [contract_of(kind), *(each for each in part.__mro__ if _is_ours(each))]
+    bases = [*contract_of(kind).__mro__, *(each for each in part.__mro__ if _is_ours(each))]
     of_parts = {name for each in BaseModel.__mro__ for name in vars(each)}
     methods = {
         name
@@ -142,7 +152,7 @@ def _promised(kind: str, part: type[BaseModel], name: str) -> Any:
     """The function of the contract, or of a class of privfed's, that says what a hook returns."""
     if name.startswith(("_", "model_")) and name != "__call__":
         return None
-    for each in (contract_of(kind), *reversed(part.__mro__)):
+    for each in (*contract_of(kind).__mro__, *reversed(part.__mro__)):
         hook = vars(each).get(name)
         hook = getattr(hook, "fget", hook)
         if inspect.isfunction(hook) and _is_ours(hook) and each not in BaseModel.__mro__:

@@ -19,8 +19,8 @@ from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits, limits_of_rare_aborts
-from privfed.privacy.mechanism import Mechanism, Setting
-from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.privacy.mechanism import Mechanism
+from privfed.privacy.setting import ClientShares, CohortSize, Setting, SiteNoise
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness
@@ -149,14 +149,12 @@ def _cost_within(
 def _setting(config: Config, limits: Limits, length: int) -> Setting:
     """The public constants that a mechanism may depend on."""
     protocol = config.row_hiding
+    expected, canaries = config.sampler.size, _canaries_expected(config)
     setting = Setting(
-        size=config.sampler.size,
-        capacity=limits.capacity,
-        minimum=limits.minimum,
+        cohort=CohortSize(expected, limits.capacity, canaries, config.hostile),
+        noise=ClientShares(limits.minimum),
         length=length,
         against=config.against or config.privacy.against,
-        beside=_canaries_expected(config),
-        hostile=config.hostile,
     )
     if limits.sites:
         return _setting_of_sites(setting, config, limits)
@@ -165,13 +163,9 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
     if not length:
         raise ValueError(_NO_LENGTH)
     _refuse_no_honest_noise(protocol, limits)
-    return replace(
-        setting,
-        honest=protocol.honest(limits),
-        added=protocol.added(limits),
-        bits=protocol.bits,
-        fewest=protocol.sharing(limits),
-    )
+    honest, added = protocol.honest(limits), protocol.added(limits)
+    noise = ClientShares(limits.minimum, protocol.sharing(limits), honest, added)
+    return replace(setting, noise=noise, bits=protocol.bits)
 
 
 def _canaries_expected(config: Config) -> int:
@@ -191,14 +185,14 @@ def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setti
     noise = SiteNoise(limits.sites, limits.minimum, limits.colluders)
     if config.shared_noise and not setting.length:
         raise ValueError(_NO_LENGTH)
-    return replace(
-        setting,
-        size=config.sampler.size * config.data.sites_per_client,
-        beside=setting.beside * config.data.sites_per_client,
-        capacity=config.sampler.capacity() or limits.most_rows,
-        bits=protocol.bits if protocol else 0,
-        sites=noise,
+    parts, cohort = config.data.sites_per_client, setting.cohort
+    rows = replace(
+        cohort,
+        expected=cohort.expected * parts,
+        canaries=cohort.canaries * parts,
+        largest=config.sampler.capacity() or limits.most_rows,
     )
+    return replace(setting, cohort=rows, noise=noise, bits=protocol.bits if protocol else 0)
 
 
 def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:

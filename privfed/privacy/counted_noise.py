@@ -61,7 +61,7 @@ class NoiseOfSites:
 
     Colluding and Byzantine sites are counted together, in whole sites. With layers of noise each
     of m survivors keeps at least 1 / (m - k) of (z C)^2, k the colluders it was sized for
-    (`privfed.privacy.noise.site_noise`), so that m = `minimum` is the worst case there, too.
+    (`privfed.privacy.setting`), so that m = `minimum` is the worst case there, too.
 
     Attributes:
       size: the number of sites.

@@ -18,7 +18,7 @@ from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
 from privfed.privacy.noise.correlated import Correlated
-from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 PublicState = Mapping[str, "Tensor"]
@@ -93,36 +93,6 @@ def require_bounded(total: BoundedSum, norm: float) -> None:
         raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """The public constants of a run that a mechanism may depend on.
-
-    `size` clients are expected in a cohort, and at most `capacity` drawn; at least `minimum` of
-    them stay, or the sum aborts. Hostile clients leave out all of the counted distributed noise but
-    the part `added`; all but the part `honest` is left out by them, or known to colluders. `bits`
-    is the secure sum's, 0 without one, and `length` that of a message. `against` says whose
-    guarantee the budget gates. The whole counted noise is among no fewer clients than `fewest`. So
-    many made-up clients at most are expected `beside` those of the cohort. At most so many of it
-    are `hostile`.
-
-    Where `sites` are the parties, these add the noise, and `minimum`, `honest`, `added` and
-    `fewest` say nothing.
-    """
-
-    size: int
-    capacity: int
-    minimum: int
-    honest: float = 1.0
-    added: float = 1.0
-    bits: int = 0
-    length: int = 0
-    against: str = "server"
-    fewest: int = 1
-    beside: int = 0
-    hostile: int = 0
-    sites: SiteNoise | None = None
-
-
 class MechanismPart(Part):
     """What is so of most mechanisms: nothing to resolve, no state, and fresh noise each round."""
 
@@ -162,11 +132,8 @@ class MechanismPart(Part):
         return total
 
 
-class Mechanism(Protocol):
-    """How whole clients are protected.
-
-    It owns clip, encoding, noise and divisor, and alone emits the round's event.
-    """
+class NoiseKind(Protocol):
+    """The declarations of a mechanism: who adds which noise."""
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
     """The origin of the noise: who has to be trusted with anything rawer ("nobody": no noise)."""
@@ -195,29 +162,9 @@ class Mechanism(Protocol):
         """Whether its clip follows the norms of clients' rows."""
         ...
 
-    def coefficients(self) -> NDArray[np.float64]:
-        """The coefficients that correlate noise over rounds `[bands]`; 1 alone where none do."""
-        ...
 
-    def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """The noise of former rounds `[bands - 1, length]`; None where rounds are independent."""
-        ...
-
-    def event(self, witness: Witness, exchanges: int) -> Event:
-        """The whole round as one event, from the rule by which its cohort will be drawn."""
-        ...
-
-    def init(self) -> PublicState:
-        """The public state before the first round."""
-        ...
-
-    def encoding(self, state: PublicState) -> Encoding:
-        """What a sum of its rows is opened for."""
-        ...
-
-    def width(self, layout: Layout) -> int:
-        """The length of the bounded row of a message with this layout."""
-        ...
+class ChargedNoise(NoiseKind, Protocol):
+    """The planned side of a mechanism: constants of the run, and the event that a round charges."""
 
     def resolved(self, setting: Setting) -> Self:
         """The mechanism with what follows from the run's public constants filled in."""
@@ -240,8 +187,36 @@ class Mechanism(Protocol):
         """The mechanism with this noise multiplier; None: not calibrated yet."""
         ...
 
+    def event(self, witness: Witness, exchanges: int) -> Event:
+        """The whole round as one event, from the rule by which its cohort will be drawn."""
+        ...
+
     def noise_on_update(self, size: int) -> float:
         """The deviation on each coordinate of a sum of `size` clients' updates, in clips."""
+        ...
+
+
+class ReleasedNoise(NoiseKind, Protocol):
+    """The executed side of a mechanism: bounded rows, the noise of their sum, and the release."""
+
+    def init(self) -> PublicState:
+        """The public state before the first round."""
+        ...
+
+    def encoding(self, state: PublicState) -> Encoding:
+        """What a sum of its rows is opened for."""
+        ...
+
+    def width(self, layout: Layout) -> int:
+        """The length of the bounded row of a message with this layout."""
+        ...
+
+    def coefficients(self) -> NDArray[np.float64]:
+        """The coefficients that correlate noise over rounds `[bands]`; 1 alone where none do."""
+        ...
+
+    def memory(self, streams: Streams, length: int) -> Correlated | None:
+        """The noise of former rounds `[bands - 1, length]`; None where rounds are independent."""
         ...
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
@@ -265,6 +240,13 @@ class Mechanism(Protocol):
         A `SumWithNoise` has its noise.
         """
         ...
+
+
+class Mechanism(ChargedNoise, ReleasedNoise, Protocol):
+    """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
+
+    It alone emits the round's event, so that what is charged is what runs.
+    """
 
 
 class _Calibrated(Protocol):

@@ -22,7 +22,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.noise.site_noise import whole_sites
+from privfed.privacy.setting import whole_sites
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.identities import agreement

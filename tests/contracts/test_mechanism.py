@@ -15,9 +15,10 @@ from privfed.config.reading import load
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.core.vector import Layout
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Setting
+from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.sampling.samplers import Poisson
 
 BASE = ("data.clients=12", "cohort.size=6", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
@@ -56,7 +57,7 @@ def bounds_rows_by_its_clip(part):
     if not part.private:
         return
     layout = Layout((("delta", 20), ("other", 20)))
-    setting = Setting(size=6, capacity=6, minimum=6, bits=32, length=40)
+    setting = Setting(cohort=CohortSize(6, 6), noise=ClientShares(6), bits=32, length=40)
     mechanism = part.model_copy(update={"clip": 0.3}).at(0.0).resolved(setting)
     rows = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
     rows[1], rows[2, 5], rows[3, 25] = 1e3, 1e3, torch.nan
@@ -101,7 +102,9 @@ def charges_several_exchanges_as_one_event(part):
 def noises_bounded_sums_alone(part):
     if part.trust != "server":
         return
-    mechanism = part.at(1.0).resolved(Setting(size=4, capacity=4, minimum=4, length=3))
+    mechanism = part.at(1.0).resolved(
+        Setting(cohort=CohortSize(4, 4), noise=ClientShares(4), length=3)
+    )
     zeros = torch.zeros(3, dtype=torch.float64)
     for total in (zeros, BoundedSum(zeros, float("inf"), 2), BoundedSum(zeros, 1e-9, 2)):
         with pytest.raises(TypeError, match="BoundedSum"):

@@ -8,13 +8,15 @@ from scipy import stats
 
 from privfed.cli.main import main
 from privfed.core.streams import Streams
-from privfed.privacy.mechanism import Setting
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 
 STREAMS = Streams(5, simulated=True)
 
 
-SETTING = Setting(size=20, capacity=24, minimum=16, honest=0.75, bits=20, length=10)
+SETTING = Setting(
+    cohort=CohortSize(20, 24), noise=ClientShares(16, honest=0.75), bits=20, length=10
+)
 
 
 SEEDED = "run.randomness=seeded"

@@ -3,9 +3,8 @@
 import numpy as np
 
 from privfed.core.streams import Streams
-from privfed.privacy.mechanism import Setting
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.privacy.setting import CohortSize, Setting, SiteNoise
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Session
@@ -30,13 +29,7 @@ KINDS = {
 
 def setting(noise=FIVE, size=20):
     return Setting(
-        size=size,
-        capacity=4 * size,
-        minimum=0,
-        bits=32,
-        length=LENGTH,
-        against="sites",
-        sites=noise,
+        cohort=CohortSize(size, 4 * size), noise=noise, bits=32, length=LENGTH, against="sites"
     )
 
 

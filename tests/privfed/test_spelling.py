@@ -1,6 +1,8 @@
 """What is refused hangs on what parts declare, never on what they are called."""
 
 import ast
+import functools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from spelling import spellings
 from spelt import Curious
 from tables import people
 
+from privfed.config.catalog import key_of
 from privfed.config.reading import load
 from privfed.core.errors import Refused
 from privfed.core.parts import find
@@ -245,3 +248,53 @@ def test_what_a_part_forgot_is_seen_by_its_event_and_its_work(tmp_path):
         train(load(None, [*source, "data.partition=spelt:Secretly"]), tmp_path / "b")
     with pytest.raises(Refused, match="does not declare varies"):
         small("cohort.availability=spelt:Unsaid")
+
+
+def messages(tree):
+    """Strings of a module that are no docstrings."""
+    alone = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in alone:
+            yield each.value
+
+
+@functools.cache
+def choices():
+    """Strings of every `Literal` in the code: values of keys that name no part."""
+    values = {"cpu"}
+    for path in (ROOT / "privfed").rglob("*.py"):
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(each, ast.Subscript) and getattr(each.value, "id", "") == "Literal":
+                literals = ast.walk(each.slice)
+                values |= {one.value for one in literals if isinstance(one, ast.Constant)}
+    return values
+
+
+@functools.cache
+def part_keys():
+    return {key_of(kind): kind for kind in BUILT_IN}
+
+
+def unknown_names(text):
+    """Names of parts in `key = "name"` and `use "name"` that no part has."""
+    kinds = part_keys()
+    for key, name in re.findall(r'([a-z]+(?:\.[a-z_]+)+)(?: =| is) "(\w+)"', text):
+        if key in kinds and name not in BUILT_IN[kinds[key]]:
+            yield key, name
+    for name in re.findall(r'\buse "(\w+)"', text):
+        if name not in NAMES | choices():
+            yield "use", name
+
+
+def test_parts_that_messages_offer_exist():
+    unknown = [
+        (str(path.relative_to(ROOT)), *found)
+        for path in sorted((ROOT / "privfed").rglob("*.py"))
+        for text in messages(ast.parse(path.read_text(encoding="utf-8")))
+        for found in unknown_names(text)
+    ]
+    assert unknown == []
+    assert list(unknown_names('; use "poison", or privacy.mechanism = "gauss"')) == [
+        ("privacy.mechanism", "gauss"),
+        ("use", "poison"),
+    ]

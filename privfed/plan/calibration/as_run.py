@@ -23,7 +23,7 @@ from privfed.plan.plan import Plan, plan
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.plan.solved_parts import with_solved_parts
 from privfed.privacy.mechanism import Mechanism
-from privfed.privacy.noise.site_noise import whole_sites
+from privfed.privacy.setting import whole_sites
 from privfed.sampling.cohort import Witness
 
 _OF_CLIENTS = ("sites_per_client",)

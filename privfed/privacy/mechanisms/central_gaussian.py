@@ -30,7 +30,6 @@ from privfed.privacy.mechanism import (
     Mechanism,
     NoisedMechanism,
     PublicState,
-    Setting,
     SumWithNoise,
     require_bounded,
 )
@@ -41,6 +40,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
     grid_of,
     refuse_inexact,
 )
+from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _AT_ONCE = 1 << 17
@@ -121,7 +121,7 @@ class CentralGaussian(NoisedMechanism):
         """The mechanism with the `count_noise` that follows from the expected cohort's size."""
         if not self.adaptive_clip or self.count_noise is not None:
             return self
-        return self.model_copy(update={"count_noise": setting.size / 20})
+        return self.model_copy(update={"count_noise": setting.cohort.expected / 20})
 
     def noise_on_update(self, size: int) -> float:
         """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""

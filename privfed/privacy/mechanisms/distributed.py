@@ -54,7 +54,7 @@ class SkellamNoise(DistributedNoise):
     def _shares(self) -> int:
         setting = self._planned_setting()
         if self.layered and not setting.sites:  # whatever the count, the total is z clip
-            return setting.size
+            return setting.cohort.expected
         return super()._shares()
 
     def _most_deviation(self) -> float:
@@ -66,7 +66,7 @@ class SkellamNoise(DistributedNoise):
         setting = self._planned_setting()
         if not self.layered:
             return most
-        fewest = setting.sites.counted if setting.sites else setting.fewest
+        fewest = setting.sites.counted if setting.sites else setting.clients.counted
         return most * math.sqrt(fewest / self._shares())
 
     def _release(self, counted: float, exchanges: int) -> Skellam:

@@ -27,10 +27,10 @@ from privfed.privacy.mechanism import (
     Encoding,
     NoisedMechanism,
     PublicState,
-    Setting,
     require_bounded,
 )
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
+from privfed.privacy.setting import Setting
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites
@@ -66,7 +66,7 @@ class DistributedNoise(NoisedMechanism):
     @property
     def honest(self) -> float:
         """A lower bound on the part of the noise added by clients who keep it to themselves."""
-        return self._planned_setting().honest
+        return self._planned_setting().clients.honest
 
     @property
     def _exact(self) -> bool:
@@ -81,7 +81,7 @@ class DistributedNoise(NoisedMechanism):
             self.layered
             and not setting.sites
             and self.against == "readers"
-            and setting.added == 1.0
+            and setting.clients.added == 1.0
         )
 
     def grid(self) -> IntegerGrid:
@@ -99,7 +99,7 @@ class DistributedNoise(NoisedMechanism):
         share = self._share_deviation()
         if not setting.sites or not share:
             return None
-        n, d = _likely_largest(setting), setting.length
+        n, d = setting.cohort.likely_largest, setting.length
         finest = max(share / self._most_deviation(), self.clip / MOST_IN_SINGLE)
         step = 2.0 ** math.ceil(math.log2(finest))
         noise = _NEVER * share / step * math.sqrt(setting.sites.sites)
@@ -117,7 +117,7 @@ class DistributedNoise(NoisedMechanism):
         (Kairouz, Liu & Steinke 2021, section 5).
         """
         setting = self._planned_setting()
-        n, d = _likely_largest(setting), padded(setting.length)
+        n, d = setting.cohort.likely_largest, padded(setting.length)
         adding = setting.sites.sites if setting.sites else n
         share = self._share_deviation()
         variance = (self.clip * n) ** 2 / d + share**2 * adding
@@ -142,7 +142,7 @@ class DistributedNoise(NoisedMechanism):
     def _shares(self) -> int:
         """How many shares make up the noise that is counted."""
         setting = self._planned_setting()
-        return setting.sites.shares(self.layered) if setting.sites else setting.minimum
+        return setting.sites.shares(self.layered) if setting.sites else setting.clients.minimum
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         """The event of the guarantee that the budget gates (`privacy.against`)."""
@@ -177,8 +177,8 @@ class DistributedNoise(NoisedMechanism):
                 f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "
                 '"poisson" with secure.capacity, whose aborts are charged'
             )
-        server = self._release(self._planned_setting().honest, exchanges)
-        readers = self._release(self._planned_setting().added, exchanges)
+        server = self._release(self._planned_setting().clients.honest, exchanges)
+        readers = self._release(self._planned_setting().clients.added, exchanges)
         by_party = {
             "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
             "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
@@ -222,7 +222,7 @@ class DistributedNoise(NoisedMechanism):
     def _total_variation(self) -> float:
         """The total variation of all noise of one exchange's sum from what is accounted for."""
         setting = self._planned_setting()
-        parties = setting.sites.sites if setting.sites else setting.capacity
+        parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # layers, and the base
         draws = self.grid().length * parties * most
         return min(1.0, self.share().total_variation * draws)
@@ -265,9 +265,10 @@ class DistributedNoise(NoisedMechanism):
         return self._setting
 
     def _too_few_bits(self) -> Refused:
+        setting = self._planned_setting()
         return Refused(
-            f"secure.bits is {self._planned_setting().bits}, too few for the noise of "
-            f"{_likely_largest(self._planned_setting())} clients in whole steps; raise secure.bits"
+            f"secure.bits is {setting.bits}, too few for the noise of "
+            f"{setting.cohort.likely_largest} clients in whole steps; raise secure.bits"
         )
 
 
@@ -276,12 +277,6 @@ def _once_in(
 ) -> IntegerNoise | Unprotected | Separated:
     b = witness.separation
     return Separated(b, noise) if b > 1 and not isinstance(noise, Unprotected) else noise
-
-
-def _likely_largest(setting: Setting) -> int:
-    """How many clients nearly no cohort exceeds: six deviations of a Poisson more than expected."""
-    expected = setting.size + setting.beside
-    return min(setting.capacity, math.ceil(expected + 6 * math.sqrt(expected)))
 
 
 def _signs(state: PublicState, length: int) -> Tensor:

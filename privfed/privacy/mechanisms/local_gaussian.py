@@ -20,9 +20,9 @@ from privfed.privacy.mechanism import (
     Encoding,
     NoisedMechanism,
     PublicState,
-    Setting,
 )
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of, refuse_inexact
+from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites
 

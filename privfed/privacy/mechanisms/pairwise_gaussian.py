@@ -19,9 +19,9 @@ from privfed.privacy.mechanism import (
     Encoding,
     NoisedMechanism,
     PublicState,
-    Setting,
 )
 from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
+from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _UPWARD = 1 + 1e-12
@@ -101,15 +101,16 @@ class PairwiseGaussian(NoisedMechanism):
 
     def resolved(self, setting: Setting) -> Self:
         """The mechanism among all clients. Raises `Refused` where none of them is counted on."""
-        honest = setting.size - setting.hostile - self.colluders
+        size, byzantine = setting.cohort.expected, setting.cohort.byzantine
+        honest = size - byzantine - self.colluders
         if honest < 1:
             raise Refused(
-                f"of {setting.size} clients {setting.hostile} may be hostile "
+                f"of {size} clients {byzantine} may be hostile "
                 f"(aggregation.byzantine, attack.fraction) and {self.colluders} more may work with "
                 "the server (privacy.colluders): nobody is left whose noise counts; lower these"
             )
         mechanism = self.model_copy()
-        mechanism._clients, mechanism._honest = setting.size, honest
+        mechanism._clients, mechanism._honest = size, honest
         return mechanism
 
     @property

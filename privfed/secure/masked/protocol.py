@@ -10,7 +10,7 @@ from pydantic import Field
 from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.noise.site_noise import whole_sites
+from privfed.privacy.setting import whole_sites
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.frames import NUMBER

@@ -13,8 +13,9 @@ from accounting.releases import PoissonSampled
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
-from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding, Setting
+from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.sampling.samplers import BySize, Poisson
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
@@ -130,7 +131,7 @@ def test_layouts_name_their_parts():
 def test_noise_of_parts_is_bit_for_bit_that_of_one_process(adaptive):
     keys, length = Streams(3, simulated=True).at("noise/0", 1), 200_003
     mechanism = CentralGaussian(clip=0.5, noise_multiplier=1.5, adaptive_clip=adaptive)
-    mechanism = mechanism.resolved(Setting(size=20, capacity=40, minimum=1))
+    mechanism = mechanism.resolved(Setting(cohort=CohortSize(20, 40), noise=ClientShares(1)))
     state = mechanism.init()
     bound = mechanism.encoding(state).bound
     silent = BoundedSum(torch.zeros(length, dtype=torch.float64), bound, 5)

@@ -14,6 +14,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
+from privfed.privacy.setting import ClientShares, CohortSize
 from privfed.sampling.samplers import Full
 from privfed.secure.channel import Wire
 from privfed.secure.identities import client_identity
@@ -46,7 +47,7 @@ GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
 @pytest.mark.parametrize("arithmetic", [False, True])
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
-    setting = replace(SETTING, size=8, capacity=8, minimum=1, honest=1.0)
+    setting = replace(SETTING, cohort=CohortSize(8, 8), noise=ClientShares(1))
     mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
     leaves = [*GONE[:gone], *[Leaves.NEVER] * (8 - gone)]
     sample = summed(mechanism, leaves, 25, arithmetic=arithmetic, tolerance=0.3)
@@ -60,7 +61,7 @@ def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
 
 @pytest.mark.parametrize("kind", [SkellamNoise, DiscreteGaussianNoise])
 def test_sized_by_a_minimum_survivors_make_up_what_is_charged_or_more(kind):
-    setting = replace(SETTING, size=8, capacity=8, minimum=6, honest=1.0)
+    setting = replace(SETTING, cohort=CohortSize(8, 8), noise=ClientShares(6))
     mechanism = kind(noise_multiplier=2.0).resolved(setting)
     for gone in (0, 2):
         leaves = [*[Leaves.BEFORE_MASKING] * gone, *[Leaves.NEVER] * (8 - gone)]
@@ -84,12 +85,13 @@ def shares_make_up_what_is_charged(kind):
     charged = mechanism.event(Full().of(20).witness(1, 20), 1).release
     share = mechanism.share()
     variance = share.variance if kind is SkellamNoise else share.deviation**2
-    assert variance * SETTING.minimum == pytest.approx((1.2 * 0.5 / mechanism.grid().step) ** 2)
+    shares = SETTING.clients
+    assert variance * shares.minimum == pytest.approx((1.2 * 0.5 / mechanism.grid().step) ** 2)
     if kind is SkellamNoise:
-        assert charged.variance == pytest.approx(variance * SETTING.minimum * SETTING.honest)
+        assert charged.variance == pytest.approx(variance * shares.minimum * shares.honest)
     else:
         assert charged.deviation == share.deviation
-        assert charged.clients == math.floor(SETTING.minimum * SETTING.honest)
+        assert charged.clients == math.floor(shares.minimum * SETTING.clients.honest)
 
 
 def three_percent_low(monkeypatch, kind):
@@ -113,7 +115,7 @@ def test_shares_make_up_what_is_charged_and_less_is_noticed(kind, monkeypatch):
 
 
 def test_too_many_missing_for_the_layers_abort():
-    setting = replace(SETTING, size=8, capacity=8, minimum=1)
+    setting = replace(SETTING, cohort=CohortSize(8, 8), noise=ClientShares(1, honest=0.75))
     mechanism = SkellamNoise(noise_multiplier=1.0, sizing="layers", tolerance=0.3).resolved(setting)
     leaves = [*[Leaves.BEFORE_MASKING] * 3, *[Leaves.NEVER] * 5]
     with pytest.raises(Aborted, match="too few clients sent"):
@@ -144,7 +146,7 @@ def test_a_client_unmasks_no_sum_of_fewer_survivors_than_its_noise_needs():
 
 def test_arithmetic_draws_no_noise_for_a_sum_that_is_lost():
     """Of so few that a share of theirs could not be drawn: it aborts, as real ones do."""
-    setting = replace(SETTING, size=20, capacity=200, minimum=1, fewest=10, bits=32)
+    setting = replace(SETTING, cohort=CohortSize(20, 200), noise=ClientShares(1, 10, 0.75), bits=32)
     mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.5).resolved(setting)
     limits = Limits(200, 0, True, 0.5, 20)
     for protocol in (MaskedSums(threshold=0.5), MaskedSums(threshold=0.9)):
@@ -234,13 +236,13 @@ def test_layers_are_few_and_exact_ones_are_for_amplified_readers_alone():
         ("readers", 1.0, 0),
         ("readers", 0.9, WASTE),
     ):
-        setting = replace(SETTING, against=against, added=added)
+        setting = replace(SETTING, against=against, noise=ClientShares(16, added=added))
         mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers").resolved(setting)
         assert mechanism.share().waste == waste
 
 
 def test_encoding_is_right_on_average_on_a_coarse_grid():
-    setting = replace(SETTING, bits=9, size=10, capacity=10, minimum=8)
+    setting = replace(SETTING, bits=9, cohort=CohortSize(10, 10), noise=ClientShares(8))
     mechanism = SkellamNoise(noise_multiplier=0.5).resolved(setting)
     summation = MaskedSums(bits=9, threshold=0.3).over(Limits(10, 0, True))
     rows = torch.nn.functional.normalize(torch.randn(10, 10), dim=1) * 0.3

@@ -20,6 +20,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import Layers, SkellamShare
+from privfed.privacy.setting import ClientShares
 from privfed.run.prepare import plan_with_length
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.committee.protocol import CommitteeSums
@@ -57,12 +58,12 @@ def guaranteed(mechanism):
     """The least variance, in steps, that survivors' shares add up to."""
     setting, share = mechanism._planned_setting(), mechanism.share()
     if isinstance(share, Layers):
-        clients = range(setting.fewest, setting.capacity + 1)
+        clients = range(setting.clients.counted, setting.cohort.largest + 1)
         every = ((n, gone) for n in clients for gone in range(share.most_gone(n) + 1))
         staying = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
         return min(sum(share.remaining(n, count).variance for count in each) for n, each in staying)
     one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
-    return setting.minimum * one
+    return setting.clients.minimum * one
 
 
 def honest_charge(mechanism):
@@ -70,7 +71,7 @@ def honest_charge(mechanism):
     setting, grid = mechanism._planned_setting(), mechanism.grid()
     bound = Codec(mechanism.clip, grid.step, grid.length, setting.bits).bound
     found = events(mechanism, Full(), exchanges=3)
-    for whom, part in (("server", setting.honest), ("readers", setting.added)):
+    for whom, part in (("server", setting.clients.honest), ("readers", setting.clients.added)):
         release = found[whom].release
         assert isinstance(release, Skellam | DiscreteGaussians), f"amplified against the {whom}"
         discrete = isinstance(release, DiscreteGaussians)
@@ -86,7 +87,10 @@ class AllSurvive:
     """Planted: the noise of more than the guaranteed survivors is counted."""
 
     def _release(self, counted, exchanges):
-        found, more = super()._release(counted, exchanges), self._planned_setting().size / 16
+        found, more = (
+            super()._release(counted, exchanges),
+            self._planned_setting().cohort.expected / 16,
+        )
         if isinstance(found, DiscreteGaussians):
             return replace(found, clients=math.ceil(found.clients * more))
         return replace(found, variance=found.variance * more)
@@ -134,7 +138,7 @@ class Amplified:
 
 @pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
 def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
-    setting = replace(SETTING, bits=12, honest=0.75, added=0.875, fewest=16)
+    setting = replace(SETTING, bits=12, noise=ClientShares(16, 16, 0.75, 0.875))
     honest_charge(kind(noise_multiplier=1.5, **keys).resolved(setting))
     for fault, said in (
         (AllSurvive, "too much noise: server"),

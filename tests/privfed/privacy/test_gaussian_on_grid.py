@@ -15,7 +15,7 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
 from privfed.privacy.clipping import clip_rows, on_grid
-from privfed.privacy.mechanism import BoundedSum, Setting
+from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms.banded import Banded
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
@@ -26,6 +26,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
     refuse_inexact,
     rounded_normal,
 )
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 
 SEEDED = Streams(7, simulated=True)
 
@@ -327,7 +328,7 @@ MECHANISMS = {
 def test_what_a_mechanism_sends_lies_on_the_grid_of_its_noise(name):
     """Exactness rests on it: a number between two points of the grid would show through the sum."""
     mechanism, deviation = MECHANISMS[name]
-    mechanism = mechanism.resolved(Setting(size=20, capacity=40, minimum=1))
+    mechanism = mechanism.resolved(Setting(cohort=CohortSize(20, 40), noise=ClientShares(1)))
     state = mechanism.init()
     if deviation is None:
         deviation = mechanism.deviation()

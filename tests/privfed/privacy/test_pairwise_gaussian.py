@@ -22,11 +22,12 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.plan.plan import plan
 from privfed.plan.rule import rule_of
-from privfed.privacy.mechanism import BoundedRows, Setting
+from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import pairwise_gaussian as pairwise
 from privfed.privacy.mechanisms.pairwise_gaussian import PairwiseGaussian
 from privfed.privacy.noise import pairwise as noises
 from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.run.train import train
 from privfed.sampling.samplers import Full, Poisson
 
@@ -37,7 +38,9 @@ HONEST = CLIENTS - HOSTILE - COLLUDERS
 
 def mechanism(ratio=1.0, clients=CLIENTS, colluders=COLLUDERS, hostile=HOSTILE):
     part = PairwiseGaussian(clip=CLIP, noise_multiplier=Z, pair_noise=ratio, colluders=colluders)
-    return part.resolved(Setting(size=clients, capacity=clients, minimum=1, hostile=hostile))
+    return part.resolved(
+        Setting(cohort=CohortSize(clients, clients, byzantine=hostile), noise=ClientShares(1))
+    )
 
 
 def messages(part, rows, keys=None):
@@ -275,7 +278,7 @@ def test_noise_is_in_whole_steps_and_what_no_grid_is_right_for_is_refused():
     assert not PairwiseNoise(1000, 1.0, 1e6).exact
     with pytest.raises(Refused, match="not exact"):
         PairwiseGaussian(noise_multiplier=1e-7).resolved(
-            Setting(size=9, capacity=9, minimum=1)
+            Setting(cohort=CohortSize(9, 9), noise=ClientShares(1))
         ).noise_on_update(9)
 
 
@@ -291,7 +294,7 @@ def test_a_rule_sees_noised_rows_only_all_at_once(tmp_path):
             return super().__call__(rows, byzantine)
 
     part = PairwiseGaussian(clip=1e-6, noise_multiplier=1e6, colluders=0, pair_noise=1.0)
-    part = part.resolved(Setting(size=20, capacity=20, minimum=1))
+    part = part.resolved(Setting(cohort=CohortSize(20, 20), noise=ClientShares(1)))
     rounds = Rounds(
         tmp_path, (3,) * 20, size=20, mechanism=part, rule=Spy(), sampler=Full().of(20), chunk=3
     )

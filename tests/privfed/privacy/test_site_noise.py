@@ -17,7 +17,7 @@ from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
-from privfed.privacy.noise.site_noise import SiteNoise, whole_sites
+from privfed.privacy.setting import SiteNoise, whole_sites
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
 from privfed.secure.limits import Leaves

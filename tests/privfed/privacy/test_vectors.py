@@ -11,8 +11,9 @@ from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN
 from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
-from privfed.privacy.mechanism import BoundedRows, Setting
+from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
+from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.round.round import run_round
 
 SIZES = (3, 9, 4, 6)
@@ -95,7 +96,9 @@ def a_row_of_several_vectors_is_bounded_once(name):
     kind, clip = find("mechanism", name, "mechanism"), 0.3
     for objective in map(objective_of, SEVERAL):
         layout = objective.layout(D)
-        setting = Setting(size=4, capacity=4, minimum=4, bits=32, length=layout.length)
+        setting = Setting(
+            cohort=CohortSize(4, 4), noise=ClientShares(4), bits=32, length=layout.length
+        )
         mechanism = kind(clip=clip, noise_multiplier=0.0).resolved(setting)
         rows = torch.randn(len(layout.parts) + 1, layout.length, generator=torch.manual_seed(1))
         for row, (part, _) in zip(rows, layout.parts, strict=False):

@@ -10,7 +10,7 @@ import pytest
 from liar import Broken, Setting, World, idealise, judge
 
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.privacy.setting import SiteNoise
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked.client import MaskingClient

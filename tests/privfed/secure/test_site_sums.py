@@ -11,7 +11,7 @@ from privfed.core.streams import Streams
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.noise.shares import SkellamShare
-from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.privacy.setting import SiteNoise
 from privfed.secure.homomorphic.protocol import Bfv
 from privfed.secure.limits import SENDS, Leaves, Limits
 from privfed.secure.masked import channel as masked_channel

@@ -8,10 +8,9 @@ from scipy import stats
 
 from accounting.events import ADD_REMOVE, Event
 from accounting.guarantee import guarantee
-from privfed.privacy.mechanism import Setting
 from privfed.privacy.mechanisms.distributed import SkellamNoise
 from privfed.privacy.noise.shares import WASTE, SkellamShare
-from privfed.privacy.noise.site_noise import SiteNoise
+from privfed.privacy.setting import CohortSize, Setting, SiteNoise
 from privfed.sampling.samplers import Poisson
 from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
 
@@ -22,7 +21,7 @@ OTHERS = (3, -5)
 
 
 def skellam(sites, length=1, sizing="minimum", multiplier=1.0):
-    setting = Setting(size=1, capacity=4, minimum=0, bits=8, length=length, sites=sites)
+    setting = Setting(cohort=CohortSize(1, 4), noise=sites, bits=8, length=length)
     mechanism = SkellamNoise(clip=1.0, noise_multiplier=multiplier, sizing=sizing)
     return mechanism.resolved(setting)
 
