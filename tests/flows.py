@@ -14,7 +14,9 @@ MASKED = (
     *CENTRAL, "privacy.mechanism=skellam", "secure.protocol=masks", "data.setting=cross_silo",
     "cohort.sampler=full", "data.clients=12", "cohort.size=12", "privacy.epsilon=8",
 )  # fmt: skip
-ROOT = str(Path(__file__).resolve().parents[1] / "privfed")
+HOUSE = Path(__file__).resolve().parents[1]
+ROOT = str(HOUSE / "privfed")
+sys.path.insert(0, str(HOUSE))  # else a script in tests/ finds tests/privfed
 
 
 def entered(action: Callable[[], Any]) -> tuple[int, int]:

@@ -79,17 +79,9 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     outside = [each for each in part.__mro__ if not _is_ours(each) and each is not object]
     if not any(_is_ours(each) and each not in scratch.__mro__ for each in part.__mro__):
         return
-    known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
-    known |= declared(contract_of(kind)) | {*part.model_fields}
     defined = {name: value for each in outside for name, value in vars(each).items()}
-    public = {name for name in defined if not name.startswith(("_", "model_"))}
-    decorated = part.__pydantic_decorators__
-    validators = {*decorated.field_validators, *decorated.model_validators, *decorated.validators}
-    classes = [each for each in part.__mro__ if each not in BaseModel.__mro__]
-    values = [value for each in classes for value in vars(each).values()]
-    read = {name for value in values for name in _names_in(inspect.unwrap(value))}
-    unread = sorted(public - known - validators - read)
     hooks = ", ".join(sorted(_hooks(kind, part)))
+    unread = _unread(kind, part, defined)
     if unread and inspect.isfunction(defined[unread[0]]):
         raise Refused(
             f"{named}, whose method {unread[0]} is no hook, so nothing calls it; begin a helper's"
@@ -101,10 +93,24 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
             f"{named}, whose attribute {unread[0]} is no declaration, so nothing reads it; begin "
             f"its name with an underscore, or declare one of: {', '.join(declares)}"
         )
+    public = any(not name.startswith(("_", "model_")) for name in defined)
     nearest = next(each for each in part.__mro__ if _is_ours(each))
     fields = any(vars(each).get("__annotations__") for each in outside)
     if nearest is contract_of(kind) and not (public or fields or "__call__" in defined):
         raise Refused(f"{named}, which overrides nothing; override one of: {hooks}")
+
+
+def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
+    """Public names that a part from outside defines, and that no contract or code reads."""
+    known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
+    known |= declared(contract_of(kind)) | {*part.model_fields}
+    decorated = part.__pydantic_decorators__
+    known |= {*decorated.field_validators, *decorated.model_validators, *decorated.validators}
+    classes = [each for each in part.__mro__ if each not in BaseModel.__mro__]
+    values = [value for each in classes for value in vars(each).values()]
+    read = {name for value in values for name in _names_in(inspect.unwrap(value))}
+    public = {name for name in defined if not name.startswith(("_", "model_"))}
+    return sorted(public - known - read)
 
 
 def _names_in(defined: Any) -> set[str]:
