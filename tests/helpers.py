@@ -44,7 +44,7 @@ from privfed.round.world import World
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import Poisson
 from privfed.secure.plain_sum import PlainSum
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 
 CPU = torch.device("cpu")
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from privfed.models.cnn import Cnn
+from privfed.models.networks import Cnn
 
 _IMAGE = (1, 8, 8)
 

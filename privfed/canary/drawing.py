@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.durable import create, make_folder, refuse_lost_link, sync_folder
-from privfed.canary.folder import Folder, commitments
-from privfed.canary.manifest import FORMAT, RELATIONS, Manifest
+from privfed.canary.folder import FORMAT, RELATIONS, Folder, Manifest, commitments
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 

@@ -85,8 +85,8 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
     """Print what each draw and mechanism needs of noise, least first."""
     from privfed.plan.calibration.advice_question import advice_question, advise
+    from privfed.report.calibration import advice_report
     from privfed.report.console import console
-    from privfed.report.plan_rows.advice import advice_report
 
     advice = advise(advice_question(flags, promises))
     if as_json:

@@ -64,8 +64,8 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
     from privfed.api.answer import Answer
     from privfed.plan.calibration.advice_question import advice_on_run, promised
+    from privfed.report.calibration import advice_report
     from privfed.report.plan import plan_table
-    from privfed.report.plan_rows.advice import advice_report
 
     advice = advice_on_run(checked.plan, promised(promises))
     table = plan_table(*checked.facts)

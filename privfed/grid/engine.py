@@ -31,10 +31,10 @@ from privfed.grid.cells import (
 )
 from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Joint, joints
+from privfed.grid.planned_guarantee import cells_after_tuning, refuse_unmeasured
 from privfed.grid.process_pool import Died, Ended, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tables import write_cells
-from privfed.grid.tuning import cells_after_tuning, refuse_unmeasured
 from privfed.store.folders import held_alone
 
 

@@ -27,7 +27,7 @@ from privfed.grid.private_tuning import Tuned
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.grid.tuning_proposal import Proposal, score_of
 from privfed.privacy.shared_noise import PARTY_WORDS
-from privfed.report.plan_rows.privacy import nominal_rows
+from privfed.report.plan_privacy import nominal_rows
 from privfed.report.tables import counted, rows, start_row
 
 

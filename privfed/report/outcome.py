@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from privfed.core.text import about_groups, measure
-from privfed.report.plan_rows.privacy import nominal_rows, protected_unit
+from privfed.report.plan_privacy import nominal_rows, protected_unit
 from privfed.report.tables import (
     beside_rows,
     budget_rows,

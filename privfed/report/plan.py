@@ -16,10 +16,9 @@ from privfed.plan.plan import Plan
 from privfed.plan.rule import numbers_per_history, rule_in_words
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.noise_on_model import remembered_rows
-from privfed.report.plan_rows.canaries import canaries_row, power_row
-from privfed.report.plan_rows.privacy import nominal_rows, privacy_rows
-from privfed.report.plan_rows.sums import secure_rows, site_guarantee_row, sites_row
-from privfed.report.plan_rows.training import (
+from privfed.report.plan_privacy import canaries_row, nominal_rows, power_row, privacy_rows
+from privfed.report.plan_sums import secure_rows, site_guarantee_row, sites_row
+from privfed.report.plan_training import (
     adapter_rows,
     compression_row,
     evaluation_rows,

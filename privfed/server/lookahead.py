@@ -28,7 +28,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from privfed.core.deferred import Tensor, torch
-from privfed.server.fedavg import FedAvgM
+from privfed.server.fedopt import FedAvgM
 from privfed.server.optimizer import State, WithRate
 
 

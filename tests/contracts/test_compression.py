@@ -5,7 +5,7 @@ import torch
 from contracts.registered import contract_tests
 
 from privfed.client.compression.compression import CompressionPart, Sending, Space
-from privfed.client.compression.random_mask import RandomMask
+from privfed.client.compression.linear import RandomMask
 from privfed.core.streams import Streams
 from privfed.core.vector import Shapes
 

@@ -5,7 +5,7 @@ from contracts.registered import contract_tests
 from contracts.runs import resumes_to_the_same_bits, spelled
 from safetensors.torch import load, save
 
-from privfed.server.fedavg import FedAvg, FedAvgM
+from privfed.server.fedopt import FedAvg, FedAvgM
 
 DELTAS = torch.tensor([[0.5, -2.0], [0.1, 0.0], [-0.3, 1.0], [0.7, 0.2], [0.0, -0.4], [1.5, 0.3]])
 """Six rounds: enough for one that does something in every fifth."""

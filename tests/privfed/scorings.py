@@ -11,9 +11,7 @@ from privfed.metrics.calibration import Calibration
 from privfed.metrics.mean_loss import MeanAbsoluteError, MeanLoss
 from privfed.metrics.measure import Scoring
 from privfed.models.form import Form
-from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
-from privfed.models.losses.cross_entropy import CrossEntropy
-from privfed.models.losses.multi_label import MultiLabel
+from privfed.models.losses.cross_entropy import BinaryCrossEntropy, CrossEntropy, MultiLabel
 from privfed.models.losses.squared_error import SquaredError
 
 

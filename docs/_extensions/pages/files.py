@@ -6,7 +6,7 @@ import re
 import tomllib
 
 from pages.markdown import ROOT, code, table
-from privfed.store.files import FILES
+from privfed.store.run_files import FILES
 
 DEPENDENCY = re.compile(r'^ +"([\w.-]+)[^"]*",(?:  # (.*))?$', re.MULTILINE)
 

@@ -1,18 +1,133 @@
-"""Cross-entropy over classes, of examples or of the positions of a sequence."""
+"""Cross-entropy over classes, of two classes by one logit, and of several labels at once."""
 
 from __future__ import annotations
 
 import math
 from typing import ClassVar
 
+from pydantic import Field
+
 from privfed.core.deferred import F, Tensor, torch
+from privfed.core.errors import Refused
 from privfed.data.federation import NO_LABEL, Examples, Meaning
 from privfed.models.loss import (
     TINY_SHARE,
     ScoredLoss,
     class_probabilities,
+    log_odds,
     refuse_labels_unless,
 )
+
+
+class BinaryCrossEntropy(ScoredLoss):
+    """One output for two classes, the log-odds of class 1; scored by the area under the ROC curve.
+
+    Accuracy is that of predicting class 1 from a probability of one half. No constant answer has an
+    area other than 0.5.
+    """
+
+    @property
+    def measure(self) -> str:
+        return "auc"
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return log_odds(y.double().mean(0, keepdim=True))
+
+    def width(self, examples: Examples) -> int:
+        single = examples.y.dtype == torch.int64 and examples.y.dim() == 1
+        refuse_labels_unless(
+            single and examples.classes == 2, "binary_cross_entropy", "two classes", examples
+        )
+        return 1
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(
+            outputs.squeeze(-1), y.to(outputs.dtype), reduction="none"
+        )
+
+    def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
+        return torch.stack([outputs.squeeze(-1).double(), y.double()], 1)
+
+    def measures(self, scores: Tensor) -> dict[str, float]:
+        from sklearn.metrics import roc_auc_score
+
+        score, y = scores.nan_to_num().cpu().unbind(1)
+        if not 0 < y.mean() < 1:
+            raise Refused(
+                "the area under the ROC curve needs examples of both classes to score on, and "
+                "these are all of one; take a larger test set, or model.loss = 'cross_entropy'"
+            )
+        auc = float(roc_auc_score(y.numpy(), score.numpy()))
+        return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
+
+    def client_measure(self, scores: Tensor) -> tuple[str, float]:
+        """The accuracy: most clients hold one class alone, and have no area under a curve."""
+        score, y = scores.nan_to_num().unbind(1)
+        return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
+
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        log_odds = outputs.squeeze(-1)
+        return torch.stack([(-log_odds).sigmoid(), log_odds.sigmoid()], -1)
+
+    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+        probabilities = self.expectation(outputs, meaning)
+        return {
+            "prediction": (probabilities[:, 1] > 0.5).long(),
+            **class_probabilities(probabilities, meaning),
+        }
+
+
+class MultiLabel(ScoredLoss):
+    """Any number of labels per example, each with its own log-odds; scored by recall at k.
+
+    The loss is the mean over labels of the binary cross-entropy. recall_at_k is the share of an
+    example's labels among the k likeliest, averaged over examples that have any.
+    """
+
+    k: int = Field(3, ge=1)
+    """How many of the likeliest labels the measure looks at."""
+
+    @property
+    def measure(self) -> str:
+        return f"recall_at_{self.k}"
+
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        return log_odds(y.double().mean(0))
+
+    def best_guess(self, y: Tensor, width: int) -> Tensor:
+        """What each label adds to the recall: its mean share of an example's labels.
+
+        The k labels of the largest share are those that a constant answer names best.
+        """
+        labels = y.sum(-1, keepdim=True)
+        return (y / labels.clamp(min=1)).double().mean(0)
+
+    def width(self, examples: Examples) -> int:
+        columns = examples.y.dtype == torch.float32 and examples.classes > 1
+        refuse_labels_unless(columns, "multi_label", "several columns of 0/1 labels", examples)
+        if self.k > examples.classes:
+            raise Refused(f"model.k is {self.k}, but there are {examples.classes} labels; lower it")
+        return examples.classes
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(-1)
+
+    def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
+        recalled = y.gather(-1, outputs.topk(self.k, -1).indices).sum(-1)
+        return torch.stack([recalled, y.sum(-1)], 1).double()
+
+    def measures(self, scores: Tensor) -> dict[str, float]:
+        recalled, labels = scores[scores[:, 1] > 0].unbind(1)
+        recall = float((recalled / labels).mean()) if len(labels) else 0.0
+        return {self.measure: recall}
+
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        return outputs.sigmoid()
+
+    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+        probabilities = self.expectation(outputs, meaning)
+        return {"prediction": probabilities > 0.5, **class_probabilities(probabilities, meaning)}
+
 
 _VECTOR = 16
 """How many numbers a CPU's vector instructions take at once."""

@@ -17,7 +17,7 @@ from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph
 from privfed.report.page.drawing import Axes, Line, as_svg, inline, lines_picture, without_warnings
 from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
-from privfed.report.plan_rows.canaries import fewest_in_words, power_in_words
+from privfed.report.plan_privacy import fewest_in_words, power_in_words
 
 
 def power_picture(power: Power) -> Picture | None:

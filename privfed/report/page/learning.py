@@ -10,7 +10,7 @@ from privfed.report.outcome import beside_constant
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.run_facts import PageFacts
-from privfed.report.plan_rows.training import objective_rows
+from privfed.report.plan_training import objective_rows
 from privfed.run.evaluation.charged_measures import PREFIX
 
 

@@ -25,7 +25,7 @@ from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
-from privfed.report.plan_rows.canaries import fewest_in_words
+from privfed.report.plan_privacy import fewest_in_words
 from privfed.run.train import resume
 from privfed.sampling.cohort import Witness
 from privfed.store.run_directory import RunDirectory

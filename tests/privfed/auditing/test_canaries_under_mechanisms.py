@@ -33,7 +33,7 @@ from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.mechanisms import central_gaussian, distributed_noise, local_gaussian
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
-from privfed.report.plan_rows.canaries import canaries_row
+from privfed.report.plan_privacy import canaries_row
 from privfed.run.assemble import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import plan_with_length, prepare

@@ -7,7 +7,7 @@ from papers import full_batches, gradients
 from privfed.client.objective import Cohorts
 from privfed.client.objectives.adaalter import AdaAlter
 from privfed.client.objectives.sgd import Sgd
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])

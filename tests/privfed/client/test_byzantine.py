@@ -35,7 +35,7 @@ from privfed.run.train import resume, train
 from privfed.sampling.samplers import Full
 from privfed.secure.limits import Limits
 from privfed.secure.masked.protocol import MaskedSums
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 EVERYBODY = Full().of(8)

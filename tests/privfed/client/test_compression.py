@@ -10,10 +10,10 @@ import torch
 from privfed.client.compression.compressed import compressed
 from privfed.client.compression.compression import NoCompression, Sending, Space
 from privfed.client.compression.count_sketch import CountSketch
+from privfed.client.compression.linear import RandomMask
 from privfed.client.compression.low_rank import LowRank
 from privfed.client.compression.power_sgd import PowerSgd
 from privfed.client.compression.qsgd import Qsgd, Sign
-from privfed.client.compression.random_mask import RandomMask
 from privfed.client.compression.top_k import TopK
 from privfed.client.objective import Work
 from privfed.client.objectives.sgd import Sgd

@@ -22,7 +22,7 @@ from privfed.metrics.groups import ClientGroups
 from privfed.models.form import Form
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.round import replay
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 
 GROUPS = torch.tensor([0] * 9 + [1])
 PLACES, CURVES = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 4.0])

@@ -14,7 +14,7 @@ from privfed.client.objective import Work
 from privfed.client.objectives.fedpa import FedPa
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 
 START = np.array([0.5, -1.0, 2.0])
 

@@ -15,7 +15,7 @@ from privfed.client.objectives.fedlin import FedLin
 from privfed.client.objectives.fedsplit import FedSplit
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams
-from privfed.server.fedavg import FedAvg, FedAvgM
+from privfed.server.fedopt import FedAvg, FedAvgM
 
 SIZES = (3, 9, 0, 4)
 

@@ -16,10 +16,9 @@ from privfed.client.compression.compressed import compressed
 from privfed.client.compression.top_k import TopK
 from privfed.client.descent import LocalStep
 from privfed.client.objective import Objective
-from privfed.client.objectives.fedlc import FedLc
-from privfed.client.objectives.fedrs import FedRs
 from privfed.client.objectives.moon import Moon
 from privfed.client.objectives.sgd import Sgd
+from privfed.client.objectives.skewed_labels import FedLc, FedRs
 from privfed.client.partial import Partial
 from privfed.config.reading import load
 from privfed.core.errors import Refused

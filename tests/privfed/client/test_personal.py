@@ -11,9 +11,8 @@ from papers import full_batches, gradients, quadratics
 from privfed.client.autotune import first_broadcast
 from privfed.client.batches import plan_batches
 from privfed.client.descent import LocalStep
-from privfed.client.objectives.personal.apfl import Apfl
-from privfed.client.objectives.personal.ditto import Ditto
 from privfed.client.objectives.personal.ifca import Ifca
+from privfed.client.objectives.personal.next_to_global import Apfl, Ditto
 from privfed.client.objectives.personal.per_fedavg import HessianFree, PerFedAvg
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams

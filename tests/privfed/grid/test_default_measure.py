@@ -12,10 +12,9 @@ from privfed.grid import engine as experiment
 from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.grid.pictures.figures import Figure
+from privfed.grid.planned_guarantee import best_options
 from privfed.grid.tables import less_is_better
-from privfed.grid.tuning import best_options
-from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
-from privfed.models.losses.cross_entropy import CrossEntropy
+from privfed.models.losses.cross_entropy import BinaryCrossEntropy, CrossEntropy
 from privfed.models.losses.squared_error import SquaredError
 
 HEAT = """

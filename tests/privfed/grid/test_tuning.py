@@ -13,7 +13,7 @@ from privfed.grid.cell_job import Job
 from privfed.grid.cells import Cell, cells, tuned_cells
 from privfed.grid.grid import Grid
 from privfed.grid.load import load_grid
-from privfed.grid.tuning import best_options
+from privfed.grid.planned_guarantee import best_options
 
 TUNED = """
 base = "base.toml"

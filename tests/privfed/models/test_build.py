@@ -20,7 +20,7 @@ from privfed.config.reading import load
 from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
-from privfed.models.lstm import Lstm
+from privfed.models.networks import Lstm
 from privfed.models.recipes import Foreign
 from privfed.run.train import resume, train
 from privfed.store.checkpoint import Checkpoint

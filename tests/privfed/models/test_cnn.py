@@ -11,7 +11,7 @@ from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
-from privfed.models.cnn import Cnn
+from privfed.models.networks import Cnn
 
 STREAMS = Streams(2)
 

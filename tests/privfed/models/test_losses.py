@@ -14,9 +14,7 @@ from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation, Meaning
-from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
-from privfed.models.losses.cross_entropy import CrossEntropy
-from privfed.models.losses.multi_label import MultiLabel
+from privfed.models.losses.cross_entropy import BinaryCrossEntropy, CrossEntropy, MultiLabel
 from privfed.models.losses.squared_error import SquaredError
 from privfed.models.recipes import Mlp
 

@@ -14,7 +14,7 @@ from privfed.config.reading import read_resolved
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.models.cnn import Cnn
+from privfed.models.networks import Cnn
 from privfed.models.recipes import Mlp
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table

@@ -9,7 +9,7 @@ from privfed.plan.plan import plan
 from privfed.report.page.write import write_run_page
 from privfed.report.plan import plan_table
 from privfed.run.check import check
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 
 AVERAGING = ("server.optimizer=fedavg", "server.lr=1.0")
 SERVERS = {

@@ -446,7 +446,7 @@ def test_what_has_no_proof_or_meaning_is_refused_with_what_would_work(keys, said
 
 def test_a_rule_from_outside_has_to_be_one():
     with pytest.raises(Refused, match="is no rule; expected a subclass"):
-        plan(small("aggregation.rule=privfed.server.fedavg:FedAvg"))
+        plan(small("aggregation.rule=privfed.server.fedopt:FedAvg"))
 
 
 @pytest.mark.parametrize(

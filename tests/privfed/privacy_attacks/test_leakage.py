@@ -14,7 +14,7 @@ from small import SMALL, trained
 from privfed.cli.main import main
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
-from privfed.models.cnn import Cnn
+from privfed.models.networks import Cnn
 from privfed.models.recipes import Logistic, Mlp
 from privfed.privacy_attacks.inversion import InversionOptions, invert
 from privfed.privacy_attacks.properties import infer

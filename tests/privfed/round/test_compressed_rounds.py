@@ -15,10 +15,10 @@ from privfed.client.autotune import first_broadcast
 from privfed.client.compression.compressed import compressed
 from privfed.client.compression.compression import Sending, Space
 from privfed.client.compression.count_sketch import CountSketch
+from privfed.client.compression.linear import RandomMask
 from privfed.client.compression.low_rank import LowRank
 from privfed.client.compression.power_sgd import PowerSgd
 from privfed.client.compression.qsgd import Sign
-from privfed.client.compression.random_mask import RandomMask
 from privfed.client.compression.top_k import TopK
 from privfed.client.descent import LocalStep
 from privfed.client.exchange import Exchange

@@ -16,7 +16,7 @@ from privfed.round import by_sums
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
 from privfed.secure.summation import Aborted
-from privfed.server.fedavg import FedAvg, FedAvgM
+from privfed.server.fedopt import FedAvg, FedAvgM
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 

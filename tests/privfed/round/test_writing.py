@@ -19,7 +19,7 @@ from privfed.models.network import Network
 from privfed.round.round import run_round
 from privfed.round.world import AtOnce, InBackground
 from privfed.run.train import train
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAvg
 from privfed.store.round_logs import MetricsLog, Releases
 
 

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from privfed.data.federation import Examples, Meaning
-from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
-from privfed.models.losses.cross_entropy import CrossEntropy
-from privfed.models.losses.multi_label import MultiLabel
+from privfed.models.losses.cross_entropy import BinaryCrossEntropy, CrossEntropy, MultiLabel
 from privfed.models.losses.squared_error import SquaredError
 from privfed.run.evaluation.divergence import Baseline, Divergence, best_constant
 

@@ -25,7 +25,7 @@ from privfed.data.partitions.basic import Iid, Natural, Shuffled
 from privfed.data.partitions.label_skew import Dirichlet, LongTail, Pachinko
 from privfed.data.partitions.shift import Concept, Covariate, _through
 from privfed.grid.pictures.figures import Figure, check_figures
-from privfed.models.losses.binary_cross_entropy import BinaryCrossEntropy
+from privfed.models.losses.cross_entropy import BinaryCrossEntropy
 from privfed.models.losses.squared_error import SquaredError
 from privfed.plan.plan import plan
 from privfed.report.plan import plan_table

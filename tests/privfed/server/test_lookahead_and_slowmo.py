@@ -7,7 +7,7 @@ from small import small
 
 from privfed.core.schedules import CONSTANT, Cosine, Staircase
 from privfed.plan.plan import plan
-from privfed.server.fedavg import FedAvg, FedAvgM
+from privfed.server.fedopt import FedAvg, FedAvgM
 from privfed.server.lookahead import Lookahead, SlowMo
 
 DELTAS = [0.5, -2.0, 0.3, 1.0, -0.7, 0.2, 0.9]

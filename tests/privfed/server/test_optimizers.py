@@ -33,8 +33,7 @@ from privfed.run.check import check
 from privfed.run.train import resume
 from privfed.sampling.cohort import People
 from privfed.sampling.samplers import Poisson
-from privfed.server.adaptive import FedAdagrad, FedAdam, FedYogi
-from privfed.server.fedavg import FedAvg
+from privfed.server.fedopt import FedAdagrad, FedAdam, FedAvg, FedYogi
 
 DELTAS = ([0.5, -2.0], [0.1, 0.0], [-0.3, 1.0])
 

@@ -14,8 +14,8 @@ import privfed
 from privfed.grid import private_tuning as tuning
 from privfed.run.train import resume
 from privfed.secure.summation import Culprit
-from privfed.store.files import FILES
 from privfed.store.run_directory import RunDirectory
+from privfed.store.run_files import FILES
 
 SECRET_FOLDERS = [name.rstrip("/") for name, what in FILES.items() if "mode 0700" in what]
 """What lies in these is shut to others by the folder."""

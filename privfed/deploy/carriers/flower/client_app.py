@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from privfed.deploy.carriers.carrier import NOBODY
-from privfed.deploy.carriers.flower.payload import ACTION, carried_bytes, carrying
+from privfed.deploy.carriers.flower.addresses import ACTION, carried_bytes, carrying
 from privfed.deploy.carriers.local_socket import ask
 
 _LONGEST = 3600.0

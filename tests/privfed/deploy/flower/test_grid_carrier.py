@@ -13,9 +13,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from waiting import BRIEF, LONG, until
 
 from privfed.deploy.carriers.carrier import NOBODY
-from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail
-from privfed.deploy.carriers.flower.payload import carried_bytes
-from privfed.deploy.carriers.flower.payload import carrying as content
+from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail, carried_bytes
+from privfed.deploy.carriers.flower.addresses import carrying as content
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey

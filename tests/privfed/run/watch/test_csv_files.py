@@ -7,7 +7,7 @@ import pytest
 from small import small, trained
 
 from privfed.run.train import resume
-from privfed.run.watch.csv_files import ColumnsFile
+from privfed.run.watch.files import ColumnsFile
 
 WATCH = 'run.watch=["csv"]'
 OPTED = ("run.randomness=seeded", "run.simulation_metrics=true", "run.checkpoint_every=4")

@@ -1,4 +1,6 @@
-"""Ditto: a personal model beside the global one, held near it (Li, Hu, Beirami & Smith 2021,
+"""Personal models next to the global one: Ditto and APFL.
+
+Ditto: a personal model beside the global one, held near it (Li, Hu, Beirami & Smith 2021,
 "Ditto: fair and robust federated learning through personalization", Algorithm 1, whose solver of
 the global problem is FedAvg).
 
@@ -9,6 +11,19 @@ With x the broadcast model and v_k what client k keeps, each local step is on on
 
 In the paper all v_k begin at the model of round 1; here a newcomer begins at the one that it is
 sent, which is the same where all take part from round 1.
+
+APFL: a mixture of a local and the global model for each client (Deng, Kamani & Mahdavi 2020,
+"Adaptive personalized federated learning", Algorithm 1 and equation 10).
+
+With x the broadcast model, v_k and alpha_k what client k keeps, and m = alpha_k v_k + (1 - alpha_k)
+w its mixture, each local step is on one batch
+
+    w       <- w - lr grad f_k(w)                        from w = x: what it sends is w - x
+    v_k     <- v_k - lr alpha_k grad f_k(m)              the gradient by v_k
+    alpha_k <- alpha_k - lr <v_k - w, grad f_k(m)>       at the first step of a round, if adaptive
+
+all from values before the step, and alpha_k cut to [0, 1]. A newcomer's v_k is the model that it is
+sent.
 """
 
 from __future__ import annotations
@@ -20,7 +35,7 @@ from pydantic import Field
 from privfed.client.descent import Anchor, LocalStep
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective, Work
-from privfed.core.deferred import Tensor
+from privfed.core.deferred import Tensor, torch
 
 
 class Beside(Objective):
@@ -86,3 +101,61 @@ def _personal(carried: Tensor | None) -> Tensor:
     if carried is None:
         raise ValueError("Ditto needs each client's personal model, and its gradient there")
     return carried
+
+
+class Apfl(Beside):
+    """APFL: each client mixes the global model with one of its own.
+
+    A client keeps d + 1 numbers, sends d (FedAvg's update) and is sent d; a step takes two
+    gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by
+    itself.
+
+    Under privacy a round is FedAvg's (`Beside`): no row depends on what is kept. A mixture costs
+    nothing while it stays: what is shown of it is covered by no epsilon.
+    """
+
+    alpha: float = Field(0.5, ge=0, le=1)
+    """The weight of a client's own model, at first."""
+    adaptive: bool = False
+    """Whether each client's weight follows its loss."""
+
+    def state_length(self, d: int) -> int:
+        return d + 1
+
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        params = broadcast["params"]
+        return torch.cat([params, params.new_full((1,), self.alpha)])
+
+    def anchor(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
+    ) -> Tensor:
+        return _mixture(carried, w)
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        v, alpha = _parts(step.carried)
+        if step.anchor is None:
+            raise ValueError("APFL needs the gradient at each client's mixture")
+        after = alpha
+        if self.adaptive and step.number == 0:
+            slope = ((v - step.w) * step.anchor).sum(1, keepdim=True)
+            after = (alpha - step.lr * slope).clamp(0.0, 1.0)
+        return step.grad, torch.cat([v - step.lr * alpha * step.anchor, after], dim=1)
+
+    def personal(
+        self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
+    ) -> Tensor:
+        carried = self.carry(broadcast, state)
+        return _mixture(carried.view(-1, carried.shape[-1]), broadcast["params"])
+
+
+def _parts(carried: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Clients' own models `[c, d]` and their weights `[c, 1]`."""
+    if carried is None:
+        raise ValueError("APFL needs each client's own model and its weight")
+    return carried[:, :-1], carried[:, -1:]
+
+
+def _mixture(carried: Tensor | None, w: Tensor) -> Tensor:
+    """Mixtures `[c, d]` with models w `[c, d]`."""
+    v, alpha = _parts(carried)
+    return alpha * v + (1 - alpha) * w

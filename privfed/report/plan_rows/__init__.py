@@ -1,1 +1,0 @@
-"""Rows of a plan's table: privacy, secure sums, and sites."""
