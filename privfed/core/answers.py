@@ -5,6 +5,7 @@ Its hooks return what the contract says, of the shape that it says; and what it 
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib
 import inspect
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from privfed.core.deferred import torch
 from privfed.core.errors import Refused
 from privfed.core.registry import CONTRACTS
+from privfed.core.text import nearest
 
 _LIBRARY = ("privfed", "defenses", "attacks", "accounting", "pydantic")
 _SHAPES: dict[tuple[str, str], Callable[..., tuple[int, ...]]] = {
@@ -80,24 +82,32 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     if not any(_is_ours(each) and each not in scratch.__mro__ for each in part.__mro__):
         return
     defined = {name: value for each in outside for name, value in vars(each).items()}
-    hooks = ", ".join(sorted(_hooks(kind, part)))
+    hooks = sorted(_hooks(kind, part))
     unread = _unread(kind, part, defined)
     if unread and inspect.isfunction(defined[unread[0]]):
         raise Refused(
-            f"{named}, whose method {unread[0]} is no hook, so nothing calls it; begin a helper's"
-            f" name with an underscore, or override one of: {hooks}"
+            f"{named}, whose method {unread[0]} is no hook, so nothing calls it"
+            f"{_meant(unread[0], hooks)}; begin a helper's name with an underscore, or override "
+            f"one of: {', '.join(hooks)}"
         )
     if unread:
         declares = sorted(declared(contract_of(kind)) - _hooks(kind, part))
         raise Refused(
-            f"{named}, whose attribute {unread[0]} is no declaration, so nothing reads it; begin "
-            f"its name with an underscore, or declare one of: {', '.join(declares)}"
+            f"{named}, whose attribute {unread[0]} is no declaration, so nothing reads it"
+            f"{_meant(unread[0], declares)}; begin its name with an underscore, or declare one of: "
+            f"{', '.join(declares)}"
         )
     public = any(not name.startswith(("_", "model_")) for name in defined)
     nearest = next(each for each in part.__mro__ if _is_ours(each))
     fields = any(vars(each).get("__annotations__") for each in outside)
     if nearest is contract_of(kind) and not (public or fields or "__call__" in defined):
-        raise Refused(f"{named}, which overrides nothing; override one of: {hooks}")
+        raise Refused(f"{named}, which overrides nothing; override one of: {', '.join(hooks)}")
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """A question after the nearest of the `known` names, or nothing."""
+    close = nearest(name, known)
+    return f" (did you mean {close}?)" if close else ""
 
 
 def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
@@ -108,19 +118,28 @@ def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> lis
     known |= {*decorated.field_validators, *decorated.model_validators, *decorated.validators}
     classes = [each for each in part.__mro__ if each not in BaseModel.__mro__]
     values = [value for each in classes for value in vars(each).values()]
-    read = {name for value in values for name in _names_in(inspect.unwrap(value))}
+    read = {name for value in values for name in names_read(inspect.unwrap(value))}
     public = {name for name in defined if not name.startswith(("_", "model_"))}
     return sorted(public - known - read)
 
 
-def _names_in(defined: Any) -> set[str]:
-    """Names that the code of a function, a property or a class's method reads."""
+def names_read(defined: Any) -> set[str]:
+    """Names that the code of a function, a property or a class's method reads.
+
+    Not those of attributes of its other arguments: `batch.loss` reads no `loss` of the part.
+    """
     function = getattr(defined, "fget", getattr(defined, "__func__", defined))
     todo, names = [getattr(function, "__code__", None)], set[str]()
     for code in todo:
-        if isinstance(code, types.CodeType):
-            names |= {*code.co_names}
-            todo += code.co_consts
+        if not isinstance(code, types.CodeType):
+            continue
+        todo += code.co_consts
+        others, before = set(code.co_varnames[1 : code.co_argcount]), None
+        for step in dis.get_instructions(code):
+            if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and before not in others:
+                names.add(step.argval)
+            loaded = step.argval if step.opname.startswith("LOAD_FAST") else None
+            before = loaded[-1] if isinstance(loaded, tuple) else loaded  # of two at once
     return names
 
 
@@ -137,14 +156,19 @@ def _hooks(kind: str, part: type[BaseModel]) -> set[str]:
     return methods - of_parts
 
 
-def check_answers(kind: str, part: type[BaseModel]) -> None:
-    """Has hooks of a part from outside refuse what their contract does not let them return."""
+def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
+    """Has hooks of a part from outside refuse what their contract does not let them return.
+
+    `ours`: those of a built-in part too, as tests have it.
+    """
     for each in part.__mro__:
         for name, hook in [*vars(each).items()]:
             called = hook.fget if isinstance(hook, property) else hook
-            if not inspect.isfunction(called) or _is_ours(called) or hasattr(called, "answers_to"):
+            if not inspect.isfunction(called) or hasattr(called, "answers_to"):
                 continue
-            if promised := _promised(kind, part, name):
+            if _is_ours(called) and not (ours and each is part):
+                continue
+            if (promised := _promised(kind, part, name)) not in (None, called):
                 checked = _checked(called, kind, promised)
                 setattr(each, name, property(checked) if called is not hook else checked)
 
@@ -176,7 +200,8 @@ def _checked(hook: Callable[..., Any], kind: str, promised: Any) -> Callable[...
         if not _fits(returned, expected):
             raise _misfit(self, promised, f"{_in_words(returned)}, but {_kind(expected)}")
         if shape := _SHAPES.get((kind, promised.__name__)):
-            arguments = signature.bind(self, *given, **named).arguments
+            known = {name: each for name, each in named.items() if name in signature.parameters}
+            arguments = signature.bind(self, *given, **known).arguments  # others are `needs`
             part = arguments.pop("self")
             first = returned[0] if isinstance(returned, tuple | list) else returned
             tensor = getattr(first, "rows", first)

@@ -59,7 +59,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         target = outside.get(name) or (name if ":" in name else None)
         if target is None:
             known = expected(name, [*BUILT_IN[kind], *outside])
-            raise Refused(f"{key} is {name!r}; {known}", key=key)
+            raise Refused(f"{key} is {name!r}; {known}, or your own as module:Name", key=key)
     part = imported(target, name, key)
     if kind in ADAPTERS and callable(part) and not is_part(part):
         part = imported(ADAPTERS[kind], name, key).of(part)

@@ -8,16 +8,22 @@ So a part is under test once it is registered, and no contract can be one that n
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from privfed.core.answers import check_answers, contract_of, names_read
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN, CONTRACTS
+from privfed.core.text import nearest
 
 Contract = Callable[..., None]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
@@ -26,6 +32,8 @@ def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
     Raises:
       AssertionError: if a required field declares no example.
     """
+    refuse_near_misses(kind, part)
+    check_answers(kind, part, ours=True)  # a wrong shape is named, and the hook that returned it
     follows = {key: value for key, value in getattr(part, "follows_clip", {}).items() if value}
     for key, field in part.model_fields.items():
         if field.examples:
@@ -35,6 +43,33 @@ def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
             f"{key}: ... = Field(examples=[...])"
         )
     return part(**{**follows, **keys})
+
+
+@functools.cache
+def promised_elsewhere() -> frozenset[str]:
+    """Members of protocols that a part may fulfil in addition to its kind's contract."""
+    names = set()
+    for package in ("privfed", "attacks", "defenses"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
+                    names |= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    return frozenset(names)
+
+
+def refuse_near_misses(kind: str, part: type[Any]) -> None:
+    """Raises `AssertionError` for a method whose name is nearly that of a hook, which it is not."""
+    contract = {*dir(contract_of(kind))} | {
+        name for base in part.__mro__[1:] for name in dir(base) if not name.startswith("_")
+    }
+    used = promised_elsewhere().union(*map(names_read, vars(part).values()))
+    for name, value in vars(part).items():
+        if inspect.isfunction(value) and not name.startswith("_") and name not in contract | used:
+            close = nearest(name, contract)
+            assert not close, (
+                f"{part.__qualname__}.{name} is no hook of {kind}, so nothing calls it; did you "
+                f"mean {close}? Else begin its name with an underscore"
+            )
 
 
 def example(kind: str, name: str, **keys: Any) -> Any:

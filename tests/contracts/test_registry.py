@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from contracts.registered import example_of
 
+from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.parts import Part, find, refuse_silent
 from privfed.core.registry import BUILT_IN, CONTRACTS
@@ -37,6 +38,20 @@ def test_every_registered_part(kind, name):
     part = find(kind, name, kind)
     is_a_strict_documented_configuration(kind, name, part)
     declares_what_its_kind_asks_for(kind, name, part)
+
+
+class NearMiss(Sgd):
+    """An objective whose loss is spelt as no hook is."""
+
+    def loss(self, batch):
+        return batch.loss.losses(batch.outputs, batch.y)
+
+
+def test_a_hook_that_is_misspelt_is_named():
+    with pytest.raises(AssertionError, match="did you mean losses"):
+        example_of("objective", NearMiss, "near")
+    with pytest.raises(Refused, match=r"method loss is no hook.*did you mean losses"):
+        refuse_silent("objective", NearMiss, "client.objective is 'near'")
 
 
 def test_every_kind_has_contracts():

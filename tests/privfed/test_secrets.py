@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.registered import examples
 from small import small
 from traced import assert_secret, tracing
 
@@ -74,17 +75,18 @@ SECRET = {
         *("client.objective=sgd", "data.setting=cross_silo", "model.name=mlp"),
         *('model.local=["3*"]', "client.local_epochs=1"),
     ),
-    **{
-        name: (f"client.objective={name}", "data.setting=cross_silo")
-        for name in ("ditto", "apfl", "per_fedavg", "per_fedavg_hf", "moon")
-    },
     "clusters": ("client.objective=ifca", "server.optimizer=fedavg"),
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
-    **{name: (f"client.objective={name}",) for name in ("fedlc", "fedrs")},
     "loss": (*OPEN, "client.objective=fedprox_adaptive"),
 }
 """Runs with every mechanism, sampler and objective, and with all else that draws."""
+_PLAYED = {word for words in SECRET.values() for word in words}
+SECRET |= {  # of objectives that need no more than to be named
+    name: (f"client.objective={name}", *(("data.setting=cross_silo",) if part.keeps else ()))
+    for name, part in examples("objective").items()
+    if f"client.objective={name}" not in _PLAYED
+}
 
 
 def traced(folder, name):
@@ -107,7 +109,7 @@ def test_no_private_draw_follows_from_a_seed(name, traces):
 def test_these_runs_are_of_every_kind_and_ask_for_every_private_stream(traces):
     for kind in ("mechanism", "sampler", "objective"):
         used = {small(*words).names[kind] for words in SECRET.values()}
-        assert used == {*BUILT_IN[kind]}
+        assert used == {*BUILT_IN[kind]}, f"add a run of each {kind} to SECRET"
     asked = {stream for trace in traces.values() for stream in trace.streams}
     of_tunings = {"candidates"}  # which are several runs: `privfed.grid.private_tuning`
     assert {one.partition("/")[0] for one in asked} - PUBLIC == (PRIVATE | KEPT) - of_tunings

@@ -54,9 +54,9 @@ class CalibrationQuestion:
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
     sampler: str = field(metadata=_flag("As cohort.sampler.", "poisson"))
-    delta: float = field(metadata=_flag("", MISSING, above=0, below=1))
+    delta: float = field(metadata=_flag("δ, far below 1 / clients.", MISSING, above=0, below=1))
     accountant: str = field(
-        metadata=_flag("", "tightest", choices=("tightest", "rdp", "pld")),
+        metadata=_flag("As privacy.accountant.", "tightest", choices=("tightest", "rdp", "pld")),
     )
     sampling_rate: float | None = _optional(
         "q (poisson): expected cohort / clients.", above=0, most=1
@@ -91,8 +91,8 @@ class CalibrationQuestion:
     )
     sizing: str | None = _optional("skellam: how.", choices=("minimum", "layers"))
     against: str | None = _optional("Whose guarantee.", choices=("server", "readers"))
-    rounds: int | None = _optional("", **_ROUNDS)
-    epsilon: float | None = _optional("", above=0)
+    rounds: int | None = _optional("Rounds; left out: as many as fit.", **_ROUNDS)
+    epsilon: float | None = _optional("Budget ε; left out: the ε that is spent.", above=0)
     noise_multiplier: float | None = _optional("Deviation / clip.", least=0)
 
     @classmethod

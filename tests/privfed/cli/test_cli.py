@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 
+import click
 import pytest
 from commands import run
 from small import SMALL, trained
 from waiting import LONG
 
 from accounting import durable
+from privfed.cli.main import main
 
 SETTINGS = [word for option in SMALL for word in ("--set", option)]
 
@@ -36,6 +38,21 @@ def test_help_imports_neither_torch_nor_numpy():
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
     assert "privfed.cli.main" in imported
     assert not imported & {"torch", "numpy"}
+
+
+def options(command, names=()):
+    """Every option of a command and its subcommands, with the words that lead to it."""
+    yield from ((names, each) for each in command.params if isinstance(each, click.Option))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from options(command.get_command(click.Context(command), name), (*names, name))
+
+
+def test_every_flag_has_a_help_text():
+    found = list(options(main))
+    silent = [" ".join((*names, *each.opts)) for names, each in found if not each.help]
+    assert len(found) > 100
+    assert not silent, "give click.option a help that says what the flag does and its default"
 
 
 def test_train_json_ends_with_one_object(tmp_path):
