@@ -118,7 +118,7 @@ def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> lis
     known |= {*decorated.field_validators, *decorated.model_validators, *decorated.validators}
     classes = [each for each in part.__mro__ if each not in BaseModel.__mro__]
     values = [value for each in classes for value in vars(each).values()]
-    read = {name for value in values for name in names_read(inspect.unwrap(value))}
+    read = {name for value in values for name in names_read(value)}
     public = {name for name in defined if not name.startswith(("_", "model_"))}
     return sorted(public - known - read)
 
@@ -129,7 +129,7 @@ def names_read(defined: Any) -> set[str]:
     Not those of attributes of its other arguments: `batch.loss` reads no `loss` of the part.
     """
     function = getattr(defined, "fget", getattr(defined, "__func__", defined))
-    todo, names = [getattr(function, "__code__", None)], set[str]()
+    todo, names = [getattr(inspect.unwrap(function), "__code__", None)], set[str]()
     for code in todo:
         if not isinstance(code, types.CodeType):
             continue
