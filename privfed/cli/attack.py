@@ -1,4 +1,4 @@
-"""The commands that attack what a server or a reader sees: `privfed attack ...`."""
+"""The commands that attack the view of a server or a reader: `privfed attack ...`."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _exposure(
 
 
 def _new_folder(out: Path | None, attack_name: str) -> Path:
-    """`out`, or a new folder in runs/. Raises `Refused` where something lies there."""
+    """Returns `out`, or a new folder in runs/. Raises `Refused` if it exists."""
     from privfed.store.folders import new_folder, refuse_taken
 
     folder = out or new_folder(attack_name)
@@ -218,7 +218,7 @@ def _report(
     table: Callable[[], object],
     as_json: bool,
 ) -> int:
-    """Write what an attack on updates found into `folder`, and print it."""
+    """Writes the result of an attack on updates into `folder`, and prints it."""
     from privfed.report.console import console
     from privfed.store.folders import write_private
 

@@ -1,4 +1,4 @@
-"""The commands of who takes part: `privfed federation new`, `add`, `check` and `run`."""
+"""The commands of a federation's members: `privfed federation new`, `add`, `check` and `run`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run_federation(
 
 
 def _paths(names: tuple[str, ...], sockets: tuple[tuple[str, str], ...]) -> dict[int, Path]:
-    """The sockets by the numbers of their sites. Raises `Refused` for a site of another name."""
+    """Maps the numbers of sites to their sockets. Raises `Refused` for an unknown site."""
     for name, _ in sockets:
         if name not in names:
             raise Refused(f"--site {name}: the federation has no such site: {', '.join(names)}")
@@ -162,9 +162,9 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 
 
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
-    """How many shares open a secret, by what the server may do; None where the threshold is low.
+    """The number of shares that open a secret, by threat; None if the threshold is too low.
 
-    Raises `Refused` where it is low for every server.
+    Raises `Refused` if it is too low for every threat.
     """
     from privfed.core.errors import Refused
 

@@ -1,4 +1,4 @@
-"""The command line. Heavy imports wait until a command runs."""
+"""The command line. Heavy imports are deferred until a command runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from privfed.core.version import __version__
 
 
 class CommandLine(click.Group):
-    """The group of all commands, which reports mistakes in the line that names one."""
+    """The group of all commands, which reports mistakes on the command line."""
 
     def main(
         self,
@@ -44,7 +44,7 @@ class CommandLine(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """What `click.Group.main` does: in `standalone_mode` it ends the process."""
+        """Runs a command, as `click.Group.main` does; in `standalone_mode` it ends the process."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)
@@ -53,7 +53,7 @@ class CommandLine(click.Group):
                 code = super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
             except click.ClickException as error:
                 code = _report_misuse(error)
-            except OSError as error:  # standard output takes nothing
+            except OSError as error:  # standard output cannot be written
                 code = report_error(error)
             except click.Abort:
                 code = report_failure("interrupted", INTERRUPTED, "interrupted")
@@ -61,7 +61,7 @@ class CommandLine(click.Group):
 
 
 def _report_misuse(error: click.ClickException) -> int:
-    """Say what is wrong with the line as click says it, and in JSON where that was asked for."""
+    """Reports a mistake on the command line as click does, and in JSON if it was requested."""
     usage = io.StringIO()
     error.show(usage)
     click.echo(visible(usage.getvalue()), err=True, nl=False)

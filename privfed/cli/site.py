@@ -101,7 +101,7 @@ def serve_command(directory: Path) -> int:
     from privfed.deploy.site.site_work import flushed_denormals
 
     folder = SiteFolder(directory)
-    # Denormals are flushed before there are threads, which do as this one does.
+    # Denormals are flushed before threads start, which inherit the setting.
     with flushed_denormals(), logging_to(folder.log), serving(folder) as member:
         click.echo(
             f"{member.key.name} of the federation {member.federation.name} answers at "
@@ -138,7 +138,7 @@ def receipts_command(directory: Path, as_json: bool) -> int:
 
 
 def _check_lines(checked: SiteCheck) -> Iterator[str]:
-    """What people read of a check."""
+    """Lines that `privfed site check` prints."""
     from privfed.core.text import ceiling, number
 
     yield "policy   this site takes part"
@@ -153,7 +153,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
 
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
-    """What people read of `receipts`."""
+    """Lines that `privfed site receipts` prints."""
     from privfed.core.text import ceiling, number
 
     for run in receipts.runs:

@@ -94,7 +94,7 @@ def evaluate_command(
 
 
 def _personal(directory: Path, epochs: int) -> Answer:
-    """Score models of clients' own: fine-tuned for so many `epochs`, or those that they keep."""
+    """Evaluates clients' personal models: fine-tuned for `epochs`, or those that clients keep."""
     from privfed.api.answer import Answer
     from privfed.report.trained_model import personal_table
     from privfed.trained.kept_models import score_kept_models
@@ -112,7 +112,7 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Let clients score the model: the run's own, or those of other data, in a run of their own."""
+    """Lets clients evaluate the model: the run's own, or those of other data in a new run."""
     from privfed.api.answer import Answer
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
@@ -185,9 +185,9 @@ def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> 
 
 
 def _to_standard_output(content: bytes) -> None:
-    """Print `content`; falls silent where nobody reads on (`privfed predict … | head`).
+    """Prints `content`; stays silent if the output pipe is closed (`privfed predict … | head`).
 
-    A terminal is shown what clients' and columns' names would make it do; a file gets them as is.
+    On a terminal, control characters in names are escaped; a file gets the content as it is.
     """
     shown = visible(content.decode()).encode() if sys.stdout.isatty() else content
     try:
