@@ -31,7 +31,7 @@ EPSILONS = click.option(
 
 @click.group()
 def attack() -> None:
-    """Read clients' data out of updates and models: inversion, membership, property."""
+    """Attack clients' privacy through updates and models: inversion, membership, property."""
 
 
 @attack.command("inversion")
@@ -116,7 +116,7 @@ def property_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Tell clients' label distributions from updates."""
+    """Infer clients' label distributions from updates."""
     from privfed.privacy_attacks.properties import infer
     from privfed.privacy_attacks.subject import default_epsilons, subject
     from privfed.report.leakage import property_table
@@ -158,10 +158,11 @@ def membership_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Tell who was trained on from the final model, beside what ε allows: a simulation.
+    """Infer membership from the final model, and compare with the bound of ε: a simulation.
 
     A run file is run SHADOWS + 1 times, each time without a random half of the targets. A run
-    directory is attacked as it is; its clients are the members, its public test set the others.
+    directory is attacked as it is; its clients are the members, its public test set the
+    non-members.
     """
     if target.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")

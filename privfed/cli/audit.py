@@ -132,9 +132,10 @@ def audit_command(
     function: str | None,
     **claim: Any,
 ) -> int:
-    """Re-compute the ε that a run spent, or several together, from their ledgers alone.
+    """Recompute the ε that a run spent, or several together, from their ledgers alone.
 
-    And hold it against what the run's canaries show, or a mechanism against its claim.
+    Also compares it with the evidence of the run's canaries, or tests a mechanism against its
+    claim.
     """
     of_a_run = (*directories, accountant, plot, head)
     if function is not None:

@@ -59,10 +59,10 @@ def canary() -> None:
 def new_canaries_command(
     directory: Path, count: int, dimension: int, clip: float, relation: str, seed: int | None
 ) -> int:
-    """Draw secret directions and coins into a new folder DIR, before the run.
+    """Draw secret directions and secret bits into a new folder DIR, before the run.
 
-    Keep DIR to yourself until the run has ended. Give its manifest.json, which holds no secret, to
-    whoever should be able to check that coins and directions were fixed before.
+    Keep DIR secret until the run has ended. Publish its manifest.json, which holds no secret: with
+    it, others can verify that bits and directions were fixed before the run.
     """
     from privfed.canary.drawing import Drawing
 
@@ -126,7 +126,7 @@ def judge_command(
     confidence: float,
     as_json: bool,
 ) -> int:
-    """Hold released models against a claim; exit code 4 where the canaries in DIR refute it."""
+    """Test a claim on released models; exit code 4 if the canaries in DIR refute it."""
     if noise_multiplier is None:
         if sampling_rate is not None or rounds is not None:
             raise Refused("--sampling-rate and --rounds go with --noise-multiplier; give that, too")

@@ -43,7 +43,7 @@ def check_command(
     advise: bool,
     promises: str | None,
 ) -> int:
-    """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
+    """Plan a run without starting it, or print every reason for a refusal. Writes nothing."""
     from privfed.api.training import answer_of
     from privfed.config.reading import load
     from privfed.plan.calibration.advice_question import refuse_promises_alone

@@ -111,7 +111,7 @@ def describe_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Release statistics of all clients' columns, charged once. Of a folder: read it again."""
+    """Release statistics of all clients' columns, charged once; for a folder, read it again."""
     from privfed.analytics.describe import describe, statistics_of
     from privfed.analytics.description_run import Asking
     from privfed.report.console import console

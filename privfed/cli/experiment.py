@@ -62,7 +62,7 @@ def experiment_command(
     plot: bool,
     as_json: bool,
 ) -> int:
-    """Run a grid of many runs, each once, in parallel; table, summary and figures."""
+    """Run a grid of runs in parallel, each once; writes a table, a summary and figures."""
     from privfed.grid.load import load_grid
     from privfed.grid.results import Files
     from privfed.report.console import console

@@ -49,7 +49,7 @@ def run_federation(
 ) -> int:
     """Train over sites whose sockets are on this machine, or are forwarded to it.
 
-    The same command goes on with a run that was stopped. A site without a socket is away.
+    The same command resumes a run that was stopped. A site without a socket is absent.
     """
     from privfed.deploy.carriers.local_socket import Sockets
     from privfed.deploy.coordinator.coordinate import coordinate
@@ -94,7 +94,7 @@ FEDERATION_FILE = click.argument("file", metavar="FILE", type=FILE)
 
 @click.group("federation")
 def federation() -> None:
-    """Who takes part in a federation, as a file that all agree on, and a run over them."""
+    """Manage the members of a federation, in a file that all agree on, and run a training."""
 
 
 federation.add_command(run_federation)
@@ -107,7 +107,7 @@ federation.add_command(run_federation)
 @click.option("--threshold", default=0, help="Shares that open a secret; 0: the fewest that may.")
 @answers_errors
 def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
-    """Write a federation's file without any site yet."""
+    """Write a federation's file, without any site yet."""
     from privfed.deploy.files.federation_file import agreed
 
     stated = {"name": name, "coordinator": coordinator, "threshold": threshold}
@@ -135,10 +135,10 @@ def add_command(file: Path, site: tuple[str, str]) -> int:
 @JSON
 @answers_errors
 def check_federation(file: Path, colluders: int, as_json: bool) -> int:
-    """Print who takes part, how many shares open a secret, and the digest to compare.
+    """Print the members, the number of shares that open a secret, and the digest to compare.
 
-    Everybody's digest is the same where everybody has the same federation, however the file is laid
-    out. Compare it by telephone, before the first run.
+    All members with the same federation have the same digest, for any layout of the file. Compare
+    it by telephone before the first run.
     """
     from privfed.deploy.files.federation_file import FederationFile
 

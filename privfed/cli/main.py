@@ -74,7 +74,7 @@ def _report_misuse(error: click.ClickException) -> int:
 @click.option("--schema", is_flag=True, help="Print the JSON schema of run files, for editors.")
 @answers_errors
 def list_command(as_json: bool, schema: bool) -> int:
-    """List every part by kind, with its one line."""
+    """List every part by kind, with a one-line description."""
     from privfed.config import catalog
     from privfed.report.console import console
 
@@ -92,7 +92,7 @@ def list_command(as_json: bool, schema: bool) -> int:
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="privfed")
 def main() -> None:
-    """Private and robust federated learning, with an epsilon that can be proved."""
+    """Private and robust federated learning, with a provable epsilon."""
 
 
 for command in (

@@ -66,7 +66,7 @@ def evaluate_command(
     group: str,
     as_json: bool,
 ) -> int:
-    """Score a trained model: on the run's own test examples, or on another data source."""
+    """Evaluate a trained model on the run's own test examples, or on another data source."""
     from privfed.api.commands import opened
 
     if personalise is not None:
@@ -154,7 +154,7 @@ def _by_clients(
 def predict_command(
     directory: Path, data: str, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> int:
-    """Predict rows with a trained model: with labels (then it is scored, too) or without."""
+    """Predict rows with a trained model; rows with labels are also evaluated."""
     from privfed.report.console import console
     from privfed.report.trained_model import prediction_table
     from privfed.trained.evaluate import as_csv
@@ -178,7 +178,7 @@ def predict_command(
 @JSON
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:
-    """Write a trained model, with its preprocessing, for programs that have no privfed."""
+    """Write a trained model, with its preprocessing, for programs without privfed."""
     from privfed.api.commands import export
 
     return print_answer(export(directory, to, adapters), as_json)

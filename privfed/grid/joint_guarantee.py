@@ -52,7 +52,7 @@ def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
 
 
 def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
-    """Returns the planned charges by cell, for each of the runs of which one will be chosen."""
+    """Returns the planned charges by cell and run; only one run of each cell will be chosen."""
     spent = _spent(charges)
     left: dict[str, dict[str, Prior]] = {}
     for entry in charges:
@@ -96,7 +96,7 @@ NOT_CHOSEN = (
     "a cell's own ε does not cover that it was chosen among these: state the joint one, or choose "
     "with tune.private = true"
 )
-"""A note on cells over real data, of which a reader may select the best."""
+"""A note on cells over real data, from which a reader may select the best."""
 _UNIT = "unit (client column)"
 """The term that differs between cells with other units over the same data."""
 _MEANING = {

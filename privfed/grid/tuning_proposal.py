@@ -2,10 +2,10 @@
 
 *What is released*: the directory of the best run by a score that is fixed here, and one line in a
 ledger. *Mechanism*: K runs, with a secret K from a public distribution; each draws one combination
-of `tune.over` uniformly, with replacement, and trains it from the start. *Sensitivity, relation, unit and
-sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of what each
-run spends, which has to be the same for every combination: a bound on each is then one on their
-mixture. The score is post-processing (`privfed.grid.tuning_proposal`).
+of `tune.over` uniformly, with replacement, and trains it from the start. *Sensitivity, relation,
+unit and sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of
+the spending of a run, which has to be the same for every combination: a bound on each is then a
+bound on their mixture. The score is post-processing (`privfed.grid.tuning_proposal`).
 (Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang 2024.)
 
 The score is a charged metric of clients, or a metric on the public test set. Both are

@@ -90,7 +90,7 @@ class Line:
 
     @property
     def drawable(self) -> Sequence[tuple[float, float]]:
-        """Those of the points that are finite."""
+        """The points with finite coordinates."""
         return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
 
 
