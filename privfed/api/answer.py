@@ -26,8 +26,7 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """Returns a path given as an argument; the path of a `Run` is relative to the working
-    directory.
+    """Returns a path given as an argument; a `Run` relative to the working directory.
 
     Args:
       value: a string or a path-like object.

@@ -164,7 +164,7 @@ def experiment(
       cell and seed.
 
     Raises:
-      Refused: if a cell of the grid is invalid, or no cell succeeds.
+      Refused: if the grid is invalid, or no cell succeeds.
     """
     from privfed.api.going_on import is_shown
     from privfed.grid.cells import cells

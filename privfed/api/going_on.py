@@ -26,8 +26,7 @@ from privfed.store.run_directory import RunDirectory
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """A context that adds advice on resuming to an interruption, and restores torch's thread
-    number.
+    """A context that adds advice to an interruption, and restores torch's thread number.
 
     Args:
       path: the run directory.
@@ -72,9 +71,7 @@ def is_shown(shown: bool | None) -> bool:
 
 @contextlib.contextmanager
 def watched(shown: bool | None) -> Iterator[list[Observer]]:
-    """A context with the observers that show a run; `shown` None: in notebooks and
-    terminals only.
-    """
+    """A context with the observers that show a run; None: in notebooks and terminals."""
     if not is_shown(shown):
         yield []
         return

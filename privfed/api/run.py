@@ -132,9 +132,7 @@ class Run:
 
     @property
     def guarantee(self) -> RunGuarantee:
-        """The guarantee that the ledger proves, recomputed from it. Raises `Broken` if there is
-        none.
-        """
+        """The guarantee that the ledger proves. Raises `Broken` if there is none."""
         from privfed.auditing.run_audit import audit
 
         head = self._chain().head()
@@ -157,8 +155,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The results of a run that has ended: its metrics next to the baseline, and the budget
-        spent.
+        """The results of the run: its metrics next to the baseline, and the budget spent.
 
         Raises `Refused` if the run has not ended.
         """
@@ -196,9 +193,7 @@ class Run:
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
-        """Recomputes the ε spent from the ledger alone and evaluates canaries: see
-        `privfed.audit`.
-        """
+        """Recomputes the ε spent from the ledger and evaluates canaries: `privfed.audit`."""
         return audited(self._near, accountant, head)
 
     def evaluate(
@@ -240,8 +235,9 @@ class Run:
         return Answer.of(scored, clients_table)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
-        """Predicts the labels of `rows`, a table, arrays or a path, and writes them to `out` if
-        given.
+        """Predicts the labels of `rows`, and writes them to `out` if given.
+
+        `rows` is a table, arrays, or the path of a file.
 
         Returns:
           A table of the library of `rows`, in the same order; an Arrow table for paths and arrays.
@@ -312,9 +308,7 @@ class Run:
             raise Broken(public_text(error)) from None
 
     def __fspath__(self) -> str:
-        """Allows a run in place of its path: `privacy=dict(prior=[run])`, `privfed.audit([run,
-        other])`.
-        """
+        """Allows a run in place of its path: `privfed.audit([run, other])`."""
         return str(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:

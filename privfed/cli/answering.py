@@ -71,8 +71,9 @@ def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
-    """Turns errors that users can cause into one message and an exit code; bugs keep their
-    traceback.
+    """Turns errors that users can cause into a message and an exit code.
+
+    Bugs keep their traceback.
 
     For commands that read no private data.
     """

@@ -55,9 +55,7 @@ def declare_command(
 
 
 def _of_statistics(described: Path, label: str) -> str:
-    """The run file that follows from released statistics, in a file or in the folder
-    of their run.
-    """
+    """The run file that follows from released statistics, in a file or in their run's folder."""
     from privfed.analytics.declaration import declare_described
     from privfed.analytics.statistics_file import read_statistics
 

@@ -182,9 +182,7 @@ def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    """Builds `model` from those of the keys `given` that it defines; None if there
-    are `problems`.
-    """
+    """Builds `model` from the keys of `given` that it defines; None if it refuses them."""
     values = {key: given[key] for key in given if key in model.model_fields}
     try:
         return model.model_validate(values)

@@ -48,8 +48,7 @@ class AttackKeys(Part):
 
 
 def expected_hostile(declared: int, expected: float) -> int:
-    """The assumed number of Byzantine clients in a cohort: at least the declared and the expected
-    one.
+    """Assumed number of Byzantine clients in a cohort: the larger of declared and expected.
 
     Args:
       declared: the configured number.

@@ -21,9 +21,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Maps the keys of `part` and of its bases to their docstrings; undocumented keys
-    are left out.
-    """
+    """Maps the keys of `part` and its bases to their docstrings, if they have any."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -75,9 +73,7 @@ _MANY = 1000
 
 
 def catalog() -> dict[str, dict[str, str]]:
-    """Returns kind -> name -> first sentence of the documentation, for built-in and installed
-    parts.
-    """
+    """Returns kind -> name -> first sentence of the documentation, for all parts."""
     installed = metadata.entry_points()
     described: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
@@ -135,9 +131,7 @@ def _line(documentation: str) -> str:
 
 
 def schema() -> _Schema:
-    """Returns a JSON schema (draft 2020-12) of run files: all keys, and their valid
-    combinations.
-    """
+    """Returns a JSON schema (draft 2020-12) of run files: keys and their combinations."""
     definitions: _Schema = {}
     sections = {name: _section(name, definitions) for name in SECTIONS}
     sections["client"]["properties"]["privacy"] = sections.pop("client.privacy")
@@ -156,8 +150,7 @@ def schema() -> _Schema:
 
 
 def _section(name: str, definitions: _Schema) -> _Schema:
-    """Builds the schema of a section: its own keys, naming keys, and each part's keys if it is
-    named.
+    """Builds the schema of a section: its keys, naming keys, and each named part's keys.
 
     A part from outside has keys of its own, so unknown keys are allowed next to one.
     """

@@ -1,5 +1,4 @@
-"""A run that is one of several candidates, whose number is drawn at random and whose choice is
-charged.
+"""A run that is one of several candidates of a charged choice, whose number is random.
 
 A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each candidate's
 configuration.

@@ -149,8 +149,7 @@ class Config:
 
     @property
     def by_sites(self) -> bool:
-        """Whether sites are the parties: each sums its own clients' rows, and adds noise to the
-        sum.
+        """Whether sites are the parties: each sums its clients' rows, and adds noise.
 
         If the server sees rows and adds the noise, the sites of clients have no effect.
         """
@@ -164,8 +163,10 @@ class Config:
 
     @property
     def hostile(self) -> int:
-        """The assumed number of Byzantine clients in a cohort: as declared, and at least the
-        expected number of simulated attackers, which may be random (such a run is a simulation).
+        """The assumed number of Byzantine clients in a cohort.
+
+        As declared, and at least the expected number of simulated attackers, which may be random
+        (such a run is a simulation).
         """
         expected = self.attackers.fraction * self.sampler.size
         return expected_hostile(self.aggregation.byzantine, expected)
@@ -188,9 +189,7 @@ class Config:
 
     @property
     def void(self) -> bool:
-        """Whether attackers read raw updates, so that other clients' rows depend on a client's
-        data.
-        """
+        """Whether attackers read raw updates: then other rows depend on a client's data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -210,16 +209,12 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """The number of clients that may collude; None if the noise does not depend on clients'
-        secrets.
-        """
+        """Number of clients that may collude; None if noise depends on no client's secret."""
         return self.hostile + self.joint_noise.colluders if self.joint_noise else None
 
     @property
     def against(self) -> str:
-        """The party against which the budget holds, for noise that clients share;
-        otherwise empty.
-        """
+        """The party against which the budget holds, for shared noise; otherwise empty."""
         if self.joint_noise:
             return "clients"
         if self.shared_noise is None:
@@ -273,9 +268,7 @@ class Config:
         return replace(self, run=self.run.model_copy(update=changes))
 
     def values(self) -> Raw:
-        """Returns every key with its value, by section, as in a run file; unset keys
-        are left out.
-        """
+        """Returns every key with its value by section, as in a run file, without unset keys."""
         out: Raw = {}
         for name, section in SECTIONS.items():
             out[name] = {key: self.names[kind] for key, (kind, _) in section.parts.items()}
@@ -287,9 +280,7 @@ class Config:
         return out
 
     def raw(self) -> Raw:
-        """Returns `values` with the classes of passed parts: the input that assembles this
-        configuration.
-        """
+        """Returns `values` with the classes of passed parts, to assemble it again."""
         return with_given(self.values(), self.given)
 
     def toml(self) -> str:

@@ -55,9 +55,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The library's finding at `path`; `head` is the path at which the branches of a
-    union begin.
-    """
+    """The library's finding at `path`; the branches of a union begin at `head`."""
 
     path: tuple[str | int, ...]
     head: tuple[str | int, ...]

@@ -15,9 +15,7 @@ from privfed.core.own_code import sources_digest
 
 
 def passed_code(config: Config) -> dict[str, str]:
-    """Returns the SHA-256 of the sources of each part passed as a class of the user's
-    own, by kind.
-    """
+    """Returns the SHA-256 of the sources of each part passed as a class, by kind."""
     return {
         kind: digest
         for kind, part in sorted(config.given.items())

@@ -64,8 +64,7 @@ def read_resolved(
 
 
 def keys_of_outside_parts(text: str, of: str) -> list[str]:
-    """Returns the keys of a run file that name parts from outside, whose code runs when they are
-    built.
+    """Returns the keys of a run file that name parts from outside, which run code when built.
 
     Args:
       text: a run file.

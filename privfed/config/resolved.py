@@ -11,9 +11,7 @@ from privfed.config.chosen import Chosen
 
 @dataclass(frozen=True)
 class Resolved:
-    """The values that a plan solved for, as stored in the resolved run file: see
-    `privfed.config.config`.
-    """
+    """The values that a plan solved for, as stored in the file: see `privfed.config.config`."""
 
     noise_multiplier: float | None = None
     admitted: int = 0

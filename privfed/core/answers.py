@@ -70,8 +70,7 @@ def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
-    """Refuses a part from outside that overrides no hook, or defines a public name that nothing
-    reads.
+    """Refuses a part from outside that overrides no hook, or defines an unread public name.
 
     A part that extends `scratch` alone is accepted: it implements its protocol in full.
 
@@ -109,9 +108,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
 
 
 def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
-    """Public names that a part from outside defines and that neither the contract nor any code
-    reads.
-    """
+    """Public names that a part defines and that neither the contract nor any code reads."""
     known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
     known |= declared(contract_of(kind)) | {*part.model_fields}
     decorated = part.__pydantic_decorators__

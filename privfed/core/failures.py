@@ -107,9 +107,7 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
 
 
 def error_message(error: BaseException, advice: str = "") -> str:
-    """Returns the message for `error` and `advice`, with the private text or the flag that shows
-    it.
-    """
+    """Returns the message for `error` and `advice`, with private text or the flag to show it."""
     return _with_private_text(_with_advice(error, advice), error)
 
 
@@ -180,9 +178,7 @@ def _kind_and_place(
 
 
 def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
-    """Returns a hook for uncaught exceptions; takes the value of `_QUOTES`, unseen by other
-    threads.
-    """
+    """Returns a hook for uncaught exceptions, which may run in a thread without `_QUOTES`."""
 
     def report_uncaught(args: Any) -> None:
         if args.exc_type is KeyboardInterrupt:  # nothing could catch it here: raise it again soon

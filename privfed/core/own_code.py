@@ -21,8 +21,7 @@ _OTHERS = (
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """SHA-256 of the sources of those `classes` or functions that a user wrote; "" if there are
-    none.
+    """SHA-256 of the sources of those `classes` or functions that a user wrote; "" if none.
 
     Comments and blank lines do not count. If a source cannot be read, as for code typed at a
     prompt, only the name enters.

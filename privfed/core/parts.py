@@ -40,9 +40,7 @@ class Part(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **keys: Any) -> None:
-        """Allows a class to declare by a value (`plain = True`) what its base declares as a
-        property.
-        """
+        """Allows a class to declare by a value (`plain = True`) a property of its base."""
         cls.__class_vars__ |= {name for name, of in vars(cls).items() if isinstance(of, property)}
 
 
@@ -139,8 +137,7 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
 
 
 def offered(kind: str, holds: Callable[[Any], object]) -> str:
-    """Lists the built-in parts of `kind` that satisfy `holds`, as a message offers them: "a", "b"
-    or "c".
+    """Lists the built-in parts of `kind` that satisfy `holds`, as: "a", "b" or "c".
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.

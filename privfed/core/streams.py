@@ -93,14 +93,11 @@ class Keys:
         return replace(self, start=self.start + place)
 
     def further(self, count: int) -> Words:
-        """Returns `count` more words, independent of all that `bits` returns and repeatable only if
-        seeded.
-        """
+        """Returns `count` words independent of those of `bits`; repeatable only if seeded."""
         return self.derived(b"further").bits(count)
 
     def further_at(self, places: NDArray[np.int64]) -> Words:
-        """Returns two more words `[n, 2]` for each of `places` `[n]`, independent of those of
-        `bits`.
+        """Returns two words `[n, 2]` for each of `places` `[n]`, independent of `bits`.
 
         If seeded, they depend on the place alone.
         """
@@ -128,8 +125,9 @@ class Keys:
         return coins(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """Returns `count` standard normals in float64: a random sign, and the inverse CDF of 63
-        bits.
+        """Returns `count` standard normals in float64.
+
+        Each is a random sign, and the inverse CDF of 63 bits.
         """
         bits = self.bits(count)
         tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
@@ -158,9 +156,7 @@ class Keys:
         return words.reshape(len(self.clients), 2 * blocks.shape[1])[:, :count]
 
     def generator(self) -> np.random.Generator:
-        """Returns a NumPy generator, for uses other than noise and cohorts. Requires a seeded
-        stream.
-        """
+        """Returns a NumPy generator, for neither noise nor cohorts. Requires a seed."""
         if self.seed is None:
             raise ValueError("a private stream has no seeded generator; use bits or normal")
         return np.random.Generator(np.random.Philox(key=np.frombuffer(self.seed, np.uint64)))

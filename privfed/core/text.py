@@ -64,7 +64,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def visible(text: str) -> str:
-    r"""`text`, with such characters as Python writes them; newlines and tabs stay.
+    r"""Returns `text` with such characters escaped as in Python; newlines and tabs are kept.
 
     >>> print(visible("runs/a\x1b[31m\u202e"))
     runs/a\x1b[31m\u202e
@@ -73,7 +73,7 @@ def visible(text: str) -> str:
 
 
 def visible_toml(text: str) -> str:
-    r"""TOML of the same meaning: such characters stand in strings only, and are escaped there.
+    r"""Returns equivalent TOML: such characters occur in strings only, and are escaped there.
 
     >>> print(visible_toml('name = "a\x9b"'))
     name = "a\u009b"

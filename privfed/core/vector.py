@@ -39,9 +39,7 @@ class Layout:
         return sum(size for _, size in self.parts)
 
     def view(self, flat: Tensor, name: str) -> Tensor:
-        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError` for an unknown
-        name.
-        """
+        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError`."""
         start = 0
         for part, size in self.parts:
             if part == name:

@@ -48,18 +48,14 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """The cell's identity: a hash of the whole configuration, or of the values of a refused
-        one.
-        """
+        """The cell's identity: a hash of its configuration, or of a refused cell's values."""
         identity: Any = self.config.values() if self.config else [dict(self.values), self.seed]
         text = json.dumps(identity, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
-    """Returns every combination of varied values without exclusions. Raises `Refused` if none is
-    left.
-    """
+    """Returns every combination of values without exclusions. Raises `Refused` if none is left."""
     included = [values for values in grid.product() if not grid.excludes(values)]
     if not included:
         raise Refused(f"{path}: the exclusions leave no cell")
@@ -122,9 +118,7 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the loss of each of `cells` that is not refused, with its values as
-    tables hold them.
-    """
+    """Returns the loss of each cell that is not refused, with its values as in tables."""
     base = _base(path, grid)
     losses = ((values, loss_of(_raw(base, grid, values))) for values in cells)
     return [

@@ -42,9 +42,7 @@ class CellObserver(Protocol):
     """An observer of an experiment's progress."""
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Called once: `done` of `total` cells ended before; the rest runs in `processes`
-        processes.
-        """
+        """Called once: `done` of `total` cells ended before; the rest is run."""
         ...
 
     def started(self, cell: Cell) -> None:

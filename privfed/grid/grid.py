@@ -18,9 +18,7 @@ METHOD, AT_EDGE = "method", "at_edge"
 
 
 class Method(Part):
-    """A named bundle of keys to compare with others; its `tune` adds to `tune.over` or
-    replaces it.
-    """
+    """A named bundle of keys to compare; its `tune` adds to `tune.over` or replaces it."""
 
     name: str = Field(min_length=1)
     """Its name in tables and figures."""
@@ -101,9 +99,7 @@ class Grid(Part):
         return [*self.keys, *self.tuned_keys, *([AT_EDGE] if self.tune else [])]
 
     def settings(self, values: Values) -> Values:
-        """Returns the keys of a run file for `values`, with a method's keys in place
-        of its name.
-        """
+        """Returns the keys of a run file for `values`, with a method's keys for its name."""
         bundle = next((m.set for m in self.method if m.name == values.get(METHOD)), {})
         return {**bundle, **{key: value for key, value in values.items() if key != METHOD}}
 

@@ -26,8 +26,7 @@ from privfed.plan.prior_spending import Prior, Priors
 
 
 def composition(charges: Sequence[CellCharges]) -> Priors:
-    """Returns the composed runs: every run of `charges` and every earlier run that they count,
-    once.
+    """Returns the runs to compose: those of `charges` and the earlier runs, each once.
 
     Actual charges count for every run of a cell, whichever is chosen. Of planned charges for a
     cell, the maximum over all choices counts.
@@ -175,9 +174,7 @@ class Joint:
         }
 
     def columns(self, cell: str) -> Mapping[str, Any]:
-        """Returns the columns of the table for the row of `cell`, from the group that
-        contains it.
-        """
+        """Returns the columns of the table for the row of `cell`, from its group."""
         apart = f"these cells differ in {', '.join(self.differ)}" if self.differ else ""
         group = next((group for group in self.groups if cell in group.cells), None)
         epsilon = math.inf if self.void or group is None else group.bound.epsilon

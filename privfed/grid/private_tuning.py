@@ -64,9 +64,7 @@ class Candidate:
 
 
 def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
-    """Returns all candidates, in the order in which they were drawn; `key` is None for a
-    simulation.
-    """
+    """Returns all candidates in the order of the draws; `key` is None for a simulation."""
     streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
     count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
     drawn = []

@@ -100,9 +100,7 @@ class _Worker(Generic[Job]):
             return Ended(job, Died(self.stop(patience=5.0)))
 
     def stop(self, patience: float = 0.0) -> int | None:
-        """Ends the process; returns its exit code if it ends by itself within
-        `patience` seconds.
-        """
+        """Ends the process; returns its exit code if it ends within `patience` seconds."""
         if self._process is None:
             return None
         self._process.join(timeout=patience)

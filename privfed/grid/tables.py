@@ -50,9 +50,7 @@ Losses = Sequence[tuple[Mapping[str, Any], Loss]]
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
-    """Whether lower values of `measure` are better; it may be the loss's own, or its best or late
-    one.
-    """
+    """Whether lower values of `measure` are better: the loss's own, its best or late one."""
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
 
@@ -107,9 +105,7 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Returns a row per cell over its completed seeds: mean, standard deviation and range of each
-    metric.
-    """
+    """Returns a row per cell over its completed seeds: mean, standard deviation and range."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -133,9 +129,7 @@ def _over_seeds(seeds: Sequence[Row], measures: Sequence[str]) -> Row:
 
 
 def _joint_of(seeds: Sequence[Row]) -> Row:
-    """The joint columns of the seed whose population has the largest joint ε; empty if there is
-    none.
-    """
+    """The joint columns of the seed with the largest joint ε; empty if there is none."""
     stated = [row for row in seeds if row.get("joint_epsilon") is not None]
     if not stated:
         return {}
@@ -170,9 +164,7 @@ class Spread:
 
 
 def spread(numbers: Sequence[float]) -> Spread:
-    """Returns the `Spread` of `numbers`; its standard deviation is 0 for one or
-    infinite numbers.
-    """
+    """Returns the `Spread` of `numbers`; standard deviation 0 for one or infinite ones."""
     if not numbers:
         return Spread(math.nan, math.nan, math.nan, math.nan, 0)
     mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
@@ -297,8 +289,7 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
 
 
 def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
-    """`result` with the best and the late average of its first metric, and values of the last
-    round.
+    """`result` with the best and late average of its first metric, and last-round values.
 
     The best value on a test set is optimistic; it is reported next to the final value and named
     accordingly. The late average is over the last 100 rounds, if there are that many.

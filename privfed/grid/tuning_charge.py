@@ -25,9 +25,7 @@ from privfed.store.run_files import PrivateKey
 
 @dataclass(frozen=True)
 class Places:
-    """The files of a tuning in the folder `grid`. Everything except `best` and
-    `ledger` is private.
-    """
+    """The files of a tuning in the folder `grid`; all except `best` and `ledger` are private."""
 
     grid: Path
 
@@ -38,9 +36,7 @@ class Places:
 
     @property
     def ledger(self) -> Path:
-        """The ledger with the one charge; not named like a run's, since this folder
-        is not a run.
-        """
+        """The ledger with the one charge; not named like a run's, as this is no run."""
         return self.grid / "tuning.jsonl"
 
     @property

@@ -206,9 +206,10 @@ class Assumed:
         )
 
     def __or__(self, other: Assumed) -> Assumed:
-        """Returns the assumptions of a guarantee over both runs: the larger number of colluders,
-        Byzantine clients and sites per client of the two, and every party that either trusts or
-        relies on.
+        """Returns the assumptions of a guarantee over both runs.
+
+        The larger number of colluders, Byzantine clients and sites per client of the two, and every
+        party that either trusts or relies on.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),

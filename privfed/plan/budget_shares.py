@@ -24,9 +24,7 @@ _LESS = 0.99
 
 @dataclass(frozen=True)
 class Unspent(Encoded):
-    """Budget that no round uses: its `epsilon`, the reason `why`, and an `instead` that would use
-    it.
-    """
+    """Unused budget: its `epsilon`, the reason `why`, and an `instead` that would use it."""
 
     epsilon: float
     why: str
@@ -107,9 +105,7 @@ class BudgetShare(Encoded):
 
 
 def budget_shares(plan: Plan) -> tuple[BudgetShare, ...]:
-    """Returns the parts of a run with evaluation by clients: training and evaluation; otherwise
-    none.
-    """
+    """Returns training and evaluation as parts of a run; empty if clients do not evaluate."""
     if plan.evaluation is None:
         return ()
     evaluations = plan.config.evaluation_rounds.among(plan.config.run.rounds)

@@ -53,8 +53,7 @@ class EvaluationCost:
 
 
 def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
-    """Returns the cost of the rounds that evaluate, with rows of `length` metrics; None without
-    such.
+    """Returns the cost of evaluations with rows of `length` metrics; None without any.
 
     Raises `Refused`.
     """

@@ -21,9 +21,7 @@ COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
 
 @dataclass(frozen=True)
 class HostileLimit:
-    """Guarantees hold if at most `most` `parties` ("clients" or "sites") are
-    Byzantine, by `key`.
-    """
+    """A limit, by `key`: at most `most` `parties` ("clients" or "sites") are Byzantine."""
 
     most: int
     parties: str
@@ -120,8 +118,7 @@ def _proved(culprits: int, parties: str) -> str:
 
 
 def liars_in_words(plan: Plan) -> str:
-    """Describes the consequence of a proved Byzantine party; empty if no party can be proved to be
-    one.
+    """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
 
     That is the case if no party sends a message of its own, or the protocol identifies none.
     """
@@ -144,9 +141,7 @@ def liars_in_words(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of the plan's rounds needs secret sampling that a client's absence
-    would reveal.
-    """
+    """Whether an ε of the plan needs secret sampling that a client's absence reveals."""
     plans = filter(None, (plan, plan.evaluation))
     return _telling(plan, (event for each in plans for event in (each.event, each.other)))
 

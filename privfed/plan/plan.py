@@ -68,15 +68,11 @@ class Plan:
 
     @property
     def budget(self) -> float | None:
-        """The epsilon that the run must not exceed; None if noise was fixed instead or there is
-        none.
-        """
+        """The epsilon that the run must not exceed; None for fixed noise or no noise."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
     def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
-        """Returns the algorithm of a training round, or of one that `evaluates`, for models of
-        `shapes`.
-        """
+        """Returns the algorithm of a training round, or of an evaluation if `evaluates`."""
         config = self.config
         return Algorithm(
             objective=config.messages(shapes),
@@ -138,9 +134,7 @@ class Plan:
         return self
 
     def examples(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee for one example of a silo, over `rounds`; None without
-        DP in silos.
-        """
+        """Returns the guarantee for one example of a silo; None without DP in silos."""
         dp = self.config.example_privacy
         if dp is None:
             return None
@@ -148,9 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee that the budget does not limit, over earlier runs too; None without
-        one.
-        """
+        """Returns the guarantee that the budget does not limit; None without one."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -177,9 +169,7 @@ class Plan:
 
     @property
     def simulation(self) -> str | None:
-        """The reason why this run's epsilon is nominal: it is a simulation, and is labelled
-        everywhere.
-        """
+        """The reason why this run's epsilon is nominal: it is a simulation."""
         attack, name = self.config.attackers, self.config.names["attack"]
         if not self.config.attacked:
             return self._simulated

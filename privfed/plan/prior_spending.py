@@ -106,9 +106,7 @@ class Prior:
 
     @classmethod
     def of(cls, path: str, ledger: Ledger, rounds: int = 0) -> Prior:
-        """Returns the run at `path`, from its ledger, with its planned number of `rounds` (0:
-        unknown).
-        """
+        """Returns the run at `path`, which planned this number of `rounds` (0: unknown)."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,

@@ -52,9 +52,7 @@ def proof_in_words(plan: Plan) -> str:
 
 
 def _of_sites(plan: Plan) -> str:
-    """Explains why noise of sites covers their sums, and which parties must not know
-    the sampling.
-    """
+    """Explains why noise of sites covers their sums, and who must not know the sampling."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     coins = (
         f"; each of {limits.sites} sites flips secret coins for its own clients, and adds up rows "

@@ -52,9 +52,7 @@ class RoundCost:
 
     @property
     def telling_aborts(self) -> float:
-        """The probability of an abort that may reveal who was sampled; 0 for sites, which are not
-        sampled.
-        """
+        """Probability of an abort that may reveal who was sampled; 0 if sites are the parties."""
         return 0.0 if self.limits.sites else self.aborts
 
     def event(self, noise: float | None) -> Event:
@@ -179,9 +177,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
 
 
 def _canaries_expected(config: Config) -> int:
-    """Upper bound on the expected number of canaries in a cohort, in addition to
-    declared clients.
-    """
+    """Upper bound on the expected number of canaries in addition to declared clients."""
     sampler, clients = config.sampler, config.data.clients
     if sampler.witness(0, clients).shares_places:
         return 0

@@ -12,8 +12,7 @@ from privfed.core.registry import BUILT_IN
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
-    """Returns the configured rule, bounded by the mechanism's clipping norm if noise is added to
-    its terms.
+    """Returns the rule, bounded by the clipping norm if noise is added to its terms.
 
     Pre-aggregators mix rows. A robust rule with both forms runs on rows if the server may see them,
     which needs one upload; so does every rule if clients share the noise of their rows. Raises
@@ -75,9 +74,7 @@ def tolerates(rule: Rule, n: int) -> int:
 
 
 def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether rows are weighted by numbers of examples; neither privacy nor robust
-    rules allow it.
-    """
+    """Whether rows are weighted by numbers of examples, which privacy and robustness exclude."""
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
@@ -90,9 +87,7 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
 
 
 def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether clients send their weights: numbers of examples, or any weight inside
-    a secure sum.
-    """
+    """Whether clients send weights: numbers of examples, or weights inside a secure sum."""
     if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
         return False
     return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)

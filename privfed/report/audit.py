@@ -67,9 +67,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 
 
 def function_table(audit: FunctionAudit) -> Group:
-    """Returns the evidence of a function's releases by each score, and the claim and
-    the verdict.
-    """
+    """Returns the evidence of a function's releases by score, its claim and the verdict."""
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
         bound = tested.verdict

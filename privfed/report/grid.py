@@ -32,9 +32,7 @@ from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
-    """Returns the cost of choosing relative to a single run, the candidates, and the
-    expected time.
-    """
+    """Returns the cost of choosing relative to one run, the candidates, and the time."""
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
@@ -121,9 +119,7 @@ class ExperimentProgress:
         self._show()
 
     def ended(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Counts a finished cell and prints its result; next to a bar, only failures
-        are printed.
-        """
+        """Counts a finished cell and prints its result; next to a bar, only failures."""
         self._running -= 1
         self._ended[result["status"]] += 1
         self._left -= 1

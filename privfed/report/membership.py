@@ -156,9 +156,7 @@ def exposure_files(exposure: Exposure) -> dict[str, bytes]:
 
 
 def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
-    """Draws ROC curves on logarithmic axes, one panel each by title, with chance and the bound of
-    ε.
-    """
+    """Draws ROC curves on logarithmic axes, one panel each, with chance and the bound of ε."""
     size = (0.6 + 3.4 * len(exposures), 3.6)
     with canvas(1, len(exposures), size, sharey=True) as (figure, (panels,)):
         for axes, (title, exposure) in zip(panels, exposures.items(), strict=True):

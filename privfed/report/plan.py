@@ -210,8 +210,9 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums and
-    for compressed updates.
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes.
+
+    Bytes for secure sums and compressed updates.
 
     Scalars are not counted.
     """

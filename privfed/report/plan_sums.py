@@ -78,9 +78,7 @@ def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the view of each party, and the cost of encoding and aborts; empty without a
-    protocol.
-    """
+    """Returns the view of each party, and the cost of encoding and aborts in secure sums."""
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}

@@ -11,9 +11,7 @@ from privfed.run.forecast import Forecast
 
 
 def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the size of a compressed update and the meaning of its clip; empty if
-    uncompressed.
-    """
+    """Returns the size of a compressed update and the meaning of its clip; else empty."""
     compression, name = plan.config.compression, plan.config.names["compression"]
     if not compression.compresses:
         return {}
@@ -29,9 +27,7 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the metrics and interval of evaluation by clients, and the epsilon of each part
-    alone.
-    """
+    """Returns the metrics of evaluation by clients, and the epsilon of each part alone."""
     config = plan.config
     pairs: dict[str, str] = {}
     if plan.evaluation is not None:
@@ -61,9 +57,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def objective_rows(config: Config) -> dict[str, str]:
-    """Returns warnings about a server step other than the published one, and about
-    too few steps.
-    """
+    """Returns warnings about an unpublished server step, and about too few steps."""
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):

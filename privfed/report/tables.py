@@ -73,8 +73,9 @@ def beside_rows(
     other: Guarantee | None,
     colluders: int | None = None,
 ) -> dict[str, str]:
-    """Returns the adversary of the headline and the other guarantees: against the `other` party,
-    and for one example.
+    """Returns the adversary of the headline, and the other guarantees.
+
+    These are against the `other` party, and for one example of a silo.
     """
     pairs = party_rows(against, other, colluders)
     return {**pairs, "examples": example_line(examples)} if examples else pairs
@@ -101,9 +102,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
 
 
 def example_line(bound: Guarantee) -> str:
-    """Returns the guarantee of DP-SGD for one example of a silo, or the reason why
-    there is none.
-    """
+    """Returns the guarantee of DP-SGD for one example of a silo, or the reason for none."""
     if bound.missing:
         return f"besides, {bound.sentence()}"
     return (

@@ -78,9 +78,7 @@ class Figure(Part):
     """Axis labels by key."""
 
     def label(self, key: str) -> str:
-        """Returns the axis label of `key`; it includes the section, since two sections have an
-        "lr".
-        """
+        """Returns the axis label of `key`, with its section: two sections have an "lr"."""
         return self.labels.get(key, key.replace(".", " ").replace("_", " "))
 
 

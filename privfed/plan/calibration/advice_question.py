@@ -98,8 +98,7 @@ _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
 
 @dataclass(frozen=True)
 class AdviceQuestion:
-    """A `cohort` of a `population`, or their quotient: a `sampling_rate`, or one round per
-    `period`.
+    """A `cohort` of a `population`, a `sampling_rate`, or one round per `period`.
 
     `promises` are the operational assumptions that hold (`privfed.plan.calibration.advice`).
     """

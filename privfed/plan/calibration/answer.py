@@ -31,9 +31,7 @@ class CalibrationAnswer:
 
     @property
     def colluders(self) -> int | None:
-        """The number of clients that may collude with the server, if pairs share
-        noise; else None.
-        """
+        """Number of clients that may collude with the server, if pairs share noise; else None."""
         if not self.question.mechanism_class.joint:
             return None
         return solved_config_of(self.question).colluding
@@ -80,9 +78,7 @@ class CalibrationAnswer:
         return {name: value for name, value in given.items() if value is not None}
 
     def sum_json(self) -> Mapping[str, Any]:
-        """Returns the abort probability of a secure sum and, for shared noise, its
-        grid and shares.
-        """
+        """Returns the abort probability of a secure sum and, for shared noise, its grid."""
         question = self.question
         facts = self._site_facts()
         if question.secured:

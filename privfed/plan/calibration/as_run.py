@@ -50,9 +50,7 @@ def part_of_sites(question: CalibrationQuestion) -> float | None:
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags of sites without sites, and for flags that sites make
-    meaningless.
-    """
+    """Raises `Refused` for flags of sites without sites, and flags that sites invalidate."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return
@@ -65,9 +63,7 @@ def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
 
 
 def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for `--sites-per-client` or a number of colluding sites
-    without `--sites`.
-    """
+    """Raises `Refused` for `--sites-per-client` or a number of colluders without `--sites`."""
     if flags := given_flags(question, _OF_CLIENTS):
         raise Refused(f"{flags[0]} is about sites; say with --sites how many there are")
     if question.colluders is not None and not 0 <= question.colluders < 1:
@@ -264,9 +260,7 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
 
 
 def _refuse_rate(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for an invalid sampling rate, or one next to the numbers that
-    it replaces.
-    """
+    """Raises `Refused` for an invalid sampling rate, or one next to its two numbers."""
     if question.sampling_rate is None:
         return
     if not 0.0 < question.sampling_rate <= 1.0:

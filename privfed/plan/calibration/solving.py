@@ -28,8 +28,7 @@ _SMALLEST_RATE = 1e-9
 
 
 def large_scanned(fits: Callable[[int], bool], most: int) -> int:
-    """Searches for a large count up to `most` that fits, if fitting is not monotone; 0 if none
-    does.
+    """Searches for a large fitting count up to `most` if fitting is not monotone; 0 if none.
 
     Small expected cohorts are truncated more often, so small counts may not fit where larger ones
     do. The result is not proved to be the largest: counts a fifth apart are tried from above, then
@@ -48,9 +47,7 @@ def large_scanned(fits: Callable[[int], bool], most: int) -> int:
 
 
 def largest_rate(fits: Callable[[float], bool]) -> float | None:
-    """Searches for the largest sampling rate that fits, to four digits; None if none above 1e-9
-    does.
-    """
+    """Searches for the largest fitting sampling rate, to four digits; None if below 1e-9."""
     low = 1.0
     while not fits(low):
         low /= 4
@@ -169,9 +166,7 @@ def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
 
 
 def _cohort(question: CalibrationQuestion, population: int) -> int:
-    """The largest affordable cohort; for truncated sampling, whose cost is not monotone, a large
-    one.
-    """
+    """The largest affordable cohort; for truncated sampling, a large affordable one."""
     most = min(population, question.cap or population)
     cut = "cap" in question.sampler_class.constants
     search = large_scanned if cut else largest

@@ -33,9 +33,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification under this sampler is not proved if state reveals the rounds of
-    participation.
-    """
+    """Amplification is not proved here if state reveals the rounds of participation."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -102,9 +100,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_beside_the_server(config: Config) -> Iterator[str]:
-    """The objective moves models itself (`server_step`), and the server would move the
-    run's model.
-    """
+    """The objective moves models itself (`server_step`), but the server would move another."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -150,7 +146,7 @@ def partial_model_refusals(config: Config) -> Iterator[str]:
 
 
 def _objectives_of_whole_models(config: Config) -> Iterator[str]:
-    """The broadcast model lacks the local part, and objectives with personal models replace it."""
+    """The objective needs complete models, but `model.local` keeps a part with each client."""
     objective = config.objective
     where = (
         "model.local has a part of the model stay with each client, and client.objective = "
@@ -302,9 +298,7 @@ def _details_without_attack(config: Config) -> Iterator[str]:
 
 
 def _everybody_pools(config: Config) -> Iterator[str]:
-    """Attackers pool their examples (`Knowledge.ATTACKERS_DATA`), and every client attacks
-    eventually.
-    """
+    """Attackers pool examples (`Knowledge.ATTACKERS_DATA`), and all clients attack eventually."""
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":
         yield (

@@ -199,9 +199,7 @@ def _too_many_hostile(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """A rule that trains on examples of the server (`needs`) requires them, and only
-    such a rule.
-    """
+    """A root set is given if and only if the rule trains on the server's examples (`needs`)."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (

@@ -176,9 +176,7 @@ _PRIVATE = "[tune] private = true"
 
 
 def choice_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why the best of a random number of runs is not one release
-    with a proof.
-    """
+    """Yields the reasons why the best of a random number of runs is not one proved release."""
     if config.chosen:
         yield from _nothing_promised(config)
         yield from _other_guarantees(config)

@@ -78,9 +78,7 @@ def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """Cohorts have a fixed size (`shares_places`), and no event covers the
-    displacement of clients.
-    """
+    """The cohort size is capped (`shares_places`), and no event covers displaced clients."""
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
@@ -202,9 +200,7 @@ def secret_slots(config: Config) -> Iterator[str]:
 
 
 def release_of_draw(config: Config) -> object:
-    """Returns the sampled release of a Gaussian mechanism; None if the sampler is refused
-    elsewhere.
-    """
+    """Returns the release that sampling makes of a Gaussian one; None if refused elsewhere."""
     try:
         return config.sampler.witness(0, config.data.clients).release
     except Refused:

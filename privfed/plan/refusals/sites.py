@@ -18,9 +18,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def silo_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason against these weights of silos, and against DP-SGD in
-    silos like these.
-    """
+    """Yields every reason against these weights of silos, and against DP-SGD in silos."""
     yield from _silo_weights(config)
     if config.client_mechanism.private:
         yield from _examples_of_phones(config)
@@ -32,9 +30,7 @@ def silo_refusals(config: Config) -> Iterator[str]:
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
-    """Declared weights are set where all clients have weight one, or for another
-    number of silos.
-    """
+    """Declared weights are set, but all weights are one or the number of silos differs."""
     weights = config.aggregation.silo_weights
     if not weights:
         return
@@ -75,8 +71,9 @@ def _mixed_precision(config: Config) -> Iterator[str]:
 
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
-    """Examples are read outside of the local steps (`anchored`, `measures`, `exchanges`,
-    `grouping`), which alone have noise, or an example's gradient depends on others (`losses`).
+    """Examples are read outside of the local steps, or gradients depend on other examples.
+
+    The local steps alone have noise (`anchored`, `measures`, `exchanges`, `grouping`; `losses`).
     """
     if _reads_examples(config.objective):
         instead = offered("objective", lambda part: not _reads_examples(part))

@@ -56,7 +56,7 @@ def _sites(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
-    """An excluded canary is detected by its share of the noise, which is missing in other rows."""
+    """Leaving out a canary changes the noise of all other rows, which reveals its absence."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, and under {mechanism} everybody shares "
@@ -113,9 +113,7 @@ def _sends_an_update(objective: Objective) -> bool:
 
 
 def _states_beside_gradients(config: Config) -> Iterator[str]:
-    """The client state holds either the compression error, or the gradient of all examples
-    (`anchored`).
-    """
+    """Client state holds either the compression error, or a gradient (`anchored`)."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
             f"client.objective = {config.names['objective']!r} takes the place of a client's "

@@ -123,9 +123,7 @@ class _Mark:
 
 
 def canary_blocks(audit: RunAudit, evidence: Evidence) -> Sequence[Block]:
-    """Returns analytic ε, lower bounds and significant estimates as a figure, and all of them in
-    words.
-    """
+    """Returns analytic ε, lower bounds and estimates, as a figure and in words."""
     return [_picture(_marks(audit, evidence)), Facts(evidence_rows(evidence))]
 
 

@@ -1,5 +1,4 @@
-"""Figures for a page: lines over rounds and over δ, distinguished by dash and marker, not by
-colour.
+"""Figures for a page: lines over rounds and over δ, distinguished by dash and marker.
 
 A drawing of matplotlib becomes part of a page: its colours follow the page, and its names are
 unique. Text remains text. Nothing in it refers to another resource, and styles that would affect

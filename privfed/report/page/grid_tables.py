@@ -54,9 +54,7 @@ class GridFacts:
         return self.rounds if figure.x in PROGRESS else self.rows
 
     def worst_first(self) -> Figure | None:
-        """Returns the grid's metric and its direction, if attacks vary; None if
-        either is unknown.
-        """
+        """Returns the grid's metric and direction if attacks vary; None if it is unknown."""
         if ATTACK not in self.grid.axes:
             return None
         try:
@@ -140,9 +138,7 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """Returns the most harmful attack for each combination of other keys, by the
-    mean over seeds.
-    """
+    """Returns the most harmful attack, by the mean over seeds, for each set of other keys."""
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min

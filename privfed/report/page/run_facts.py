@@ -94,9 +94,7 @@ class PageFacts:
 
 
 def run_facts(run: Path | RunDirectory) -> PageFacts:
-    """Reads and audits the run. Raises `Broken` for contradictory files, `Refused`
-    without a run.
-    """
+    """Reads and audits the run. Raises `Broken` for contradictory files, or `Refused`."""
     record = RunRecord.open(run)
     audited = audit(record)
     if audited.problems or audited.guarantee is None:

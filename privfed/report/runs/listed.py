@@ -56,9 +56,7 @@ def list_runs(folder: Path) -> Listing:
 
 
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
-    """Yields every run directory in `folder`, down to `depth`, except hidden and
-    private folders.
-    """
+    """Yields the run directories in `folder`, down to `depth`, except hidden and private ones."""
     try:
         if _is_run(folder):
             yield folder

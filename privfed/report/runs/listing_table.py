@@ -216,9 +216,7 @@ def _left_out(row: RunRow) -> str:
 
 
 def _group_lines(group: SamePeople) -> Iterator[str]:
-    """The command for the joint ε of runs over one population, and the obstacles to
-    one over all.
-    """
+    """The command for the joint ε of runs over one population, and the obstacles to one."""
     if group.obstacles:
         yield f"{_named(group.runs)}: no one ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:

@@ -54,9 +54,7 @@ def number_in(facts: Mapping[str, Any], key: str) -> float | None:
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
-    """Returns the ε that a line of a run's files states, possibly infinite; None if it
-    states none.
-    """
+    """Returns the ε that a line of a run's files states, possibly infinite; None without."""
     value = _number(facts.get("epsilon"))
     return None if value is None or math.isnan(value) or value < 0 else value
 
@@ -243,9 +241,7 @@ def row_at(path: Path) -> RunRow:
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """Returns the row of a run that was read. Raises `Broken` if its ledger cannot be accounted
-    for.
-    """
+    """Returns the row of a run that was read. Raises `Broken` for an invalid ledger."""
     terms = record.terms
     began, seconds = times_of(record.path)
     measure, value, constant = _measured(record)
@@ -283,9 +279,7 @@ def row_of(record: RunRecord) -> RunRow:
 
 
 def _people_digest(record: RunRecord) -> str | None:
-    """A digest of the run's population, in the form in which ledgers are compared:
-    name and unit.
-    """
+    """A digest of the run's population by name and unit, as ledgers are compared."""
     stated = record.terms.get("population")
     if not isinstance(stated, dict) or not stated:
         return None
