@@ -13,7 +13,14 @@ author = "the privfed contributors"
 copyright = "the privfed contributors, Apache-2.0"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "mathml", "pages"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "mathml",
+    "pages",
+]
 html_math_renderer = "mathml"
 exclude_patterns = ["_build", "_extensions"]
 nitpicky = True

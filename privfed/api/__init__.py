@@ -1,1 +1,1 @@
-"""What may be called from Python? The names that `privfed` itself offers."""
+"""The names that `privfed` offers to Python programs."""

@@ -1,4 +1,4 @@
-"""What a call comes to: facts by name as `--json` prints them, and the table that people read."""
+"""The result of a call: facts by name as `--json` prints them, and the table shown to users."""
 
 from __future__ import annotations
 
@@ -10,30 +10,38 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from privfed.core.errors import Refused
 
-if TYPE_CHECKING:  # what is answered in JSON needs no tables
+if TYPE_CHECKING:  # JSON output needs no tables
     from rich.console import Console, RenderableType
 
 
 def plain(value: Any) -> Any:
-    """`value` in the types of a run file, as deep as it goes; what else it holds stays."""
+    """Converts `value`, at any depth, to the types of a run file; other types are kept."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list | range):
         return [plain(item) for item in value]
-    if not isinstance(value, type) and hasattr(value, "tolist"):  # arrays, their numbers, indices
+    if not isinstance(value, type) and hasattr(value, "tolist"):  # arrays, scalars, indices
         return value.tolist()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """The path that `value` is; a run's is shown from here. Raises `Refused` for another type."""
+    """Returns a path given as an argument; a `Run` relative to the working directory.
+
+    Args:
+      value: a string or a path-like object.
+      argument: the name of the argument, for messages.
+
+    Raises:
+      Refused: for another type.
+    """
     if not isinstance(value, str | os.PathLike):
         raise Refused(f"{argument} is {value!r}; expected a path")
     return Path(value) if isinstance(value, str | Path) else from_here(Path(value))
 
 
 def from_here(path: Path) -> Path:
-    """`path` as tables show it: from the working directory, where it lies in it."""
+    """Returns `path` relative to the working directory, if it is inside it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -43,18 +51,22 @@ _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pr
 
 
 class Stated(Protocol):
-    """What states its facts by name."""
+    """A result that states its facts by name."""
 
     def to_json(self) -> Mapping[str, Any]:
-        """The object that `--json` prints."""
+        """Returns the object that `--json` prints."""
         ...
 
 
 class Answer(Mapping[str, Any]):
     """Facts by name, as keys and as attributes; shown as the table that the command line prints.
 
-    `table` makes that table, and `result` is what the facts come from, with everything else that it
-    knows.
+    Attributes that are not facts are those of `result`.
+
+    Args:
+      facts: the facts, as `--json` prints them.
+      table: makes the table.
+      result: the object that the facts come from, with further attributes.
     """
 
     def __init__(
@@ -66,11 +78,11 @@ class Answer(Mapping[str, Any]):
 
     @classmethod
     def of(cls, result: Stated, table: Callable[[Any], RenderableType]) -> Answer:
-        """What `result` states, shown as the `table` of it."""
+        """Returns the facts of `result`, shown by `table`."""
         return cls(result.to_json(), lambda: table(result), result)
 
     def as_table(self) -> RenderableType:
-        """The table that the command line prints."""
+        """Returns the table that the command line prints."""
         return self._table()
 
     def __getitem__(self, name: str) -> Any:
@@ -106,7 +118,7 @@ class Answer(Mapping[str, Any]):
 
 
 def table_text(table: RenderableType) -> str:
-    """What rich would print of `table`, without colours or blanks at the ends of lines."""
+    """Returns rich's output for `table`, without colours or trailing blanks."""
     screen = _screen(color_system=None)
     with screen.capture() as printed:
         screen.print(table)
@@ -114,14 +126,14 @@ def table_text(table: RenderableType) -> str:
 
 
 def table_html(table: RenderableType) -> str:
-    """The same as a piece of a page, for notebooks."""
+    """Returns `table` as a fragment of HTML, for notebooks."""
     screen = _screen(record=True)
     screen.print(table)
     return screen.export_html(inline_styles=True, code_format=_HTML)
 
 
 def _screen(**settings: Any) -> Console:
-    """A screen of rich's that prints into nothing."""
+    """A rich console without output."""
     from rich.console import Console
 
     return Console(file=io.StringIO(), width=_WIDTH, markup=False, force_jupyter=False, **settings)

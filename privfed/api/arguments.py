@@ -1,4 +1,4 @@
-"""The arguments of a call as a configuration: what a run file says, and objects beside it."""
+"""Builds a configuration from the arguments of a call: keys of a run file, and objects."""
 
 from __future__ import annotations
 
@@ -24,16 +24,23 @@ from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 
 _SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
-"""Keys that are arguments by themselves."""
+"""Keys that are also arguments of their own."""
 
 
 def configuration(
     people: Any, model: Any, short: Mapping[str, Any], sections: Mapping[str, Any]
 ) -> Config:
-    """The configuration of a run over `people`. Raises `Refused` with every problem found.
+    """Returns the configuration of a run.
 
-    `short` are values for keys in `_SHORT`, None where they are left out, and `sections` the keys
-    of each section.
+    Args:
+      people: the first argument of `privfed.train`.
+      model: a name, a module, a function that makes one, or the keys of [model]; None for the
+        default.
+      short: values of the arguments in `_SHORT`; None if left out.
+      sections: the keys of each section.
+
+    Raises:
+      Refused: with every problem found.
     """
     raw = _of_people(people)
     given = {name: section for name, section in sections.items() if section is not None}
@@ -49,9 +56,15 @@ def configuration(
 
 
 def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call passes as objects for a run that is there: classes or instances, by kind.
+    """Returns the objects passed for an existing run: classes or instances of parts, by kind.
 
-    Raises `Refused` for what is no object of a part's.
+    Args:
+      model: the network, if one was passed.
+      people: the declared data, if they were passed.
+      sections: parts by section and key.
+
+    Raises:
+      Refused: for an object that is not a part.
     """
     passed: dict[str, Any] = {}
     if model is not None:
@@ -74,7 +87,7 @@ def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[s
 
 
 def _source_again(people: Any) -> type[Any]:
-    """The class of the source that `people` are. Raises `Refused` for people in a file."""
+    """Class of the source of `people`. Raises `Refused` for a table in a file."""
     if not isinstance(people, DeclaredPeople):
         raise Refused(_undeclared(people))
     source = people.section["source"]
@@ -84,14 +97,14 @@ def _source_again(people: Any) -> type[Any]:
 
 
 def part_class(kind: str, passed: Any) -> type[Any]:
-    """The class of a part that was passed. Raises `Refused` for what is none."""
+    """Returns the class of a part that was passed. Raises `Refused` if it is not a part."""
     named, _ = _part(kind, passed)
     part = named if isinstance(named, type) else find(kind, named, kind)
     return cast("type[Any]", part)
 
 
 def _of_people(people: Any) -> Raw:
-    """The keys that the first argument of a call stands for. Raises `Refused`."""
+    """Keys that the first argument of a call stands for. Raises `Refused`."""
     if people is None:
         return {}
     if isinstance(people, DeclaredPeople):
@@ -104,7 +117,7 @@ def _of_people(people: Any) -> Raw:
 
 
 def _undeclared(people: Any) -> str:
-    """Why `people` alone are not enough, and the call that declares them."""
+    """Explains that `people` must be declared, and names the call that does it."""
     what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
     why = "what a model sees of them (columns, bounds, classes, how many clients) is declared, "
     why += "since reading it off private data would be a release of its own"
@@ -127,7 +140,7 @@ def _undeclared(people: Any) -> str:
 
 
 def _assign_section(raw: Raw, name: str, section: Any) -> None:
-    """Set the keys of the section `name`, as an argument holds them. Raises `Refused`."""
+    """Sets the keys of the section `name` from an argument. Raises `Refused`."""
     if name not in SECTIONS:
         raise Refused(f"unknown argument {name!r}; {_instead(name)}")
     if not isinstance(section, Mapping):
@@ -136,7 +149,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
     if name == "client" and "privacy" in keys:
         _assign_section(raw, "client.privacy", keys.pop("privacy"))
     naming = SECTIONS[name].parts
-    for key in sorted(keys, key=lambda key: key not in naming):  # parts first: they own others
+    for key in sorted(keys, key=lambda key: key not in naming):  # parts first: they own keys
         named, further = _part(naming[key][0], keys[key]) if key in naming else (keys[key], {})
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
@@ -146,7 +159,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
 
 
 def _instead(argument: str) -> str:
-    """The sections that have the key `argument`, as arguments; for no key, what may stand there."""
+    """Names the sections that have the key `argument`; for an unknown key, the accepted names."""
     sections = [name for name in SECTIONS if "." not in name]
     owners = [name for name in sections if argument in default_keys(name)]
     if not owners:
@@ -156,7 +169,7 @@ def _instead(argument: str) -> str:
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
-    """How a configuration names a part that was passed, and the part's own keys."""
+    """The name of a passed part in a configuration, and the part's own keys."""
     if kind == "model" and isinstance(named, nn.Module):
         part = GivenModule.of(named)
         return part, {"layout": layout_digest(named), "code": code_digest(named)}
@@ -170,17 +183,17 @@ def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def part_named(part: type[Any]) -> Any:
-    """The name of a class that any process can import, or else the class itself."""
+    """Returns the importable name of a class, or else the class itself."""
     return _place(part) or part
 
 
 def function_named(function: Callable[..., Any]) -> Any:
-    """The same for a function that makes a model, or a class of modules."""
+    """Returns the importable name of a function that makes a model, or else a part around it."""
     return _place(function) or Foreign.of(function)
 
 
 def _place(thing: Any) -> str:
-    """`module:name`, where that finds `thing` again from another process; else nothing."""
+    """Returns `module:name` if another process can import `thing` by it; otherwise ""."""
     module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
     if not module or not name or module == "__main__" or "." in name:
         return ""

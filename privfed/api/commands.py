@@ -1,4 +1,4 @@
-"""The calls beside training: what the other commands of the command line do."""
+"""The calls other than training: the counterparts of the other commands."""
 
 from __future__ import annotations
 
@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 
 
 def runs(folder: str | PathLike[str] = "runs") -> Answer:
-    """The runs in `folder`, three folders deep: `rows` has one for each, as `privfed runs` does.
+    """Lists the runs in a folder, up to three folders deep, as `privfed runs` does.
 
-    `pandas.DataFrame(privfed.runs().rows)` is a table of them, and `same_people` says which are
-    about the same people. Raises `Refused` where there is no such folder.
+    Args:
+      folder: the folder to search.
+
+    Returns:
+      `rows` with one entry per run, for `pandas.DataFrame(privfed.runs().rows)`, and `same_people`,
+      the groups of runs over the same population.
+
+    Raises:
+      Refused: if there is no such folder.
     """
     from privfed.report.runs.listed import list_runs
     from privfed.report.runs.listing_table import RunsTable
@@ -35,9 +42,18 @@ def runs(folder: str | PathLike[str] = "runs") -> Answer:
 
 
 def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
-    """Two runs side by side: `settings` that differ, `runs` with guarantees and rounds, `joint` ε.
+    """Compares two runs, as `privfed compare` does.
 
-    Raises `Refused` for a path that is no run, and `Broken` for a run that is broken.
+    Args:
+      first: the directory of one run.
+      second: the directory of the other.
+
+    Returns:
+      The `settings` that differ, the `runs` with guarantees and rounds, and their `joint` ε.
+
+    Raises:
+      Refused: for a path that is not a run.
+      Broken: if the files of a run are broken.
     """
     from privfed.report.runs.compared import compare_runs
     from privfed.report.runs.comparison_table import ComparisonTable
@@ -48,11 +64,18 @@ def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
 
 
 def calibrate(*, delta: float, **flags: Any) -> Answer:
-    """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out.
+    """Solves for the one of noise, epsilon, rounds and cohort (or rate) that is left out.
 
-    `flags` are the other flags of `privfed calibrate`: `epsilon`, `noise_multiplier`, `rounds`,
-    `sampling_rate`, `population`, `cohort`, `sampler`, `mechanism`, `protocol`, … Raises `Refused`
-    where nothing, or more than one, is left to solve for.
+    Args:
+      delta: the delta of the guarantee.
+      flags: the other flags of `privfed calibrate`: `epsilon`, `noise_multiplier`, `rounds`,
+        `sampling_rate`, `population`, `cohort`, `sampler`, `mechanism`, `protocol`, …
+
+    Returns:
+      The solved value and the resulting guarantee.
+
+    Raises:
+      Refused: unless exactly one value is left to solve for.
     """
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve
@@ -67,7 +90,19 @@ def audit(
     accountant: str | None = None,
     head: str | None = None,
 ) -> Answer:
-    """The ε that the run at `path` really spent, or several together, from their ledgers alone."""
+    """Recomputes the ε spent by a run, or by several runs together, from their ledgers alone.
+
+    Args:
+      path: the directory of a run, or several of them.
+      accountant: the accountant to use; by default the run's own.
+      head: a recorded head of the ledger of one run, which detects truncation and changes.
+
+    Returns:
+      The facts that `privfed audit --json` prints.
+
+    Raises:
+      Refused: if there is no run, or `head` is given for several.
+    """
     if isinstance(path, str | os.PathLike):
         return audited(as_path(path, "path"), accountant, head)
     from privfed.auditing.joint_audit import audit_together
@@ -83,22 +118,22 @@ def audit(
 
 
 def evaluate(path: str | PathLike[str], other: Any = None) -> Answer:
-    """Score the model of the run at `path`: see `Run.evaluate`."""
+    """Evaluates the model of the run at `path`: see `Run.evaluate`."""
     return opened(path).evaluate(other)
 
 
 def predict(path: str | PathLike[str], rows: Any, out: str | Path | None = None) -> Any:
-    """Predict `rows` by the model of the run at `path`: see `Run.predict`."""
+    """Predicts `rows` with the model of the run at `path`: see `Run.predict`."""
     return opened(path).predict(rows, out)
 
 
 def export(path: str | PathLike[str], to: str | Path, adapters: bool = False) -> Answer:
-    """Write the model of the run at `path` for other programs: see `Run.export`."""
+    """Writes the model of the run at `path` for other programs: see `Run.export`."""
     return opened(path).export(to, adapters)
 
 
 def opened(path: str | PathLike[str]) -> Run:
-    """The run at `path` for one call, which answers with that path as it was given."""
+    """Returns the run at `path` for one call, whose answer names the path as it was given."""
     from privfed.api.run import Run
     from privfed.store.run_directory import RunDirectory
 
@@ -114,11 +149,22 @@ def experiment(
     dry_run: bool = False,
     progress: bool | None = None,
 ) -> Answer:
-    """Run the grid in the file `grid`, each cell once, and draw its figures.
+    """Runs the grid in a file, each cell once, and draws its figures.
 
-    The answer has how many cells are done, what they guarantee together, and as `rows` the table,
-    a row for each cell and seed. `dry_run` says what would be run. Raises `Refused` where a cell
-    of the grid cannot be read, and where none is done.
+    Args:
+      grid: the grid file (TOML).
+      out: the folder of the results; by default that of the grid file.
+      jobs: the number of processes; by default that of the processors.
+      retry: whether failed cells are run again.
+      dry_run: whether the cells are only planned.
+      progress: whether progress is shown; None: in terminals and notebooks.
+
+    Returns:
+      The numbers of cells by state, their joint guarantee, and the table as `rows`, one for each
+      cell and seed.
+
+    Raises:
+      Refused: if the grid is invalid, or no cell succeeds.
     """
     from privfed.api.going_on import is_shown
     from privfed.grid.cells import cells
@@ -151,7 +197,7 @@ def experiment(
 
 
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """A private tuning, or what it would cost."""
+    """Runs a private tuning, or computes its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table
@@ -163,6 +209,6 @@ def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:
-    """The rows of a table of results."""
+    """Reads the rows of a table of results."""
     with io.TextIOWrapper(regular.opened(table), "utf-8", newline="") as file:
         return [dict(row) for row in csv.DictReader(file)]

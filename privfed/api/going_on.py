@@ -1,4 +1,4 @@
-"""A run that goes on from Python."""
+"""Resumes a run from Python."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ from privfed.store.run_directory import RunDirectory
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """A context that says, where it is interrupted, how to go on; torch's threads are as before.
+    """A context that adds advice to an interruption, and restores torch's thread number.
 
-    `given` are the kinds of parts that were passed as objects. A run that is not `lasting` is gone.
+    Args:
+      path: the run directory.
+      given: kinds of the parts that were passed as objects.
+      lasting: whether the directory is kept.
     """
     try:
         with own_threads():
@@ -42,7 +45,7 @@ def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> 
 
 
 def _way_on(path: Path, given: Collection[str]) -> str:
-    """How to go on with the run at `path`."""
+    """Returns the call that resumes the run at `path`."""
     names = {"model": "model=…", "source": "data=…"}
     again = [names.get(kind, f"{kind}=…") for kind in sorted(given)]
     call = ", ".join([repr(str(path)), *again])
@@ -51,7 +54,7 @@ def _way_on(path: Path, given: Collection[str]) -> str:
 
 @contextlib.contextmanager
 def own_threads() -> Iterator[None]:
-    """A context whose number of torch's threads is its own: runs set it (`run.threads`)."""
+    """A context that restores torch's number of threads, which runs set (`run.threads`)."""
     import torch
 
     before = torch.get_num_threads()
@@ -62,13 +65,13 @@ def own_threads() -> Iterator[None]:
 
 
 def is_shown(shown: bool | None) -> bool:
-    """Whether anything is shown; None: in notebooks and terminals alone."""
+    """Whether progress is shown; None: in notebooks and terminals only."""
     return shown if shown is not None else in_notebook() or sys.stdout.isatty()
 
 
 @contextlib.contextmanager
 def watched(shown: bool | None) -> Iterator[list[Observer]]:
-    """A context with whoever shows a run; None: in notebooks and terminals alone."""
+    """A context with the observers that show a run; None: in notebooks and terminals."""
     if not is_shown(shown):
         yield []
         return
@@ -92,7 +95,14 @@ def go_on(
     observers: Sequence[Observer],
     progress: bool | None,
 ) -> None:
-    """Go on with a run, with other values for some keys."""
+    """Resumes a run with other values for some keys.
+
+    Args:
+      directory: the run directory.
+      changes: values by key, such as "run.rounds".
+      observers: receive each round.
+      progress: whether progress is shown; None: in terminals and notebooks.
+    """
     from privfed.run.process_group import joined
     from privfed.run.train import resume as resume_in
 
@@ -112,7 +122,7 @@ def go_on(
 
 
 def warn_of_delta(config: Config) -> None:
-    """Warns whoever trains or resumes of a delta above 1 / clients, where anything is promised."""
+    """Warns of a delta above 1 / clients, if the run has a privacy guarantee."""
     privacy = config.privacy
     warning = large_delta(privacy.delta, config.data.clients)
     if warning and config.mechanism.private and privacy.epsilon != math.inf:

@@ -28,13 +28,26 @@ def audit_function(
     releases: int | None = None,
     confidence: float = 0.95,
 ) -> Answer:
-    """Play `function` on two neighbouring inputs, and hold what it releases against its claim.
+    """Tests the privacy claim of `function` by running it on two neighbouring inputs.
 
-    It is called as `function(member, generator)`: `member` says which of the two inputs it is to
-    work on, and `generator` is a `numpy.random.Generator`, fresh in every call. It returns numbers,
-    as many each time. Claimed is (`epsilon`, `delta`); or the profile of Gaussian noise of
-    `noise_multiplier`, in `rounds` over Poisson cohorts of `sampling_rate`; or what its own method
-    `profile(delta)` returns. The answer's `refuted` says whether the releases contradict that.
+    Args:
+      function: called as `function(member, generator)`. `member` selects one of the two inputs;
+        `generator` is a `numpy.random.Generator`, new in every call. It returns a fixed number of
+        numbers. Its method `profile(delta)`, if it has one, states the claim.
+      delta: the delta of the claim.
+      epsilon: the epsilon of the claim (`epsilon`, `delta`).
+      noise_multiplier: instead of `epsilon`: the claim is the privacy profile of the Gaussian
+        mechanism.
+      sampling_rate: the rate of Poisson sampling of that mechanism.
+      rounds: its number of rounds.
+      releases: the number of releases per input, at least 20.
+      confidence: the confidence level of the test.
+
+    Returns:
+      The facts of the audit; `refuted` is true if the releases contradict the claim.
+
+    Raises:
+      Refused: if `releases` is too small or the claim is incomplete.
     """
     from privfed.auditing.function_audit import audit_function as audited_function
     from privfed.auditing.function_audit import claim_of
@@ -52,7 +65,13 @@ def audit_function(
 def audited(
     run: Path | RunDirectory, accountant: str | None = None, head: str | None = None
 ) -> Answer:
-    """The ε that `run` really spent, from its ledger alone, and what its canaries show."""
+    """Recomputes the ε spent by a run from its ledger alone, and evaluates its canaries.
+
+    Args:
+      run: the run, or its path.
+      accountant: the accountant to use; by default the run's own.
+      head: a recorded head of the ledger, which detects truncation and changes.
+    """
     from privfed.auditing.run_audit import audit
     from privfed.report.audit import audit_table
 
@@ -63,10 +82,12 @@ def audited(
 class RunGuarantee:
     """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
 
-    `sentence` says what that means, and `note` what readers have to know beside it (a simulation,
-    say). `epsilon` is infinite where nothing is promised, and `partition` says how examples came to
-    clients: "natural", or by a simulation. `others` are guarantees that are stated
-    apart: of examples in silos, or against another party.
+    Attributes:
+      epsilon: infinite if there is no guarantee.
+      partition: the partition of examples among clients: "natural", or the name of a simulation.
+      sentence: the guarantee in words.
+      note: a caveat, for example that the run is a simulation.
+      others: separate guarantees: for examples in silos, or against another party.
     """
 
     epsilon: float
@@ -84,7 +105,11 @@ class RunGuarantee:
 
     @classmethod
     def of(cls, audited: RunAudit) -> RunGuarantee:
-        """What the ledger of an audited run proves. Raises `Broken` where it proves nothing."""
+        """Returns the guarantee that the ledger of an audited run proves.
+
+        Raises:
+          Broken: if the ledger proves none.
+        """
         facts, bound = audited.to_json(), audited.guarantee
         if audited.problems or bound is None:
             raise Broken("\n".join(audited.problems))
@@ -105,7 +130,7 @@ class RunGuarantee:
 
     @property
     def rows(self) -> dict[str, str]:
-        """What it says, by what it is about."""
+        """The guarantee as text, by topic."""
         unit = f"one {self.unit} (partition {self.partition!r}), {self.relation}, "
         unit += f"{self.sampler} sampling"
         rows = {

@@ -1,4 +1,4 @@
-"""DeclaredPeople as a user passes them: a table or arrays, with all that is declared of them."""
+"""Declared data as a user passes them: a table or arrays, with their declaration."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from privfed.data.tables.readable import TableObject
 
 TABLE, TEST_TABLE = "the table", "the test table"
 ARRAYS, TEST_ARRAYS = "the arrays", "the test arrays"
-"""What messages call what was passed."""
+"""Names of passed objects in messages."""
 
 
 class DeclaredPeople:
-    """What the first argument of `privfed.train` is: a source of examples, and its declaration."""
+    """The first argument of `privfed.train`: a source of examples and its declaration."""
 
     section: dict[str, Any]
-    """The keys of [data], the source among them as a class."""
+    """The keys of [data], including the source as a class."""
     loss: str
-    """The loss that suits its label."""
+    """The loss that suits the declared label."""
 
     def __repr__(self) -> str:
         columns = [*self.section.get("features", {}), *self.section.get("categories", {})]
@@ -39,19 +39,24 @@ class DeclaredPeople:
 
 
 class Table(DeclaredPeople):
-    """A table of people, and what is declared of it.
+    """A table of clients' rows with its declaration.
 
-    `rows` is a pandas, Polars or Arrow table, a Hugging Face `Dataset`, or the path of a CSV,
-    Parquet or npz file. `client` names the column that says whose a row is (the unit of privacy),
-    and `clients` is about how many there are, a public constant. `features` maps columns to their
-    bounds (low, high), `categories` to their values, `dates` to their first and last; `label` is
-    one column with `labels` (its values by name), `classes` (whole numbers from 0) or
-    `label_bounds` (a number to predict), or several columns of 0 and 1. `test` is a public table
-    with the same columns; without one, `holdout="clients"` scores on clients drawn to be public.
-    Further keys of [data] are arguments too: `missing`, `outside`, `population`, …
+    No part of the declaration is read from `rows`: bounds or categories derived from private data
+    would be a release of their own. `privfed.declare` reads them from a public sample.
 
-    Nothing of it is ever read off `rows`: bounds or categories found in private data would be a
-    release of their own. `privfed.declare` reads them off a public sample.
+    Args:
+      rows: a pandas, Polars or Arrow table, a Hugging Face `Dataset`, or the path of a CSV, Parquet
+        or npz file.
+      label: one column, with `labels` (its values by name), `classes` (integers from 0) or
+        `label_bounds` (a number to predict); or several columns of 0 and 1.
+      clients: the approximate number of clients, a public constant.
+      client: the column with the client of each row, the unit of privacy.
+      test: a public table with the same columns; without one, `holdout="clients"` evaluates on
+        clients drawn to be public.
+      features: bounds (low, high) of numeric columns.
+      categories: values of categorical columns.
+      dates: first and last date of date columns.
+      declared: further keys of [data]: `missing`, `outside`, `population`, …
     """
 
     def __init__(
@@ -85,14 +90,20 @@ class Table(DeclaredPeople):
 
 
 class Arrays(DeclaredPeople):
-    """Clients' arrays by name, and what is declared of them.
+    """Clients' arrays by name, with their declaration.
 
-    `people` maps the name of each client to a pair (x, y) of arrays or tensors, x `[n, *shape]` and
-    y `[n]`, or to a `torch.utils.data.Dataset` of such pairs. `shape` is that of one example and
-    `bounds` those of its numbers, which a model sees scaled onto [-1, 1]; y holds `classes` (whole
-    numbers from 0), words of `labels`, or numbers within `label_bounds`. `clients` is about how
-    many clients there are, a public constant, and `test` a public pair or dataset. Further keys of
-    [data] are arguments too.
+    Args:
+      people: the name of each client -> a pair (x, y) of arrays or tensors, x `[n, *shape]` and y
+        `[n]`, or a `torch.utils.data.Dataset` of such pairs.
+      shape: the shape of one example.
+      bounds: bounds (low, high) of its entries, which are scaled to [-1, 1].
+      clients: the approximate number of clients, a public constant.
+      test: a public pair (x, y) or dataset.
+      declared: further keys of [data]. One of them declares y: `classes` (integers from 0),
+        `labels` (words) or `label_bounds` (numbers).
+
+    Raises:
+      Refused: if `people` is not a mapping, or the arrays do not have this shape.
     """
 
     def __init__(
@@ -124,7 +135,7 @@ class Arrays(DeclaredPeople):
 
 
 def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any]:
-    """The keys of [data] that say where rows come from: a file, or an object."""
+    """The keys of [data] for the location of the rows: a file, or an object."""
     if isinstance(rows, PathLike | str) != isinstance(test, PathLike | str) and test is not None:
         kinds = f"{type(rows).__name__} and {type(test).__name__}"
         raise Refused(f"rows and test are {kinds}; expected both as paths, or both as tables")
@@ -137,14 +148,14 @@ def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any
 
 
 def _span(days: Any) -> Any:
-    """The first and the last day of dates, as a run file has them."""
+    """The first and the last day of a date column, in the form of a run file."""
     if isinstance(days, tuple | list) and len(days) == 2:
         return {"first": str(days[0])[:10], "last": str(days[1])[:10]}
     return days
 
 
 def _loss(keys: Mapping[str, Any]) -> str:
-    """The loss for a label that is declared so."""
+    """Chooses the loss for the declared label."""
     if isinstance(keys["label"], list):
         return "multi_label"
     if keys.get("label_bounds"):
@@ -154,14 +165,14 @@ def _loss(keys: Mapping[str, Any]) -> str:
 
 
 _SAMPLE = "the sample"
-"""What messages call a sample that was passed."""
+"""Name of a passed sample in messages."""
 
 
 class Declaration:
-    """What was read off a public sample: bounds, categories, the label's values; check each.
+    """A declaration read from a public sample: bounds, categories, the label's values; check each.
 
-    Shown, it is the run file that it stands for, with a reason at each line. `table` makes people
-    of a table of the same form.
+    Its text is the corresponding run file, with a reason at each line. `table` applies it to a
+    table of the same form.
     """
 
     def __init__(self, declared: Declared, sample: Any, called: str) -> None:
@@ -171,13 +182,20 @@ class Declaration:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The keys of [data] that are declared."""
+        """The declared keys of [data]."""
         return self._declared.section()
 
     def table(self, rows: Any, *, clients: int, test: Any = None, **changes: Any) -> Table:
-        """`rows` with this declaration, but for `changes`: see `privfed.Table`.
+        """Applies this declaration to `rows`: see `privfed.Table`.
 
-        Without a public `test` table some of its clients are drawn to be public, and scored on.
+        Args:
+          rows: a table of the same form as the sample, with other clients.
+          clients: the approximate number of clients, a public constant.
+          test: a public table; without one, some clients are drawn to be public and evaluated on.
+          changes: declarations that replace those of the sample.
+
+        Raises:
+          Refused: if `rows` is the sample itself.
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
@@ -192,7 +210,7 @@ class Declaration:
         return Table(rows, clients=clients, test=test, **{**keys, **changes})
 
     def _is_sample(self, rows: Any) -> bool:
-        """Whether both are paths, and of one file."""
+        """Whether both are paths of the same file."""
         paths = [each for each in (rows, self._sample) if isinstance(each, str | Path)]
         return len({Path(path).resolve() for path in paths}) == 1 and len(paths) == 2
 
@@ -203,10 +221,19 @@ class Declaration:
 
 
 def declare(sample: Any, *, label: str, client: str = "", site: str = "") -> Declaration:
-    """Read the declaration of a table off a PUBLIC `sample` of the same form.
+    """Reads the declaration of a table from a PUBLIC `sample` of the same form.
 
-    It is a table as `privfed.Table` takes them, or the path of one. Raises `Refused` where nothing
-    can be learned from such tables.
+    Args:
+      sample: a table as `privfed.Table` takes them, or the path of one.
+      label: the column to predict.
+      client: the column with the client of each row.
+      site: the column with the site of each row.
+
+    Returns:
+      The declaration, to be checked and applied to the private table.
+
+    Raises:
+      Refused: if no model can be trained on such tables.
     """
     if isinstance(sample, str | Path):
         path = Path(sample)

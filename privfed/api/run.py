@@ -1,4 +1,4 @@
-"""A run as an object: what it guarantees, its model, its records, and what is done with it next."""
+"""A run as an object: its guarantee, model and records, and the operations on it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 _CALLED = "the rows"
-"""What messages call what was passed."""
+"""Name of passed rows in messages."""
 
 
 def other_rows(rows: Any) -> Callable[[Config], Config]:
-    """How the configuration of a run changes for it to be used on `rows`."""
+    """Returns a function that changes a run's configuration to read `rows`, a table or a path."""
 
     def changed(config: Config) -> Config:
         raw, source = config.raw(), config.source
@@ -60,7 +60,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
             kind, data = GivenTable, {"source": GivenTable.of(table)}
         client = raw["data"]["client"]
         names = table.names()
-        client = client if client in names else ""  # nobody asks whose rows these are, nor where
+        client = client if client in names else ""  # only needed for training
         site = raw["data"].get("site", "")
         site = site if client and site in names else ""
         for key, value in raw["data"].items():
@@ -73,7 +73,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
 
 
 def _readable(rows: Any, source: DeclaredTable) -> Readable:
-    """The table that `rows` are. Raises `Refused`."""
+    """The table of `rows`. Raises `Refused`."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
     if isinstance(source, GivenTable) and source.shape:
@@ -84,7 +84,7 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
 
 
 def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
-    """`table` as one of the library that `rows` are of: pandas, or else Arrow."""
+    """Converts `table` to the library of `rows`: pandas, or else Arrow."""
     if is_table(rows) and is_pandas(rows):
         import pandas
 
@@ -95,11 +95,11 @@ def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
 
 
 class Run:
-    """A run in its directory, which is all that it is: another process loads the same one.
+    """A run, defined by its directory alone: another process can load the same run.
 
-    `privfed.train` and `privfed.load` make it. What is asked of it is read from the directory, and
-    its guarantee re-computed from the ledger each time that the ledger has grown. Answers name it
-    from the working directory, unless it `keeps_name`.
+    `privfed.train` and `privfed.load` create it. Its properties are read from the directory, and
+    the guarantee is recomputed from the ledger whenever the ledger has grown. Answers name the run
+    relative to the working directory, unless `keeps_name` is set.
     """
 
     def __init__(
@@ -120,19 +120,19 @@ class Run:
 
     @property
     def _near(self) -> RunDirectory:
-        """The same under the name that tables show: no more of this machine than they need."""
+        """The directory under its name in tables, which hides the rest of the path."""
         if self._keeps_name:
             return self._directory
         return RunDirectory(from_here(self.path), self._directory.given)
 
     @property
     def config(self) -> Config:
-        """The resolved configuration. Raises `Refused` for parts that are not at hand."""
+        """The resolved configuration. Raises `Refused` if a part is not available."""
         return self._directory.config.read()
 
     @property
     def guarantee(self) -> RunGuarantee:
-        """What the ledger proves, re-computed from it. Raises `Broken` where that is nothing."""
+        """The guarantee that the ledger proves. Raises `Broken` if there is none."""
         from privfed.auditing.run_audit import audit
 
         head = self._chain().head()
@@ -142,12 +142,12 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for each round that was evaluated, as `pandas.DataFrame` takes them."""
+        """A row for each evaluated round, in the form that `pandas.DataFrame` takes."""
         return [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """A row for each charge: its round, the event and what it means, and the chain's hash."""
+        """A row for each charge: its round, the event and its parameters, and the chain's hash."""
         return [
             {"round": charge.round, **charge.event.to_json(), "hash": charge.hash}
             for charge in self._chain().charges
@@ -155,9 +155,9 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """How the run ended: its measures beside the best constant answer, what it spent.
+        """The results of the run: its metrics next to the baseline, and the budget spent.
 
-        Raises `Refused` where it has not ended.
+        Raises `Refused` if the run has not ended.
         """
         summary = RunRecord(self._directory).summary
         if not summary:
@@ -166,10 +166,11 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The trained network, on the CPU and in evaluation mode, with its weights to train on.
+        """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        It takes what a source makes of raw rows; `predict` and `export` do that by themselves. Its
-        weights tell of this run's people: where they start another run, that one counts this one.
+        Its input is the preprocessed form of raw rows; `predict` and `export` include the
+        preprocessing. The weights depend on this run's clients: a run that starts from them counts
+        this run's spending.
         """
         import torch
 
@@ -192,7 +193,7 @@ class Run:
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
-        """The ε really spent, from the ledger alone, and what canaries show: `privfed audit`."""
+        """Recomputes the ε spent from the ledger and evaluates canaries: `privfed.audit`."""
         return audited(self._near, accountant, head)
 
     def evaluate(
@@ -203,11 +204,14 @@ class Run:
         group: str = "",
         keys: Sequence[str] = (),
     ) -> Answer:
-        """Score the model on the run's own test examples, or on `other` labelled rows.
+        """Evaluates the model on the run's own test examples, or on other labelled rows.
 
-        These are a table or a path as `privfed.Table` takes them, or (x, y) where the run's people
-        were arrays; or the run's own source with other `keys`, as "data.key=value". `predictions`
-        is a file to write them to, and `group` a column each of whose groups is scored, too.
+        Args:
+          other: a table or a path as `privfed.Table` takes them, or (x, y) if the run trained on
+            arrays; None for the run's own source.
+          predictions: a file to write the predictions to.
+          group: a column; every metric is also computed for each of its groups.
+          keys: for the run's own source, keys to change, as "data.key=value".
         """
         from privfed.report.trained_model import evaluation_table
         from privfed.trained.evaluate import evaluate
@@ -217,10 +221,11 @@ class Run:
         return Answer.of(evaluation, partial(evaluation_table, predictions=to))
 
     def evaluate_by_clients(self, epsilon: float, **keys: Any) -> Answer:
-        """Let the run's clients score the model in one more round, charged `epsilon` by itself.
+        """Lets the run's clients evaluate the model in one more round, charged to its ledger.
 
-        `keys` are those of [evaluation]: `measures`, `group`, `size`. The charge is in this run's
-        ledger: `privfed evaluate --federated`.
+        Args:
+          epsilon: the budget of this evaluation alone.
+          keys: keys of [evaluation]: `measures`, `group`, `size`.
         """
         from privfed.report.trained_model import clients_table
         from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
@@ -230,9 +235,12 @@ class Run:
         return Answer.of(scored, clients_table)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
-        """Predict `rows`, with labels or without: a table of the same library, a row per row.
+        """Predicts the labels of `rows`, and writes them to `out` if given.
 
-        Of a path, arrays and the like it is an Arrow table. `out` is a file to write it to, too.
+        `rows` is a table, arrays, or the path of a file.
+
+        Returns:
+          A table of the library of `rows`, in the same order; an Arrow table for paths and arrays.
         """
         from privfed.trained.predict import predict
 
@@ -240,9 +248,11 @@ class Run:
         return in_kind_of(rows, predict(self._directory, other_rows(rows), to).table)
 
     def export(self, to: str | Path, adapters: bool = False) -> Answer:
-        """Write the model, with its preprocessing, to a .safetensors, .pt2 or .onnx file.
+        """Writes the model, with its preprocessing, to a file for other programs.
 
-        `adapters`: what `[model.lora]` trained alone, without the weights that it is added to.
+        Args:
+          to: a .safetensors, .pt2 or .onnx file.
+          adapters: whether to write only the weights that `[model.lora]` trained.
         """
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
@@ -250,10 +260,14 @@ class Run:
         return Answer.of(export(self._near, Path(to), adapters), export_table)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:
-        """Write one page of HTML about the run, and return where: `privfed report`.
+        """Writes a page of HTML about the run, by default into its directory; returns the path.
 
-        Only with `simulation` does it show what no epsilon covers. Raises `Broken` where the run's
-        files contradict each other.
+        Args:
+          out: the file.
+          simulation: whether to show simulation data that no epsilon covers.
+
+        Raises:
+          Broken: if the run's files contradict each other.
         """
         from privfed.report.page.write import write_run_page
 
@@ -267,9 +281,16 @@ class Run:
         observers: Sequence[Observer] = (),
         progress: bool | None = None,
     ) -> Run:
-        """Go on with this run, to `rounds` in all and within the budget `epsilon`; both may stay.
+        """Resumes this run; returns it.
 
-        Raises `Refused` where what was spent is above that budget, or people are others.
+        Args:
+          rounds: the total number of rounds; by default unchanged.
+          epsilon: the privacy budget; by default unchanged.
+          observers: receive each round.
+          progress: whether progress is shown; None: in terminals and notebooks.
+
+        Raises:
+          Refused: if more than the budget is already spent, or the population has changed.
         """
         from privfed.api.going_on import go_on, warn_of_delta
 
@@ -280,18 +301,18 @@ class Run:
         return Run(self._directory, self._folder)
 
     def _chain(self) -> Ledger:
-        """The ledger as it is now. Raises `Broken` where it was edited."""
+        """The current ledger. Raises `Broken` if it was edited."""
         try:
             return Ledger.load(self._directory.ledger)
         except LedgerBroken as error:
             raise Broken(public_text(error)) from None
 
     def __fspath__(self) -> str:
-        """The run is its directory: `privacy=dict(prior=[run])`, `privfed.audit([run, other])`."""
+        """Allows a run in place of its path: `privfed.audit([run, other])`."""
         return str(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled run is its path: objects that were passed are not sent along."""
+        """Pickles a run as its path, without objects that were passed."""
         return _opened, (str(self.path),)
 
     def __repr__(self) -> str:
@@ -309,5 +330,5 @@ class Run:
 
 
 def _opened(path: str) -> Run:
-    """The run at `path`, without objects."""
+    """Opens the run at `path`, without objects."""
     return Run(RunDirectory.open(Path(path)))

@@ -37,19 +37,33 @@ def train(
     progress: bool | None = None,
     **sections: Any,
 ) -> Run:
-    """Train one model over `people` within a privacy budget.
+    """Trains one model on `people` within a privacy budget.
 
-    `people` is a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or
-    nothing for the default run. `model` is a name ("mlp"), a `torch.nn.Module` whose weights are a
-    public start, a function that makes one, or the keys of [model]. Every key of a run file is an
-    argument by its section: `privacy=dict(clip=0.5)`, `client=dict(lr=0.1)`; where a key names a
-    part, an instance of one will do: `server=dict(optimizer=Mine(beta=0.9))`.
+    Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
+    `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
+    `server=dict(optimizer=Mine(beta=0.9))`. After an interruption, `privfed.load(out).resume()`
+    continues the run. Warns of a `delta` above 1 / clients.
 
-    The run goes into the new directory `out`, by default one in runs/, and into one that is
-    removed with the `Run` where it is `temporary`. `progress` shows how it goes on, and in a
-    terminal the plan before it (None: in terminals and notebooks). Raises `Refused`, having written
-    nothing, for what cannot run or has no proof, and warns of a `delta` above 1 / clients.
-    Interrupted, `privfed.load(out).resume()` goes on.
+    Args:
+      people: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None for
+        the default run.
+      model: a name ("mlp"), a `torch.nn.Module` whose weights are a public start, a function that
+        makes one, or the keys of [model].
+      epsilon: the privacy budget, `privacy.epsilon`.
+      delta: `privacy.delta`.
+      rounds: `run.rounds`.
+      out: the new run directory; by default one in runs/.
+      temporary: whether the run directory is removed with the returned `Run`.
+      observers: receive each round.
+      progress: whether progress, and in a terminal the plan, is shown; None: in terminals and
+        notebooks.
+      sections: the keys of each section.
+
+    Returns:
+      The run.
+
+    Raises:
+      Refused: before anything is written, if the run is invalid or has no proof.
     """
     from privfed.run.process_group import joined
     from privfed.run.train import train as train_in
@@ -82,9 +96,21 @@ def check(
     rounds: int | None = None,
     **sections: Any,
 ) -> Answer:
-    """What `train` with the same arguments would guarantee, cost and take; nothing is written.
+    """Computes the guarantee and cost of `train` with the same arguments; writes nothing.
 
-    Raises `Refused` with every reason why it would be refused.
+    Args:
+      people: as for `train`.
+      model: as for `train`.
+      epsilon: the privacy budget.
+      delta: `privacy.delta`.
+      rounds: `run.rounds`.
+      sections: the keys of each section.
+
+    Returns:
+      The plan, with its guarantee and cost.
+
+    Raises:
+      Refused: with every reason for which `train` would refuse.
     """
     from privfed.run.check import check as check_run
 
@@ -96,7 +122,12 @@ def check(
 
 
 def answer_of(checked: Check, by_command: bool = False) -> Answer:
-    """What a check found; `by_command` is how the command line words it."""
+    """Returns the result of a check as an answer.
+
+    Args:
+      checked: the check.
+      by_command: whether to use the command line's wording.
+    """
     from privfed.report.plan import plan_table
 
     return Answer(
@@ -105,12 +136,19 @@ def answer_of(checked: Check, by_command: bool = False) -> Answer:
 
 
 def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **parts: Any) -> Run:
-    """The run in the directory `path`.
+    """Opens the run in the directory `path`.
 
-    A network, people or parts that were passed as objects are stored nowhere: pass them again as
-    `model`, `data` and by their section, `server=dict(optimizer=Mine)`. Without them ledger,
-    guarantee, audit and metrics still read. Raises `Refused` for others than those with whom the
-    run began.
+    A network, data or parts that were passed as objects are not stored: pass them again. Without
+    them, the ledger, guarantee, audit and metrics can still be read.
+
+    Args:
+      path: the run directory.
+      model: the network.
+      data: the `privfed.Table` or `privfed.Arrays`.
+      parts: parts by section, `server=dict(optimizer=Mine)`.
+
+    Raises:
+      Refused: if an object differs from the one with which the run began.
     """
     directory = RunDirectory.open(as_path(path, "path").absolute())
     passed = passed_again(model, data, parts)
@@ -124,12 +162,19 @@ def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **pa
 def resume(
     path: str | PathLike[str], *, model: Any = None, data: Any = None, **changes: Any
 ) -> Run:
-    """Go on with the run in the directory `path`: `load(path, …).resume(…)`."""
+    """Resumes the run in the directory `path`: `load(path, …).resume(…)`.
+
+    Args:
+      path: the run directory.
+      model: the network, if it was passed as an object.
+      data: the data, if they were passed as an object.
+      changes: the arguments of `Run.resume`.
+    """
     return load(path, model=model, data=data).resume(**changes)
 
 
 def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str, Any]) -> None:
-    """Raises `Refused` where objects are not those with whom the run began."""
+    """Raises `Refused` if an object differs from the one with which the run began."""
     from privfed.data.source import KeptByUser
     from privfed.run.population import load_population
     from privfed.run.prepare import streams_of
@@ -148,7 +193,7 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
 
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:
-    """Raises `Refused` for what cannot be told of rounds."""
+    """Raises `Refused` for an object that is not an observer of rounds."""
     from privfed.run.watch.watcher import refuse_no_observer
 
     for observer in observers:
@@ -156,7 +201,7 @@ def _refuse_no_observers(observers: Sequence[object]) -> None:
 
 
 def _refuse_other_processes(config: Config) -> None:
-    """Raises `Refused` where a run with objects would have to go to other processes."""
+    """Raises `Refused` if a run with objects would need other processes."""
     from privfed.run.process_group import under_torchrun
 
     if under_torchrun():

@@ -1,1 +1,1 @@
-"""What may be typed? The commands, and how they end."""
+"""The command line: the commands, and their exits."""

@@ -1,4 +1,4 @@
-"""How commands answer: decorators that turn what they raise into a message and an exit code."""
+"""Results of commands: decorators that turn exceptions into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ PROMISES = click.option(
 
 
 def data_overrides(help_text: str) -> Callable[[Command], Command]:
-    """`--set` of a command whose model is trained, so that only keys of [data] may change."""
+    """Returns the `--set` option of a command on a trained model, for keys of [data] only."""
     return click.option(
         "--set", "overrides", multiple=True, metavar="data.key=value", help=help_text
     )
 
 
 def quoted(text: str) -> str:
-    """`text` as a TOML string, so that a path is never taken for a number."""
+    """Returns `text` as a TOML string, so that a path is never read as a number."""
     import json
 
     return json.dumps(text)
 
 
 def print_json(answer: Mapping[str, Any], code: int = 0) -> int:
-    """Print what `--json` asks for, which says its own exit code where that is not 0."""
+    """Prints the object for `--json`, with the exit code if it is not 0; returns `code`."""
     click.echo(dump({**answer, "exit": code} if code else answer))
     return code
 
 
 def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
-    """Print one JSON object, or else the table for people on standard output; returns `code`."""
+    """Prints one JSON object, or else the table, on standard output; returns `code`."""
     if as_json:
         return print_json(answer, code)
     from privfed.report.console import console
@@ -71,15 +71,17 @@ def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
-    """Turn what users can cause into one message and an exit code; bugs keep their traceback.
+    """Turns errors that users can cause into a message and an exit code.
 
-    This is for commands that read nothing private.
+    Bugs keep their traceback.
+
+    For commands that read no private data.
     """
     return _answering(command, lambda arguments: True)
 
 
 def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
-    """The same for commands that read private data: it is quoted with the flag --show-values."""
+    """As `answers_errors`, for commands that read private data: --show-values quotes the data."""
     option = click.option(
         SHOW_VALUES,
         is_flag=True,
@@ -89,18 +91,18 @@ def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
-    """The same for commands that write their messages into tables and pages, for others."""
+    """As `answers_errors`, for commands that write messages into tables and pages for others."""
     return _answering(command, lambda arguments: None)
 
 
 def _answering(
     command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
 ) -> Callable[..., None]:
-    """`command` as a function that ends the process; `quotes` reads its keyword arguments."""
+    """Wraps `command` to end the process; `quotes` reads its keyword arguments."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        # A service manager stops a run as a person does: by Ctrl-C, resumable.
+        # A service manager stops a run like a user does: by Ctrl-C, resumable.
         signal.signal(signal.SIGTERM, _interrupt)
         with reporting(quotes(kwargs), bool(kwargs.get("as_json"))), guarded():
             code = _exit_code(functools.partial(command, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""The commands that attack what a server or a reader sees: `privfed attack ...`."""
+"""The commands that attack the view of a server or a reader: `privfed attack ...`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EPSILONS = click.option(
 
 @click.group()
 def attack() -> None:
-    """Read clients' data out of updates and models: inversion, membership, property."""
+    """Attack clients' privacy through updates and models: inversion, membership, property."""
 
 
 @attack.command("inversion")
@@ -116,7 +116,7 @@ def property_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Tell clients' label distributions from updates."""
+    """Infer clients' label distributions from updates."""
     from privfed.privacy_attacks.properties import infer
     from privfed.privacy_attacks.subject import default_epsilons, subject
     from privfed.report.leakage import property_table
@@ -158,10 +158,11 @@ def membership_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Tell who was trained on from the final model, beside what ε allows: a simulation.
+    """Infer membership from the final model, and compare with the bound of ε: a simulation.
 
     A run file is run SHADOWS + 1 times, each time without a random half of the targets. A run
-    directory is attacked as it is; its clients are the members, its public test set the others.
+    directory is attacked as it is; its clients are the members, its public test set the
+    non-members.
     """
     if target.is_dir() and overrides:
         raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
@@ -199,7 +200,7 @@ def _exposure(
 
 
 def _new_folder(out: Path | None, attack_name: str) -> Path:
-    """`out`, or a new folder in runs/. Raises `Refused` where something lies there."""
+    """Returns `out`, or a new folder in runs/. Raises `Refused` if it exists."""
     from privfed.store.folders import new_folder, refuse_taken
 
     folder = out or new_folder(attack_name)
@@ -218,7 +219,7 @@ def _report(
     table: Callable[[], object],
     as_json: bool,
 ) -> int:
-    """Write what an attack on updates found into `folder`, and print it."""
+    """Writes the result of an attack on updates into `folder`, and prints it."""
     from privfed.report.console import console
     from privfed.store.folders import write_private
 

@@ -1,4 +1,4 @@
-"""The command that re-computes what runs spent: `privfed audit`."""
+"""The command that recomputes the spending of runs: `privfed audit`."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _OPTIONS = (
 
 
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`command` with the options of an audit of a function."""
+    """Adds the options of an audit of a function to `command`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
-    """Raises `Refused` where a part of a claim is given, and no function that it is about."""
+    """Raises `Refused` for options of a claim without a function."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
         raise Refused(f"{given[0]} goes with --function module:name")
@@ -68,7 +68,17 @@ def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
 def audit_named_function(
     name: str, claim: Mapping[str, Any], releases: int | None, as_json: bool
 ) -> int:
-    """Audit the function at `name` against `claim`; 4 where it is refuted."""
+    """Audits a function against a claim.
+
+    Args:
+      name: the function, `module:name`.
+      claim: the options of the claim.
+      releases: the number of releases per input; None for the default.
+      as_json: whether to print JSON.
+
+    Returns:
+      The exit code, 4 if the claim is refuted.
+    """
     from privfed.auditing.function_audit import audit_function, claim_of
     from privfed.auditing.released_function import ReleasedFunction
     from privfed.report.audit import function_table
@@ -76,7 +86,7 @@ def audit_named_function(
 
     screen = console(as_json)
     stated = {key: value for key, value in claim.items() if key != "confidence"}
-    # What the function prints is no part of the answer.
+    # Output of the function is not part of the answer.
     with contextlib.redirect_stdout(sys.stderr), screen.status("releasing on neighbouring inputs"):
         function = ReleasedFunction.named(name, "--function")
         audited = audit_function(
@@ -122,9 +132,10 @@ def audit_command(
     function: str | None,
     **claim: Any,
 ) -> int:
-    """Re-compute the ε that a run spent, or several together, from their ledgers alone.
+    """Recompute the ε that a run spent, or several together, from their ledgers alone.
 
-    And hold it against what the run's canaries show, or a mechanism against its claim.
+    Also compares it with the evidence of the run's canaries, or tests a mechanism against its
+    claim.
     """
     of_a_run = (*directories, accountant, plot, head)
     if function is not None:
@@ -148,7 +159,7 @@ def audit_command(
 
 
 def _refuse_beside(tested: str, *others: object) -> None:
-    """Raises `Refused` where any of `others` is given beside what is `tested`."""
+    """Raises `Refused` if any of `others` is given in addition to what is `tested`."""
     if any(others):
         raise Refused(f"{tested} tested by itself; leave out the other arguments")
 
@@ -160,7 +171,7 @@ def _audit(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Print what one run, or several together, spent; with a picture of one in `plot`."""
+    """Prints the spending of one run, or of several together; draws that of one into `plot`."""
     from privfed.api.commands import audit
 
     answer = audit(path, accountant, head)
@@ -193,7 +204,7 @@ def _audit_mechanism(
 
 
 def _plot(directory: Path, path: Path) -> dict[str, Any]:
-    """Draw the run's ε over rounds and over δ into `path`; the curves, as JSON has them."""
+    """Draws the run's ε over rounds and over δ into `path`; returns the curves for JSON."""
     from accounting.ledger import Ledger
     from privfed.report.audit import draw_curves
     from privfed.store.run_directory import RunDirectory

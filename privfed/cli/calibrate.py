@@ -1,4 +1,4 @@
-"""The command that solves for what a budget leaves open: `privfed calibrate`."""
+"""The command that solves for the missing number of a setting: `privfed calibrate`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privfed.plan.calibration.question import RUN_FILE_KEYS, CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """The command, which suggests its own flag for a run file's key of the same meaning."""
+    """A command that suggests its own flag for a run file's key of the same meaning."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -32,7 +32,7 @@ class _Calibrate(click.Command):
 
 
 def _question_flags(command: Command) -> Command:
-    """`command` with an option for each field of a question, in their order."""
+    """Adds an option for each field of a question to `command`, in their order."""
     for each in reversed(fields(CalibrationQuestion)):
         default = each.metadata["default"]
         command = click.option(
@@ -46,7 +46,7 @@ def _question_flags(command: Command) -> Command:
 
 
 def _kind(flag: Field[Any]) -> click.ParamType[Any, Any]:
-    """The values that a flag takes: of its field's type, within its limits."""
+    """The parameter type of a flag: its field's type and limits."""
     about = flag.metadata
     if "choices" in about:
         return click.Choice(about["choices"])
@@ -83,7 +83,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
-    """Print what each draw and mechanism needs of noise, least first."""
+    """Prints the noise that each sampler and mechanism needs, least first."""
     from privfed.plan.calibration.advice_question import advice_question, advise
     from privfed.report.calibration import advice_report
     from privfed.report.console import console

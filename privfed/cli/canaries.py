@@ -1,4 +1,4 @@
-"""The commands that test a pipeline that is not privfed's: `privfed canary new` and `judge`."""
+"""The commands that test pipelines other than privfed's: `privfed canary new` and `judge`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _LARGEST = 50
-"""A claim above which no number of canaries would say anything."""
+"""Largest claimed ε that canaries could refute."""
 _SMALLEST_DELTA = 1e-300
 
 
@@ -59,10 +59,10 @@ def canary() -> None:
 def new_canaries_command(
     directory: Path, count: int, dimension: int, clip: float, relation: str, seed: int | None
 ) -> int:
-    """Draw secret directions and coins into a new folder DIR, before the run.
+    """Draw secret directions and secret bits into a new folder DIR, before the run.
 
-    Keep DIR to yourself until the run has ended. Give its manifest.json, which holds no secret, to
-    whoever should be able to check that coins and directions were fixed before.
+    Keep DIR secret until the run has ended. Publish its manifest.json, which holds no secret: with
+    it, others can verify that bits and directions were fixed before the run.
     """
     from privfed.canary.drawing import Drawing
 
@@ -126,7 +126,7 @@ def judge_command(
     confidence: float,
     as_json: bool,
 ) -> int:
-    """Hold released models against a claim; exit code 4 where the canaries in DIR refute it."""
+    """Test a claim on released models; exit code 4 if the canaries in DIR refute it."""
     if noise_multiplier is None:
         if sampling_rate is not None or rounds is not None:
             raise Refused("--sampling-rate and --rounds go with --noise-multiplier; give that, too")
@@ -156,7 +156,7 @@ def judge_command(
 def _stated_claim(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """The claim whose points are stated, from as many options of either kind."""
+    """The claim at the stated points, with equally many values of ε and δ."""
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
             f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times; "
@@ -177,7 +177,7 @@ def _stated_claim(
 def _claim_of_rounds(
     noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
 ) -> PipelineClaim:
-    """The claim of a pipeline whose noise, cohorts and rounds are known."""
+    """The claim of a pipeline with known noise, sampling and rounds."""
     _refuse_delta(delta)
     from privfed.auditing.judged_canaries import PipelineClaim
 

@@ -1,4 +1,4 @@
-"""The command that says what a run means before it runs: `privfed check`."""
+"""The command that plans a run before it starts: `privfed check`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_command(
     advise: bool,
     promises: str | None,
 ) -> int:
-    """Say what a run means before it runs, or every reason why it is refused. Writes nothing."""
+    """Plan a run without starting it, or print every reason for a refusal. Writes nothing."""
     from privfed.api.training import answer_of
     from privfed.config.reading import load
     from privfed.plan.calibration.advice_question import refuse_promises_alone
@@ -59,7 +59,7 @@ def check_command(
 
 
 def _advised(checked: Check, promises: str | None) -> Answer:
-    """What `check` says, and what other draws and mechanisms would take."""
+    """The result of `check`, with a comparison of other samplers and mechanisms."""
     from rich.console import Group
 
     from privfed.api.answer import Answer
@@ -74,7 +74,7 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Print which parts may be combined, the others being as configured."""
+    """Prints the valid combinations of parts, with all other parts as configured."""
     from privfed.config.reading import as_written
     from privfed.report.console import console
     from privfed.report.matrix import matrix_tables

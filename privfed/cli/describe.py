@@ -55,7 +55,7 @@ def declare_command(
 
 
 def _of_statistics(described: Path, label: str) -> str:
-    """The run file that follows from the statistics in a file, or in the folder of their run."""
+    """The run file that follows from released statistics, in a file or in their run's folder."""
     from privfed.analytics.declaration import declare_described
     from privfed.analytics.statistics_file import read_statistics
 
@@ -109,7 +109,7 @@ def describe_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Release statistics of all clients' columns, charged once. Of a folder: read it again."""
+    """Release statistics of all clients' columns, charged once; for a folder, read it again."""
     from privfed.analytics.describe import describe, statistics_of
     from privfed.analytics.description_run import Asking
     from privfed.report.console import console
@@ -136,7 +136,7 @@ def describe_command(
 
 
 def _places(out: Path | None) -> tuple[Path, Path | None]:
-    """The folder of the run, and a file beside it where `out` names one. Raises `Refused`."""
+    """The folder of the run, and the JSON file if `out` names one. Raises `Refused`."""
     if out is None:
         from privfed.store.folders import new_folder
 
@@ -149,7 +149,7 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
 
 
 def _refuse_more() -> None:
-    """Raises `Refused` where a folder is read again, and anything is asked for besides."""
+    """Raises `Refused` for further options when a folder is read again."""
     context = click.get_current_context()
     given = {
         name

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = {"field-guide": "field_guide.toml"}
-"""Name on the command line -> file beside this module."""
+"""Name on the command line -> file in `privfed.grid`."""
 
 
 def template(name: str) -> str:
-    """The text of a grid file, as TOML. Raises `KeyError` for a name that no template has."""
+    """Returns the text of a grid file (TOML). Raises `KeyError` for an unknown template."""
     return (files("privfed.grid") / TEMPLATES[name]).read_text(encoding="utf-8")
 
 
 def _print_template(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
-    """Print a template in place of running anything."""
+    """Prints a template instead of running a grid."""
     if name is not None:
         click.echo(template(name), nl=False)
         context.exit()
@@ -62,7 +62,7 @@ def experiment_command(
     plot: bool,
     as_json: bool,
 ) -> int:
-    """Run a grid of many runs, each once, in parallel; table, summary and figures."""
+    """Run a grid of runs in parallel, each once; writes a table, a summary and figures."""
     from privfed.grid.load import load_grid
     from privfed.grid.results import Files
     from privfed.report.console import console
@@ -87,7 +87,7 @@ def experiment_command(
 def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
-    """Choose a run privately, or say what that would cost; how many are tried is never shown."""
+    """Chooses a run privately, or prints the cost of that; never shows the number of candidates."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table
@@ -107,7 +107,7 @@ def _tune(
 def _look_ahead(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Print the cells, what they will guarantee together, and how long they take."""
+    """Prints the cells, their joint guarantee, and the estimated time."""
     from privfed.grid.cells import cells
     from privfed.grid.planned_guarantee import estimate, outlook
     from privfed.report.grid import cells_table, excluded_table, outlook_table
@@ -125,7 +125,7 @@ def _look_ahead(
 def _run(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Run what is left of the grid, draw its figures, and end with how it stands."""
+    """Runs the remaining cells of the grid, draws its figures, and prints its state."""
     from privfed.grid.engine import run_grid
     from privfed.grid.results import DONE, FAILED
     from privfed.report.grid import ExperimentProgress, experiment_table
@@ -134,7 +134,7 @@ def _run(
         experiment = run_grid(files, grid, processes, retry, observer)
     screen.print(experiment_table(experiment))
     facts, failed = experiment.to_json(), experiment.counts[FAILED]
-    # A cell that failed is a bug somewhere; one that is refused is bad input.
+    # A failed cell is a bug; a refused one is bad input.
     code, kind = (OUR_FAULT, "failed") if failed else (Refused.exit_code, "refused")
     if experiment.files != files:
         message = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"
@@ -150,7 +150,7 @@ def _run(
 
 
 def _redraw(screen: Console, files: Files, grid: Grid) -> int:
-    """Draw the figures from the tables that an earlier run of the grid wrote."""
+    """Draws the figures from the tables that an earlier run of the grid wrote."""
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)
@@ -166,7 +166,7 @@ def _draw(screen: Console, files: Files, grid: Grid) -> None:
 
 
 def _write_page(screen: Console, files: Files) -> None:
-    """Write the grid's page from its tables, as `privfed report` does, or say why there is none."""
+    """Writes the grid's page from its tables, as `privfed report` does, or prints why it cannot."""
     from privfed.report.page.write import write_grid_page
 
     try:

@@ -1,4 +1,4 @@
-"""The commands of who takes part: `privfed federation new`, `add`, `check` and `run`."""
+"""The commands of a federation's members: `privfed federation new`, `add`, `check` and `run`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_federation(
 ) -> int:
     """Train over sites whose sockets are on this machine, or are forwarded to it.
 
-    The same command goes on with a run that was stopped. A site without a socket is away.
+    The same command resumes a run that was stopped. A site without a socket is absent.
     """
     from privfed.deploy.carriers.local_socket import Sockets
     from privfed.deploy.coordinator.coordinate import coordinate
@@ -82,7 +82,7 @@ def run_federation(
 
 
 def _paths(names: tuple[str, ...], sockets: tuple[tuple[str, str], ...]) -> dict[int, Path]:
-    """The sockets by the numbers of their sites. Raises `Refused` for a site of another name."""
+    """Maps the numbers of sites to their sockets. Raises `Refused` for an unknown site."""
     for name, _ in sockets:
         if name not in names:
             raise Refused(f"--site {name}: the federation has no such site: {', '.join(names)}")
@@ -94,7 +94,7 @@ FEDERATION_FILE = click.argument("file", metavar="FILE", type=FILE)
 
 @click.group("federation")
 def federation() -> None:
-    """Who takes part in a federation, as a file that all agree on, and a run over them."""
+    """Manage the members of a federation, in a file that all agree on, and run a training."""
 
 
 federation.add_command(run_federation)
@@ -107,7 +107,7 @@ federation.add_command(run_federation)
 @click.option("--threshold", default=0, help="Shares that open a secret; 0: the fewest that may.")
 @answers_errors
 def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
-    """Write a federation's file without any site yet."""
+    """Write a federation's file, without any site yet."""
     from privfed.deploy.files.federation_file import agreed
 
     stated = {"name": name, "coordinator": coordinator, "threshold": threshold}
@@ -135,10 +135,10 @@ def add_command(file: Path, site: tuple[str, str]) -> int:
 @JSON
 @answers_errors
 def check_federation(file: Path, colluders: int, as_json: bool) -> int:
-    """Print who takes part, how many shares open a secret, and the digest to compare.
+    """Print the members, the number of shares that open a secret, and the digest to compare.
 
-    Everybody's digest is the same where everybody has the same federation, however the file is laid
-    out. Compare it by telephone, before the first run.
+    All members with the same federation have the same digest, for any layout of the file. Compare
+    it by telephone before the first run.
     """
     from privfed.deploy.files.federation_file import FederationFile
 
@@ -162,9 +162,9 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 
 
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
-    """How many shares open a secret, by what the server may do; None where the threshold is low.
+    """The number of shares that open a secret, by threat; None if the threshold is too low.
 
-    Raises `Refused` where it is low for every server.
+    Raises `Refused` if it is too low for every threat.
     """
     from privfed.core.errors import Refused
 

@@ -1,4 +1,4 @@
-"""The command line. Heavy imports wait until a command runs."""
+"""The command line. Heavy imports are deferred until a command runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from privfed.core.version import __version__
 
 
 class CommandLine(click.Group):
-    """The group of all commands, which reports mistakes in the line that names one."""
+    """The group of all commands, which reports mistakes on the command line."""
 
     def main(
         self,
@@ -44,7 +44,7 @@ class CommandLine(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """What `click.Group.main` does: in `standalone_mode` it ends the process."""
+        """Runs a command, as `click.Group.main` does; in `standalone_mode` it ends the process."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)
@@ -53,7 +53,7 @@ class CommandLine(click.Group):
                 code = super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
             except click.ClickException as error:
                 code = _report_misuse(error)
-            except OSError as error:  # standard output takes nothing
+            except OSError as error:  # standard output cannot be written
                 code = report_error(error)
             except click.Abort:
                 code = report_failure("interrupted", INTERRUPTED, "interrupted")
@@ -61,7 +61,7 @@ class CommandLine(click.Group):
 
 
 def _report_misuse(error: click.ClickException) -> int:
-    """Say what is wrong with the line as click says it, and in JSON where that was asked for."""
+    """Reports a mistake on the command line as click does, and in JSON if it was requested."""
     usage = io.StringIO()
     error.show(usage)
     click.echo(visible(usage.getvalue()), err=True, nl=False)
@@ -74,7 +74,7 @@ def _report_misuse(error: click.ClickException) -> int:
 @click.option("--schema", is_flag=True, help="Print the JSON schema of run files, for editors.")
 @answers_errors
 def list_command(as_json: bool, schema: bool) -> int:
-    """List every part by kind, with its one line."""
+    """List every part by kind, with a one-line description."""
     from privfed.config import catalog
     from privfed.report.console import console
 
@@ -92,7 +92,7 @@ def list_command(as_json: bool, schema: bool) -> int:
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="privfed")
 def main() -> None:
-    """Private and robust federated learning, with an epsilon that can be proved."""
+    """Private and robust federated learning, with a provable epsilon."""
 
 
 for command in (

@@ -31,7 +31,7 @@ from privfed.core.text import visible
 @JSON
 @never_quotes
 def report_command(path: Path, out: Path | None, simulation: bool, as_json: bool) -> int:
-    """Write one page of HTML about a run, or a grid: it holds all that it shows."""
+    """Write one self-contained page of HTML about a run or a grid."""
     from privfed.report.page.write import write_grid_page, write_run_page
 
     write = write_grid_page if path.is_file() else write_run_page
@@ -48,9 +48,9 @@ def report_command(path: Path, out: Path | None, simulation: bool, as_json: bool
 @JSON
 @answers_errors
 def runs_command(folder: Path, as_json: bool) -> int:
-    """List the runs in a folder: state, ε spent, measure, whom they are about, and when.
+    """List the runs in a folder: state, ε spent, metric, population, and time.
 
-    Run directories are looked for three folders deep. FOLDER is runs/ where it is left out.
+    Run directories are searched three folders deep. FOLDER is runs/ by default.
     """
     from privfed.api.commands import runs
 
@@ -63,9 +63,9 @@ def runs_command(folder: Path, as_json: bool) -> int:
 @JSON
 @answers_errors
 def compare_command(first: Path, second: Path, as_json: bool) -> int:
-    """Put two runs side by side: what differs in their files, guarantees and measures.
+    """Compare two runs: the differences of their files, guarantees and metrics.
 
-    Where both are about the same people, their joint ε is beside them.
+    If both concern the same population, also their joint ε.
     """
     from privfed.api.commands import compare
 

@@ -31,7 +31,7 @@ SITE_FOLDER = click.argument("directory", metavar="DIR", type=DIRECTORY)
 
 @click.group("site")
 def site() -> None:
-    """A site of a federation: its key, its policy, and what it has answered."""
+    """A site of a federation: its key, its policy, and its receipts."""
 
 
 @site.command("init")
@@ -39,7 +39,7 @@ def site() -> None:
 @click.option("--name", required=True, help="What the federation calls the site.")
 @answers_errors
 def init_command(directory: Path, name: str) -> int:
-    """Make a site's folder: a fresh secret key, a policy to read, and no receipts yet."""
+    """Create a site's folder: a new secret key, a policy to read, and no receipts yet."""
     from privfed.deploy.files.site_folder import SiteFolder
 
     folder = SiteFolder(directory)
@@ -57,7 +57,7 @@ def init_command(directory: Path, name: str) -> int:
 @SITE_FOLDER
 @answers_errors
 def key_command(directory: Path) -> int:
-    """Print the site's public key, by which the others know it."""
+    """Print the site's public key, which identifies it to the others."""
     from privfed.deploy.files.keys import SiteKey
     from privfed.deploy.files.site_folder import SiteFolder
 
@@ -71,10 +71,11 @@ def key_command(directory: Path) -> int:
 @JSON
 @quotes_on_request
 def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
-    """Say whether the site would take part in a run, and what it would cost its people.
+    """Print whether the site would take part in a run, and the cost for its clients.
 
-    Its table is read as the run declares it, and the largest cohort that it may draw is rehearsed.
-    Nothing leaves the site, and nothing is charged. What is printed is about its own people.
+    The site's table is read as the run declares it, and training the largest possible cohort is
+    rehearsed. Nothing leaves the site, and nothing is charged. The output concerns the site's own
+    clients.
     """
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.deploy.site.agent import open_member
@@ -94,14 +95,14 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
 def serve_command(directory: Path) -> int:
     """Answer at the site's socket until Ctrl-C, or until a service manager ends it.
 
-    What it declines, and why, is written to `log` in the site's folder, and to nobody else.
+    Refused requests and the reasons are written only to `log` in the site's folder.
     """
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.deploy.site.agent import logging_to, serving
     from privfed.deploy.site.site_work import flushed_denormals
 
     folder = SiteFolder(directory)
-    # Denormals are flushed before there are threads, which do as this one does.
+    # Denormals are flushed before threads start, which inherit the setting.
     with flushed_denormals(), logging_to(folder.log), serving(folder) as member:
         click.echo(
             f"{member.key.name} of the federation {member.federation.name} answers at "
@@ -118,10 +119,10 @@ def serve_command(directory: Path) -> int:
 @JSON
 @answers_errors
 def receipts_command(directory: Path, as_json: bool) -> int:
-    """Print what the site has answered, and the ε of its people by its own count.
+    """Print the site's answers, and the ε of its clients by its own count.
 
-    The chain of receipts is verified; one that was edited or cut in the middle ends with exit
-    code 5. A cut end shows by the head alone: compare it with one that was kept elsewhere.
+    The chain of receipts is verified: an edited chain, or one cut in the middle, ends with exit
+    code 5. A cut end is revealed by the head alone: compare it with a head recorded elsewhere.
     """
     from privfed.deploy.files.receipts import Receipts
     from privfed.deploy.files.site_folder import SiteFolder
@@ -138,7 +139,7 @@ def receipts_command(directory: Path, as_json: bool) -> int:
 
 
 def _check_lines(checked: SiteCheck) -> Iterator[str]:
-    """What people read of a check."""
+    """Lines that `privfed site check` prints."""
     from privfed.core.text import ceiling, number
 
     yield "policy   this site takes part"
@@ -153,7 +154,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
 
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
-    """What people read of `receipts`."""
+    """Lines that `privfed site receipts` prints."""
     from privfed.core.text import ceiling, number
 
     for run in receipts.runs:
@@ -178,7 +179,7 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
 
 @click.group("flower")
 def flower() -> None:
-    """A federation whose bytes Flower carries (privfed[flower])."""
+    """A federation whose messages Flower carries (privfed[flower])."""
 
 
 @flower.command("new")
@@ -193,8 +194,8 @@ def new_app_command(
 ) -> int:
     """Write an app for `flwr run`: it names the run's files here, and copies none of them.
 
-    Flower need not be installed to write it; where it runs, and at every site, it has to be. The
-    paths are those of the machine where SuperLink runs.
+    Flower need not be installed to write it, but must be where it runs and at every site. The paths
+    are those of the machine where SuperLink runs.
     """
     from privfed.deploy.carriers.flower.new_app import NewApp
 
@@ -214,10 +215,10 @@ def new_app_command(
 def executor_command(
     directory: Path, runtime: str, secret_file: Path, root_certificates: Path | None
 ) -> int:
-    """Run a site's tasks by privfed as it is installed here, never by code that came with them.
+    """Run a site's tasks with the installed privfed, never with code that came with the tasks.
 
-    The SuperNode is started with --isolation process --superexec-auth-secret-file F, and this
-    command with the same file, which nobody else may read. It ends by Ctrl-C.
+    Start the SuperNode with --isolation process --superexec-auth-secret-file F, and this command
+    with the same file, which only its owner may read. It ends by Ctrl-C.
     """
     import os
     import threading

@@ -77,7 +77,7 @@ def _outcome(
     workers: int | None,
     screen: Any,
 ) -> Outcome | None:
-    """Train or resume the run in `directory`; None on a rank that only followed rank 0."""
+    """Trains or resumes the run in `directory`; None on a rank that only followed rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
     from privfed.run.process_group import follow, joined, refuse_ranks
@@ -99,7 +99,7 @@ def _outcome(
 
 
 def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:
-    """The configuration with which a run goes on: the stored one, or an edited run file."""
+    """The configuration of a resumed run: the stored one, or an edited run file."""
     from privfed.config.reading import overridden, restated
 
     if run_file is None:
@@ -108,7 +108,7 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuse a taken `out` early: what is said of an interrupted run is then said of this one."""
+    """Refuses an existing `out` early, so that later advice on resuming concerns this run."""
     if (out / "ledger.jsonl").exists():
         raise Refused(
             f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
@@ -117,7 +117,7 @@ def _refuse_taken(out: Path) -> None:
 
 
 def how_to_go_on(directory: Path) -> str:
-    """What is kept of the run in `directory`, which did not end, and the command to go on."""
+    """Returns what is kept of an unfinished run, and the command that resumes it."""
     if (directory / "ledger.jsonl").exists():
         command = f"privfed train --resume {shlex.quote(str(directory))}"
         return f"what was released is kept{_ledger_head(directory)}. Go on with: {command}"
@@ -125,7 +125,7 @@ def how_to_go_on(directory: Path) -> str:
 
 
 def _ledger_head(directory: Path) -> str:
-    """The ledger's head in words, by which a later cut is seen; nothing where it cannot be read."""
+    """States the ledger's head, which reveals a later truncation; "" if it cannot be read."""
     from accounting.ledger import Ledger
 
     try:

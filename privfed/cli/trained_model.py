@@ -66,7 +66,7 @@ def evaluate_command(
     group: str,
     as_json: bool,
 ) -> int:
-    """Score a trained model: on the run's own test examples, or on another data source."""
+    """Evaluate a trained model on the run's own test examples, or on another data source."""
     from privfed.api.commands import opened
 
     if personalise is not None:
@@ -94,7 +94,7 @@ def evaluate_command(
 
 
 def _personal(directory: Path, epochs: int) -> Answer:
-    """Score models of clients' own: fine-tuned for so many `epochs`, or those that they keep."""
+    """Evaluates clients' personal models: fine-tuned for `epochs`, or those that clients keep."""
     from privfed.api.answer import Answer
     from privfed.report.trained_model import personal_table
     from privfed.trained.kept_models import score_kept_models
@@ -112,7 +112,7 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Let clients score the model: the run's own, or those of other data, in a run of their own."""
+    """Lets clients evaluate the model: the run's own, or those of other data in a new run."""
     from privfed.api.answer import Answer
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
@@ -154,7 +154,7 @@ def _by_clients(
 def predict_command(
     directory: Path, data: str, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> int:
-    """Predict rows with a trained model: with labels (then it is scored, too) or without."""
+    """Predict rows with a trained model; rows with labels are also evaluated."""
     from privfed.report.console import console
     from privfed.report.trained_model import prediction_table
     from privfed.trained.evaluate import as_csv
@@ -178,16 +178,16 @@ def predict_command(
 @JSON
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:
-    """Write a trained model, with its preprocessing, for programs that have no privfed."""
+    """Write a trained model, with its preprocessing, for programs without privfed."""
     from privfed.api.commands import export
 
     return print_answer(export(directory, to, adapters), as_json)
 
 
 def _to_standard_output(content: bytes) -> None:
-    """Print `content`; falls silent where nobody reads on (`privfed predict … | head`).
+    """Prints `content`; stays silent if the output pipe is closed (`privfed predict … | head`).
 
-    A terminal is shown what clients' and columns' names would make it do; a file gets them as is.
+    On a terminal, control characters in names are escaped; a file gets the content as it is.
     """
     shown = visible(content.decode()).encode() if sys.stdout.isatty() else content
     try:

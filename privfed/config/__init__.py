@@ -1,1 +1,1 @@
-"""The run file: its sections, keys and parts, read and typed."""
+"""The run file: its sections, keys and parts, parsed and validated."""

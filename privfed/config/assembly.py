@@ -1,4 +1,4 @@
-"""From the keys of a run file to a configuration: parts are found, sections and parts validated."""
+"""Assembles a configuration from the keys of a run file: finds parts, validates their keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ UNSOLVED = Resolved()
 
 
 def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
-    """The configuration that `raw` describes. Raises `Refused` with every problem found."""
+    """Returns the configuration that the keys `raw` describe.
+
+    Args:
+      raw: the keys of each section, as written.
+      solved: the values that an earlier plan solved for.
+
+    Raises:
+      Refused: with every problem found.
+    """
     raw = _suited(raw)
     sections: dict[str, Any] = {}
     parts: dict[str, Any] = {}
@@ -50,7 +58,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
 
 
 def named(raw: Raw, kind: str) -> type[Any]:
-    """The class of the part of `kind` that `raw` names, or leaves to its default."""
+    """Returns the class of the part of `kind` that `raw` names, or of the default part."""
     section = next(
         name
         for name, known in SECTIONS.items()
@@ -60,7 +68,7 @@ def named(raw: Raw, kind: str) -> type[Any]:
 
 
 def loss_of(raw: Raw) -> Loss | None:
-    """The loss that `raw` describes; None where that is refused."""
+    """Returns the loss that `raw` describes; None if it is refused."""
     try:
         loss: Loss | None = _built(raw, "model", "loss")
         return loss
@@ -69,13 +77,13 @@ def loss_of(raw: Raw) -> Loss | None:
 
 
 def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
-    """All keys that `section` may hold, as it names its parts."""
+    """Returns all keys that `section` may hold, given the parts that it names."""
     keys = {key for model in _models(name, section) for key in model.model_fields}
     return keys | SECTIONS[name].parts.keys()
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """The parts that `section` names, or holds as classes: kind -> (name, class)."""
+    """Parts that `section` names, or holds as classes: kind -> (name, class)."""
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"
@@ -91,26 +99,26 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
 
 
 def _passed(name: str, section: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of `section` that hold a class, and the kind of each."""
+    """Maps the keys of `section` that hold a class to their kind."""
     naming = SECTIONS[name].parts
     return {key: kind for key, (kind, _) in naming.items() if isinstance(section.get(key), type)}
 
 
 def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
-    """The classes that own keys of `section`: its own, and those of its parts."""
+    """Classes that define keys of `section`: the section's own and its parts."""
     return [SECTIONS[name].keys, *(model for _, model in _chosen(name, section).values())]
 
 
 def default_keys(name: str) -> set[str]:
-    """The keys of the section `name`, where it names the parts that are its defaults."""
+    """Returns the keys of the section `name` with its default parts."""
     return {*SECTIONS[name].parts}.union(*(model.model_fields for model in _models(name, {})))
 
 
 def _suited(raw: Raw) -> Raw:
-    """`raw`, with what its task's loss holds best for keys that it leaves out.
+    """Returns `raw` with the defaults that the loss recommends for keys that are left out.
 
-    A part whose own default is not the one that a section's default part has keeps it. Unchanged
-    where what is asked cannot be built, of which `assembled` says why.
+    A part with its own default for a key keeps it if that differs from the default part's. Returns
+    `raw` unchanged if a section is invalid; `assembled` then reports the reason.
     """
     data = _validate(Data, "data", raw.get("data", {}), [])
     source, sampler = _built(raw, "data", "source"), _built(raw, "cohort", "sampler")
@@ -118,7 +126,7 @@ def _suited(raw: Raw) -> Raw:
     if None in (data, source, sampler, loss):
         return raw
     suited = {name: dict(section) for name, section in raw.items()}
-    cohort = min(sampler.of(data.clients).size, data.clients)  # a larger one is refused later
+    cohort = min(sampler.of(data.clients).size, data.clients)  # a larger cohort is refused later
     task = Task(source.squared_norm, float(cohort))
     for target, value in loss.defaults(task).items():
         name, _, key = target.rpartition(".")
@@ -129,20 +137,20 @@ def _suited(raw: Raw) -> Raw:
 
 
 def _built(raw: Raw, name: str, kind: str) -> Any:
-    """The part of `kind` that section `name` describes; None where it is refused."""
+    """Builds the part of `kind` that section `name` describes; None if it is refused."""
     given = raw.get(name, {})
     return _validate(_chosen(name, given)[kind][1], name, given, [])
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """The default of `key` in `section`, as it names its parts; None where nobody knows the key."""
+    """Default of `key` in `section`, given the parts that it names; None for an unknown key."""
     models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None
 
 
 def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
-    """The keys of a section that neither it nor one of its parts knows."""
+    """Keys of a section that neither the section nor one of its parts defines."""
     known = known_keys(name, given)
     for key in sorted(given.keys() - known):
         yield Mistake(f"{name}.{key}", partial(_unknown, name, key, list(known)))
@@ -153,7 +161,7 @@ def _unknown(name: str, key: str, known: list[str]) -> str:
 
 
 def _owner(name: str, key: str) -> str:
-    """Which other part of the section would know `key`, if any does."""
+    """Names the other part of the section that defines `key`, if there is one."""
     for naming, (kind, _) in SECTIONS[name].parts.items():
         for part in BUILT_IN[kind]:
             if key in find(kind, part, f"{name}.{naming}").model_fields:
@@ -162,7 +170,7 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """The number of real clients, where it is left out: it is declared, and never counted."""
+    """Reports a missing number of real clients, which must be declared and is never counted."""
     if source is not None and source.real_people and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing: declare about how many clients {name} holds, as a public "
@@ -174,7 +182,7 @@ def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    """`model` with those of the keys `given` that are its own; None, where there are `problems`."""
+    """Builds `model` from the keys of `given` that it defines; None if it refuses them."""
     values = {key: given[key] for key in given if key in model.model_fields}
     try:
         return model.model_validate(values)
@@ -184,9 +192,9 @@ def _validate(
 
 
 def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> None:
-    """Appends what is wrong with the keys of the pre-aggregators called `names`, as a missing one.
+    """Appends the mistakes in the keys of the pre-aggregators `names`, such as missing keys.
 
-    Raises `Refused` for a name nobody knows.
+    Raises `Refused` for an unknown name.
     """
     given = raw.get("aggregation", {})
     for name in names:
@@ -201,7 +209,7 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """With the default budget, where neither a budget nor the noise is set; both are refused."""
+    """Adds the default budget if neither a budget nor the noise is set; refuses both together."""
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

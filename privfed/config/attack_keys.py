@@ -1,4 +1,4 @@
-"""The keys of a run file about simulated attackers, whatever their attack is."""
+"""The keys of a run file about simulated attackers, for every attack."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from privfed.core.parts import Part
 
 class AttackKeys(Part):
     fraction: float = Field(0.0, ge=0, lt=1)
-    """The part of all clients that is byzantine, to the nearest whole client."""
+    """The fraction of all clients that is Byzantine, rounded to an integer number of clients."""
     selection: Literal["once", "round"] = "once"
-    """Whether the same clients attack all along ("once"), or others in each round."""
+    """Whether the same clients attack in every round ("once"), or others are drawn each round."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"
-    """Whether attackers' rows are bounded like others': "auto" is so without a secure sum."""
+    """Whether attackers' rows are bounded like others' ("before_bound") or not ("after_bound");
+    "auto" bounds them unless clients take part in a secure sum themselves."""
     first_round: int = Field(1, ge=1)
-    """The first round of the attack; before it attackers are like others."""
+    """The first round of the attack; earlier, attackers behave honestly."""
     last_round: int = Field(0, ge=0)
-    """The last round of the attack, to see how long it lasts; 0: that of the run."""
+    """The last round of the attack, to measure how long its effect lasts; 0: the
+    run's last round."""
     replaces: Literal["messages", "updates"] = "messages"
-    """What an attack on updates replaces: all that attackers send in training, every exchange and
-    every part of a row ("messages"), or model updates alone."""
+    """The messages that an attack on updates replaces: all that attackers send in training, in
+    every exchange and every part of a row ("messages"), or model updates only."""
     weight: float = Field(1.0, ge=0, le=1e9)
-    """How many times their examples attackers claim to hold."""
+    """The factor by which attackers overstate their number of examples."""
     clip_count: Literal["true", "within", "beyond"] = "true"
-    """What attackers tell adaptive clipping of their norms, true or not: "within" the clip drives
-    it down, "beyond" drives it up."""
+    """The indicator that attackers report to adaptive clipping: "true" norms, always "within" the
+    clipping norm, which lowers it, or always "beyond" it, which raises it."""
 
     @property
     def lies(self) -> bool:
-        """Whether attackers claim what is not so, whatever their rows are."""
+        """Whether attackers report false weights or clip indicators, in addition to their rows."""
         return self.weight != 1.0 or self.clip_count != "true"
 
     @model_validator(mode="after")
@@ -46,5 +48,10 @@ class AttackKeys(Part):
 
 
 def expected_hostile(declared: int, expected: float) -> int:
-    """How many clients are taken to be hostile: as `declared`, and no fewer than are `expected`."""
+    """Assumed number of Byzantine clients in a cohort: the larger of declared and expected.
+
+    Args:
+      declared: the configured number.
+      expected: the expected number of simulated attackers.
+    """
     return max(declared, math.ceil(expected - 1e-9))

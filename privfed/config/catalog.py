@@ -1,4 +1,4 @@
-"""Every part by kind, and the schema of a run file for editors."""
+"""The catalogue of all parts by kind, and the JSON schema of a run file for editors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Key -> its docstring, of `part` and what it extends; keys without one are left out."""
+    """Maps the keys of `part` and its bases to their docstrings, if they have any."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -31,7 +31,7 @@ def meanings(part: type[BaseModel]) -> dict[str, str]:
 
 @functools.cache
 def source_of(module: str) -> ast.Module:
-    """The syntax of `module`, which is not imported."""
+    """Returns the syntax tree of `module` without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{module} has no source to read")
@@ -39,13 +39,13 @@ def source_of(module: str) -> ast.Module:
 
 
 def class_of(module: str, name: str) -> ast.ClassDef | None:
-    """The class `name` at the top of `module`, if there is one."""
+    """Returns the class `name` at the top level of `module`, if there is one."""
     classes = (node for node in source_of(module).body if isinstance(node, ast.ClassDef))
     return next((node for node in classes if node.name == name), None)
 
 
 def _documented(module: str, name: str) -> dict[str, str]:
-    """The docstrings of a class's own keys; none of a class that is made while a program runs."""
+    """Docstrings of the keys that a class itself defines; none for a class created at run time."""
     try:
         node = class_of(module, name)
     except (ImportError, OSError, SyntaxError, ValueError):
@@ -56,13 +56,13 @@ def _documented(module: str, name: str) -> dict[str, str]:
 
 
 def _key(node: ast.stmt) -> str:
-    """The key that `node` declares, if it does."""
+    """The key that `node` declares; "" if it declares none."""
     named = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     return node.target.id if named else ""  # type: ignore[attr-defined]
 
 
 def _text(node: ast.stmt) -> str:
-    """The docstring that `node` is, if it is one, in one line."""
+    """The docstring that `node` is, in one line; "" if it is none."""
     value = node.value if isinstance(node, ast.Expr) else None
     text = value.value if isinstance(value, ast.Constant) else None
     return " ".join(text.split()) if isinstance(text, str) else ""
@@ -73,7 +73,7 @@ _MANY = 1000
 
 
 def catalog() -> dict[str, dict[str, str]]:
-    """Kind -> name -> the first sentence of the part's documentation; built in and installed."""
+    """Returns kind -> name -> first sentence of the documentation, for all parts."""
     installed = metadata.entry_points()
     described: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
@@ -84,7 +84,7 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def _described(kind: str, name: str) -> str:
-    """Most parts are described without importing them, which a few of them make slow."""
+    """Describes a part without importing it, where possible: some imports are slow."""
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
         return _line(_documentation(target))
@@ -100,12 +100,16 @@ def _described(kind: str, name: str) -> str:
 
 
 def _vectors(count: float) -> str:
-    """A number of vectors `[d]`, without the odd number beside them."""
+    """Formats a number of vectors `[d]`, without single scalars."""
     return "d" if round(count) == 1 else f"{count:.0f} d"
 
 
 def key_of(kind: str) -> str:
-    """Where a run file names parts of `kind`: "server.optimizer". Raises `KeyError`."""
+    """Returns the key of a run file that names parts of `kind`: "server.optimizer".
+
+    Raises:
+      KeyError: for an unknown kind.
+    """
     if kind in LISTS:
         return LISTS[kind]
     for section, described in SECTIONS.items():
@@ -116,7 +120,7 @@ def key_of(kind: str) -> str:
 
 
 def _documentation(target: str) -> str:
-    """The docstring of a class of ours, "module:Name", out of its source."""
+    """Reads the docstring of a class of privfed, "module:Name", from its source."""
     described = class_of(*target.split(":"))
     return (described and ast.get_docstring(described)) or ""
 
@@ -127,7 +131,7 @@ def _line(documentation: str) -> str:
 
 
 def schema() -> _Schema:
-    """A JSON schema (draft 2020-12) of run files: which keys there are, and which go together."""
+    """Returns a JSON schema (draft 2020-12) of run files: keys and their combinations."""
     definitions: _Schema = {}
     sections = {name: _section(name, definitions) for name in SECTIONS}
     sections["client"]["properties"]["privacy"] = sections.pop("client.privacy")
@@ -146,9 +150,9 @@ def schema() -> _Schema:
 
 
 def _section(name: str, definitions: _Schema) -> _Schema:
-    """Own keys, naming keys, and each part's keys on condition that it is named.
+    """Builds the schema of a section: its keys, naming keys, and each named part's keys.
 
-    A part from outside brings keys of its own: beside one, unknown keys are allowed.
+    A part from outside has keys of its own, so unknown keys are allowed next to one.
     """
     section = SECTIONS[name]
     properties = _properties(section.keys, definitions)
@@ -163,7 +167,7 @@ def _section(name: str, definitions: _Schema) -> _Schema:
                 chosen["required"] = [key]
             rules.append({"if": chosen, "then": {"properties": fields}})
             for field in fields:
-                properties.setdefault(field, {})  # editors complete it; the rule says its form
+                properties.setdefault(field, {})  # for completion; the rule has its form
         properties[key] = {
             "type": "string",
             "default": default,

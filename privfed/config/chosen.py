@@ -1,6 +1,6 @@
-"""A run that is one of several to choose from: how many there are by chance, and what paid for it.
+"""A run that is one of several candidates of a charged choice, whose number is random.
 
-A grid that tunes privately (`privfed.grid.private_tuning`) writes it into each candidate's
+A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each candidate's
 configuration.
 """
 
@@ -15,7 +15,7 @@ from accounting.errors import AccountingError
 
 @dataclass(frozen=True)
 class Chosen:
-    """The law of the number of candidates, and the `charge` that pays for choosing among them.
+    """The distribution of the number of candidates, and the `charge` for choosing among them.
 
     `charge` is the hash of that line in the ledger of the choice; empty before it is charged.
     """
@@ -24,12 +24,12 @@ class Chosen:
     charge: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What a resolved run file states of it."""
+        """Returns the entries of a resolved run file."""
         return {**self.repetitions.to_json(), "charge": self.charge}
 
     @classmethod
     def from_json(cls, stated: Any) -> Chosen | None:
-        """What `to_json` wrote; None where it is none of ours."""
+        """Reads an output of `to_json`; None if `stated` is not one."""
         try:
             repetitions = Repetitions(stated["shape"], stated["gamma"])
             return cls(repetitions, str(stated["charge"]))

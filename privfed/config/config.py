@@ -1,9 +1,9 @@
 """The typed configuration of a run: sections and keys, assembled from the parts' own files.
 
 A TOML file (or nothing: the default run) and `--set section.key=value` become frozen, strict
-models. What is written goes before what the task's loss holds best, and that before a field's own
+models. A written value takes precedence over the loss's recommendation, and that over a field's own
 default. Unknown keys, wrong types and values out of range are refused here, all of them in one
-message; what may be combined is `privfed.plan.plan`'s business.
+message. `privfed.plan.plan` refuses invalid combinations.
 """
 
 from __future__ import annotations
@@ -65,13 +65,16 @@ WITH_WEIGHTS = "the module that was passed"
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A resolved run: its sections' own keys, its parts, and by which names these were asked for.
+    """A resolved run: the keys of its sections, its parts, and the names of the parts.
 
-    `noise_multiplier` is what calibration found, None before, and `admitted` the smallest cohort
-    that a secure sum begins with, where that was solved for, in rounds that train, and in those
-    that evaluate (`evaluation_admitted`); a resume keeps them. `chosen` says that the run is one of
-    several to choose from. `given` are the classes of parts that were passed as classes rather than
-    named, by kind.
+    Attributes:
+      names: the name of each part, by kind.
+      given: the classes of parts that were passed as classes instead of names, by kind.
+      noise_multiplier: the result of calibration; None before it.
+      admitted: the smallest cohort with which a secure sum begins in a training round, if it was
+        solved for; a resume keeps it.
+      evaluation_admitted: the same for rounds that evaluate.
+      chosen: set if the run is one of several candidates to choose from.
     """
 
     run: Run
@@ -116,96 +119,102 @@ class Config:
 
     @property
     def resolved(self) -> Resolved:
-        """What a plan solved for."""
+        """The values that a plan solved for."""
         return Resolved(self.noise_multiplier, self.admitted, self.chosen, self.evaluation_admitted)
 
     @property
     def parts(self) -> dict[str, Part]:
-        """All parts by kind, for whoever goes over them."""
+        """All parts by kind."""
         kinds = (kind for section in SECTIONS.values() for kind, _ in section.parts.values())
         return {kind: getattr(self, kind) for kind in kinds}
 
     def messages(self, shapes: ShapesByName | None = None) -> Objective:
-        """The objective as it sends, for models of these `shapes`: whoever charges asks for it."""
+        """Returns the objective with compressed messages.
+
+        Args:
+          shapes: the shape of each trainable parameter by name, if the model is known.
+        """
         return compressed(self.objective, self.compression, self.run.seed, shapes)
 
     @property
     def attacked(self) -> bool:
-        """Whether anybody attacks."""
+        """Whether attackers are simulated."""
         return self.attackers.fraction > 0.0 and bool(self.attack.acts or self.attackers.lies)
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers ignore the bounds that honest clients keep: no site lets them."""
+        """Whether attackers ignore the bounds that honest clients keep; sites enforce them."""
         stage, free = self.attackers.stage, self.secured and not self.by_sites
         return stage == "after_bound" or (stage == "auto" and free)
 
     @property
     def by_sites(self) -> bool:
-        """Whether sites are the parties: each sums its own clients' rows, and adds noise to that.
+        """Whether sites are the parties: each sums its clients' rows, and adds noise.
 
-        Where the server sees rows, and adds the noise, where clients live changes nothing.
+        If the server sees rows and adds the noise, the sites of clients have no effect.
         """
         asked = self.data.sites > 0 and self.secure.parties != "clients"
         return asked and (self.secured or self.mechanism.trust == "client")
 
     @property
     def apart(self) -> bool:
-        """Whether clients are at sites on machines of their own, and none of them is here."""
+        """Whether clients are at sites on other machines, and none of them on this one."""
         return self.data.sites > 0 and self.data.site_partition == "elsewhere"
 
     @property
     def hostile(self) -> int:
-        """How many of a cohort are taken to be hostile: as declared, and no fewer than are expected
-        where attackers are simulated, whose number may be drawn (such a run is a simulation).
+        """The assumed number of Byzantine clients in a cohort.
+
+        As declared, and at least the expected number of simulated attackers, which may be random
+        (such a run is a simulation).
         """
         expected = self.attackers.fraction * self.sampler.size
         return expected_hostile(self.aggregation.byzantine, expected)
 
     @property
     def site_column(self) -> str:
-        """The source's column that says which site holds a client; empty where none does."""
+        """The source's column with the site of each client; empty if there is none."""
         return self.source.site if isinstance(self.source, NamesSites) else ""
 
     @property
     def evaluation_rounds(self) -> EvaluationRounds:
-        """Which rounds clients evaluate in."""
+        """The rounds in which clients evaluate."""
         every = self.evaluation.every or self.run.evaluate_every
         return EvaluationRounds(every if self.evaluation.by == "clients" else 0)
 
     @property
     def nothing_public(self) -> bool:
-        """Whether no example is public, so that clients alone say how good the model is."""
+        """Whether no example is public, so that only clients can evaluate the model."""
         return self.data.holdout == "none"
 
     @property
     def void(self) -> bool:
-        """Whether attackers read raw updates, so that others' rows depend on a member's data."""
+        """Whether attackers read raw updates: then other rows depend on a client's data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
     def row_hiding(self) -> RowHiding | None:
-        """The protocol by which rows are summed unseen; None where the server sees them."""
+        """The protocol that sums rows without showing them; None if the server sees the rows."""
         return self.protocol if shows_no_row(self.protocol) else None
 
     @property
     def shared_noise(self) -> SharedNoise | None:
-        """The mechanism where clients make up its noise together; None for all others."""
+        """The mechanism, if clients contribute shares of its noise; otherwise None."""
         return self.mechanism if shares_noise(self.mechanism) else None
 
     @property
     def joint_noise(self) -> JointNoise | None:
-        """The mechanism where clients share noise of rows that are seen; None for all others."""
+        """The mechanism, if clients share noise of rows that the server sees; otherwise None."""
         return self.mechanism if noised_jointly(self.mechanism) else None
 
     @property
     def colluding(self) -> int | None:
-        """How many clients may see more than others do; None where noise counts on none of them."""
+        """Number of clients that may collude; None if noise depends on no client's secret."""
         return self.hostile + self.joint_noise.colluders if self.joint_noise else None
 
     @property
     def against(self) -> str:
-        """The party whose guarantee the budget gates, of noise that clients share; else empty."""
+        """The party against which the budget holds, for shared noise; otherwise empty."""
         if self.joint_noise:
             return "clients"
         if self.shared_noise is None:
@@ -214,7 +223,7 @@ class Config:
 
     @property
     def keeping(self) -> str:
-        """Which key has clients keep something from round to round; empty where none does."""
+        """The key that makes clients keep state between rounds; empty if none does."""
         if self.objective.keeps:
             return f"client.objective = {self.names['objective']!r}"
         if self.compression.keeps:
@@ -223,22 +232,22 @@ class Config:
 
     @property
     def example_privacy(self) -> ExamplePrivacy | None:
-        """How silos protect their examples; None where they train without."""
+        """The mechanism by which silos protect their examples; None if there is none."""
         return self.client_mechanism if protects_examples(self.client_mechanism) else None
 
     @property
     def secured(self) -> bool:
-        """Whether rows are summed by a protocol that shows nobody's."""
+        """Whether a protocol sums the rows without showing any single one."""
         return bool(self.protocol.hides_rows)
 
     @property
     def real_clients(self) -> bool:
-        """Whether clients are the source's own, each with its own examples, and no simulation."""
+        """Whether clients are the source's own, each with its own examples, and not simulated."""
         return bool(self.source.real_people and not self.partition.deals)
 
     @property
     def starts_from(self) -> str:
-        """What the model starts from: a file or a run, weights that it came with, or nothing."""
+        """The origin of the initial model: a file or a run, weights of a passed module, or ""."""
         return self.start.init or (WITH_WEIGHTS if isinstance(self.model, Weighted) else "")
 
     @property
@@ -250,16 +259,16 @@ class Config:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What clients measure where they evaluate. Raises `Refused` for a name nobody knows."""
+        """The metrics of evaluation by clients. Raises `Refused` for an unknown name."""
         names = self.evaluation.measures
         return tuple(find("measure", name, "evaluation.measures")() for name in names)
 
     def with_run(self, **changes: Any) -> Config:
-        """The same with other values in `[run]`."""
+        """Returns the configuration with other values in `[run]`."""
         return replace(self, run=self.run.model_copy(update=changes))
 
     def values(self) -> Raw:
-        """Every key with its value, by section, as in a run file; unset keys are left out."""
+        """Returns every key with its value by section, as in a run file, without unset keys."""
         out: Raw = {}
         for name, section in SECTIONS.items():
             out[name] = {key: self.names[kind] for key, (kind, _) in section.parts.items()}
@@ -271,11 +280,11 @@ class Config:
         return out
 
     def raw(self) -> Raw:
-        """The same, with parts that were passed as classes: what it is assembled from."""
+        """Returns `values` with the classes of passed parts, to assemble it again."""
         return with_given(self.values(), self.given)
 
     def toml(self) -> str:
-        """The resolved run file, which `load` reads back to an equal configuration."""
+        """Returns the resolved run file, which `load` reads back to an equal configuration."""
         values = self.values()
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
@@ -284,14 +293,19 @@ class Config:
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
-        """`digest` of the file that `toml` writes."""
+        """Returns the `digest` of the file that `toml` writes."""
         return digest(self.toml())
 
 
 def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
-    """`raw` with the classes `given` in the place of the names of parts of these kinds.
+    """Returns `raw` with the classes `given` in place of the names of parts of these kinds.
 
-    Raises `Refused` where a class is not the part that is named.
+    Args:
+      raw: the keys of each section.
+      given: classes of parts, by kind.
+
+    Raises:
+      Refused: if a class is not the part that is named.
     """
     out = {name: dict(section) for name, section in raw.items()}
     for name, section in SECTIONS.items():
@@ -310,9 +324,10 @@ def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
 
 
 def digest(text: str) -> str:
-    """SHA-256 of all that a resume may not change in a resolved run file, as it is written there.
+    """Returns the SHA-256 of everything in a resolved run file that a resume may not change.
 
-    Defaults that later versions add do not enter, and no part is built or imported.
+    The digest covers the file as it is written: defaults of later versions do not enter, and no
+    part is built or imported.
     """
     document = from_toml(text)
     document["run"].pop("rounds")

@@ -1,7 +1,7 @@
-"""What is wrong with the values of a section, in the words of a run file.
+"""Mistakes in the values of a section, in the terms of a run file.
 
-The library that validates speaks of its own classes, and of each branch where a value may be of
-several kinds. Here a mistake is one key, what stands there, and all that may.
+The validation library reports its own classes, and every branch of a value that may have several
+types. Here a mistake is one key, its value, and all that is accepted there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS = {
     "too_long": "at most {max_length} of them",
     "string_too_short": "at least {min_length} letters",
 }
-"""By the library's kind of error, what is expected instead."""
+"""The expected value, by the library's kind of error."""
 
 
 _MOST_SHOWN = 10
@@ -44,9 +44,9 @@ _MOST_SHOWN = 10
 
 @dataclass(frozen=True)
 class Mistake:
-    """`key` is wrong, "section.key", for the reason that `text()` gives.
+    """A wrong `key`, "section.key", and the reason, which `text()` returns.
 
-    The text is made on demand: a name that is likely meant takes long to find.
+    The text is made on demand, because the search for a likely intended name is slow.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class _Problem:
-    """What the library found at `path`; of a value with branches, `head` is where these begin."""
+    """The library's finding at `path`; the branches of a union begin at `head`."""
 
     path: tuple[str | int, ...]
     head: tuple[str | int, ...]
@@ -66,7 +66,12 @@ class _Problem:
 
 
 def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
-    """The texts of `wrong`, each after `where` on a line: ten, and the number of the others."""
+    """Lists the texts of `wrong`, one per line: at most ten, and the number of the others.
+
+    Args:
+      wrong: the mistakes.
+      where: prefix of every line.
+    """
     texts = [where + mistake.text() for mistake in wrong[:_MOST_SHOWN]]
     if (more := len(wrong) - len(texts)) > 0:
         texts.append(f"{where}{more} more mistakes follow; correct these first")
@@ -76,9 +81,13 @@ def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
 def mistakes(
     error: ValidationError, section: str, given: Mapping[str, Any], model: type[BaseModel]
 ) -> list[Mistake]:
-    """One for each place in `given`, the keys of `section` (of a file, ""), that `error` is about.
+    """Returns one mistake for each place that the validation error concerns.
 
-    `model` refused them.
+    Args:
+      error: the error of the library.
+      section: name of the section; "" for a whole file.
+      given: the keys of the section.
+      model: the class that refused them.
     """
     places: dict[tuple[str | int, ...], list[_Problem]] = {}
     for each in error.errors():
@@ -88,7 +97,7 @@ def mistakes(
 
 
 def _problem(error: Any, given: Mapping[str, Any]) -> _Problem:
-    """The steps that lead to the value; what else the library names are branches of its kinds."""
+    """Separates the path to the value from the names of union branches."""
     path, head, value = [], None, given
     for step in error["loc"]:
         if _holds(value, step):
@@ -110,7 +119,7 @@ def _holds(value: Any, step: str | int) -> bool:
 
 
 def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel]) -> Mistake:
-    """Of several branches, those count that fitted farthest into the value."""
+    """Builds a mistake from the branches of a union that matched the value deepest."""
     deepest = max(len(problem.path) for problem in problems)
     problems = [problem for problem in problems if len(problem.path) == deepest]
     first = problems[0]
@@ -137,7 +146,7 @@ def _text(key: str, problems: Sequence[_Problem], model: type[BaseModel]) -> str
 
 
 def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str:
-    """That nobody knows the key at `path`, and which ones the table knows that it stands in."""
+    """Reports the unknown key at `path`, and the keys that its table accepts."""
     *outer, written = path
     known = list(_table_at(outer, model))
     instead = f"expected one of {', '.join(sorted(known))}{_hint(str(written), known)}"
@@ -150,7 +159,7 @@ def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str
 
 
 def _table_at(path: Iterable[str | int], model: type[BaseModel]) -> Iterable[str]:
-    """The keys of the table at `path` of what `model` reads; none, where it reads no table."""
+    """Keys that `model` accepts in the table at `path`; none if there is no such table."""
     for name in (step for step in path if isinstance(step, str)):
         field = model.model_fields.get(name)
         kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
@@ -171,7 +180,7 @@ def _expected(problem: _Problem, model: type[BaseModel]) -> str:
 
 
 def _hint(written: str, known: Iterable[str]) -> str:
-    """What was likely meant."""
+    """Names the likely intended value."""
     close = nearest(written, known)
     return f" (did you mean {close!r}?)" if close else ""
 

@@ -1,4 +1,4 @@
-"""Single keys of a run file, as `--set section.key=value` and grids name them."""
+"""Single keys of a run file, in the form of `--set section.key=value` and of grids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from privfed.core.parts import Part, expected
 
 
 def override(raw: Raw, assignment: str) -> None:
-    """Apply one `--set section.key=value` to `raw`. Raises `Refused`."""
+    """Applies one `--set section.key=value` to `raw`.
+
+    Args:
+      raw: the keys of each section, changed in place.
+      assignment: "section.key=value"; the value is TOML or plain text.
+
+    Raises:
+      Refused: if the assignment is malformed or there is no such section.
+    """
     target, equals, text = assignment.partition("=")
     if not equals or "." not in target:
         raise Refused(f"--set {assignment}: expected section.key=value, e.g. server.lr=0.5")
@@ -27,10 +35,18 @@ def override(raw: Raw, assignment: str) -> None:
 
 
 def assign(raw: Raw, target: str, value: Any) -> None:
-    """Set the key `target`, "section.key". Raises `Refused` where there is no such section.
+    """Sets one key.
 
-    Naming another part drops the keys that only the former part knew. A key of a table within a
-    section is "section.table.key".
+    Naming another part removes the keys that only the former part defines. A key of a table within
+    a section is "section.table.key".
+
+    Args:
+      raw: the keys of each section, changed in place.
+      target: "section.key".
+      value: the value, of a type of a run file.
+
+    Raises:
+      Refused: if there is no such section.
     """
     name, dot, key = target.rpartition(".")
     if not dot:
@@ -62,7 +78,7 @@ def is_key(target: str) -> bool:
 
 
 def value_at(raw: Raw, target: str) -> Any:
-    """What the key `target` is set to; None where it is not."""
+    """Returns the value of the key `target`; None if it is not set."""
     name, _, key = target.rpartition(".")
     if name in SECTIONS:
         return raw[name].get(key)
@@ -70,7 +86,7 @@ def value_at(raw: Raw, target: str) -> Any:
 
 
 def _is_table(target: str) -> bool:
-    """Whether "section.key" is a table of keys by itself."""
+    """Whether "section.key" is itself a table of keys."""
     name, _, key = target.rpartition(".")
     field = SECTIONS[name].keys.model_fields.get(key) if name in SECTIONS else None
     kinds = get_args(field.annotation) if field else ()
@@ -85,13 +101,17 @@ def _value(text: str) -> Any:
     except ValueError:
         pass
     try:
-        return float(text)  # .5 and 1. are no TOML, but everybody means a number
+        return float(text)  # .5 and 1. are not TOML, but clearly numbers
     except ValueError:
         return text
 
 
 def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
-    """The keys of [evaluation] that `--set evaluation.key=value` assign. Raises `Refused`."""
+    """Returns the keys of [evaluation] that `--set evaluation.key=value` assign.
+
+    Raises:
+      Refused: for keys of other sections, and for keys that a single evaluation cannot use.
+    """
     raw: Raw = {}
     for assignment in assignments:
         override(raw, assignment)

@@ -1,7 +1,7 @@
-"""The code of parts that were passed as classes, as a digest: a run goes on with no other.
+"""A digest of the code of parts that were passed as classes: a resume requires the same code.
 
-A part that a name finds again (`module:name`) is as safe as that module. One that was passed, typed
-in a notebook perhaps, is stored nowhere: the ledger states the digest of its sources.
+A part that a name finds again (`module:name`) is as safe as that module. A passed class, for
+example from a notebook, is not stored; the ledger states the digest of its sources.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from privfed.core.own_code import sources_digest
 
 
 def passed_code(config: Config) -> dict[str, str]:
-    """SHA-256 of the sources of each part that was passed as a class of one's own, by kind."""
+    """Returns the SHA-256 of the sources of each part passed as a class, by kind."""
     return {
         kind: digest
         for kind, part in sorted(config.given.items())
@@ -24,7 +24,7 @@ def passed_code(config: Config) -> dict[str, str]:
 
 
 def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
-    """Raises `Refused` where the ledger's `terms` state other code of a part that was passed."""
+    """Raises `Refused` if the ledger's `terms` state other code of a part that was passed."""
     stated, passed = terms.get("code", {}), passed_code(config)
     for kind, digest in stated.items():
         if passed.get(kind, digest) != digest:
@@ -35,7 +35,7 @@ def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
 
 
 def _defining(part: type) -> Iterator[object]:
-    """What defines a part: its classes, and in the place of one around a function that function."""
+    """The classes that define a part; for a part around a function, that function."""
     for base in part.__mro__:
         function = vars(base).get("function")
         yield function.__func__ if isinstance(function, staticmethod) else base

@@ -1,4 +1,4 @@
-"""Whom a run is about: what makes one of its clients, and whose data a model of it may tell of."""
+"""The population of a run: the identity of its clients, and of the data that a model may reveal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Population = Mapping[str, Any]
 
 
 def population_identity(config: Config) -> dict[str, Any]:
-    """Whom a run's guarantee covers: `name`, and what makes a client one (`unit`).
+    """Returns the population that a run's guarantee covers: its `name` and its `unit` of privacy.
 
-    Natural clients of a file are those whom its client column names, whatever the path, under the
-    name `data.population`; everything simulated is what all of [data] and the seed make it. At
-    which sites clients are says nothing of who they are. A model that was trained on any of the
-    same `sources` may tell of the same people, however they were dealt to clients.
+    Natural clients of a file are defined by its client column, at any path, under the name
+    `data.population`. Simulated clients are defined by all of [data] and the seed. The assignment
+    of clients to sites is not part of their identity. A model trained on any of the same `sources`
+    may reveal data of the same clients, for any partition of the examples.
     """
     facts = _facts(config, {kind: catalogued(kind, type(config.parts[kind])) for kind in _kinds()})
     sources = config.source.sources(config.run.seed)
@@ -32,7 +32,7 @@ def population_identity(config: Config) -> dict[str, Any]:
 
 
 def same_unit(config: Config, theirs: Population) -> bool:
-    """Whether a client of `theirs` is a client of this run, in any spelling of an older ledger."""
+    """Whether `theirs` has the same unit of privacy, in the spelling of any older ledger."""
     spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
     ours = [population_identity(config), {"unit": _facts(config, config.names)}]
     ours += [spelled] if config.real_clients else []
@@ -40,16 +40,16 @@ def same_unit(config: Config, theirs: Population) -> bool:
 
 
 def same_name(config: Config, theirs: Population) -> bool:
-    """Whether `theirs` is called what this run's population is called."""
+    """Whether `theirs` has the name of this run's population."""
     named = {population_identity(config)["name"]}
     named |= set() if config.data.population else {_facts(config, config.names)}
     return theirs.get("name") in named
 
 
 def perhaps_same(config: Config, theirs: Population) -> bool:
-    """Whether a model trained on `theirs` may tell of this run's people.
+    """Whether a model trained on `theirs` may reveal data of this run's clients.
 
-    An older ledger that does not say where simulated clients came from may be about anybody.
+    An older ledger that does not state the sources of simulated clients may concern any population.
     """
     sources = theirs.get("sources")
     known = bool(sources) or _is_file(theirs.get("unit"))
@@ -60,8 +60,9 @@ def perhaps_same(config: Config, theirs: Population) -> bool:
 
 
 def normal(theirs: Population) -> dict[str, Any]:
-    """`name` and `unit` alone, as ledgers are compared. A source that one of them spells
-    `module:Name` has its name in the registry.
+    """Returns `name` and `unit` alone, in the form in which ledgers are compared.
+
+    The spelling `module:Name` of a source is replaced by its name in the registry.
     """
     unit = str(theirs.get("unit"))
     for name, target in BUILT_IN["source"].items():
@@ -71,7 +72,7 @@ def normal(theirs: Population) -> dict[str, Any]:
 
 
 def _is_file(unit: object) -> bool:
-    """Whether `unit` names a source and its client column, and is no hash."""
+    """Whether `unit` names a source and its client column, and is not a hash."""
     return ": " in str(unit)
 
 
@@ -80,9 +81,9 @@ def _kinds() -> list[str]:
 
 
 def _facts(config: Config, names: Mapping[str, str]) -> str:
-    """All of [data] and the seed that says who clients are, hashed, with its parts under `names`.
+    """Hash of the keys of [data] and the seed that define the clients, with part names `names`.
 
-    At which sites they are does not.
+    Keys about sites are left out.
     """
     parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
     data = {**config.values()["data"], **parts}

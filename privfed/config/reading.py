@@ -1,4 +1,4 @@
-"""Run files: read, overridden, and read again as a run directory keeps them."""
+"""Reads run files, applies overrides, and reads the resolved file of a run directory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ from privfed.core.registry import BUILT_IN, GIVEN, LISTS
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Read a run file (None: the default run) with `section.key=value` overrides.
+    """Reads a run file with overrides; the noise of a resolved file is solved for again.
 
-    The noise of a resolved file is solved for afresh. Raises `Refused` with every problem found.
+    Args:
+      path: the run file; None for the default run.
+      overrides: assignments "section.key=value".
+
+    Raises:
+      Refused: with every problem found.
     """
     return assembled(as_written(path, overrides))
 
 
 def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
-    """The keys that `load` reads, and no defaults."""
+    """Returns the keys that `load` reads, without defaults."""
     raw = read_raw(path) if path else {}
     for assignment in overrides:
         override(raw, assignment)
@@ -37,24 +42,34 @@ def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
 
 
 def read_raw(path: Path) -> Raw:
-    """The keys of a run file as they are written, for `assign` and `assembled`."""
+    """Returns the keys of a run file as they are written, for `assign` and `assembled`."""
     return _parted(read_toml(path, "run"), str(path))[0]
 
 
 def read_resolved(
     text: str, of: str = "the configuration", given: Mapping[str, type[Any]] | None = None
 ) -> Config:
-    """The configuration whose `toml` is `text`, with the noise it was calibrated to.
+    """Returns the configuration whose `toml` is `text`, with its calibrated noise.
 
-    `given` are classes to take for parts of their kind, instead of finding them by name. Raises
-    `Refused`, calling the text `of`.
+    Args:
+      text: a resolved run file.
+      of: the name of the text in messages.
+      given: classes of parts by kind, used instead of finding them by name.
+
+    Raises:
+      Refused: if the text is not a valid run file.
     """
     raw, solved = _parted(_of_format(from_toml(text), of), of)
     return assembled(with_given(raw, given or {}), solved)
 
 
 def keys_of_outside_parts(text: str, of: str) -> list[str]:
-    """The keys of a run file that name parts from outside, whose code runs as they are built."""
+    """Returns the keys of a run file that name parts from outside, which run code when built.
+
+    Args:
+      text: a run file.
+      of: the name of the text in messages.
+    """
     raw, _ = _parted(_of_format(from_toml(text), of), of)
     parts = [
         (f"{name}.{key}", kind, raw.get(name, {}).get(key, default))
@@ -71,7 +86,7 @@ def keys_of_outside_parts(text: str, of: str) -> list[str]:
 
 
 def overridden(config: Config, overrides: Iterable[str]) -> Config:
-    """`config` with `section.key=value` overrides. Raises `Refused`."""
+    """Returns `config` with `section.key=value` overrides. Raises `Refused`."""
     raw = config.raw()
     for assignment in overrides:
         override(raw, assignment)
@@ -79,14 +94,22 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 
 
 def reassembled(raw: Raw, config: Config) -> Config:
-    """The configuration of `raw`, with what was solved for `config`. Raises `Refused`."""
+    """Returns the configuration of `raw`, with the values solved for `config`. Raises `Refused`."""
     return assembled(raw, config.resolved)
 
 
 def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
-    """`config` with the keys that the run file at `path` states, and overrides. Raises `Refused`.
+    """Returns `config` with the keys that a run file states, and with overrides.
 
-    Keys that it leaves out stay as they are, whatever later versions take by default.
+    Keys that the file leaves out keep their values, whatever later versions take by default.
+
+    Args:
+      config: the configuration to change.
+      path: the run file.
+      overrides: assignments "section.key=value".
+
+    Raises:
+      Refused: with every problem found.
     """
     raw = config.raw()
     for name, section in as_written(path, overrides).items():
@@ -96,12 +119,20 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The TOML of a file of ours, without its "format", which is checked. Raises `Refused`."""
+    """Reads a TOML file of privfed and removes its "format", which is checked.
+
+    Args:
+      path: the file.
+      what: the kind of file, for messages.
+
+    Raises:
+      Refused: if the file cannot be read, or has another format.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
-    except (OSError, ValueError) as error:  # no UTF-8, or a name that no file can have
+    except (OSError, ValueError) as error:  # not UTF-8, or an impossible file name
         raise Refused(f"{str(path)!r} cannot be read: {error}") from error
     try:
         document = from_toml(text)
@@ -111,7 +142,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
-    """`document` without its "format". Raises `Refused` where that is another one."""
+    """Returns `document` without its "format". Raises `Refused` for another format."""
     stated = document.pop("format", FORMAT)
     if stated != FORMAT:
         raise Refused(
@@ -122,7 +153,7 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
-    """The sections of a run file, and what was solved for."""
+    """Separates the sections of a run file from the values that were solved for."""
     solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:

@@ -1,4 +1,4 @@
-"""What a plan solved for, beside the keys of a run file."""
+"""The values that a plan solves for, in addition to the keys of a run file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.config.chosen import Chosen
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a plan solved for, as its run's file keeps it: see `privfed.config.config`."""
+    """The values that a plan solved for, as stored in the file: see `privfed.config.config`."""
 
     noise_multiplier: float | None = None
     admitted: int = 0
@@ -19,7 +19,7 @@ class Resolved:
     evaluation_admitted: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """What the file of a run whose noise was solved for states: no zeros, and nothing unset."""
+        """Returns the entries for the resolved file; zero and unset values are left out."""
         chosen = self.chosen.to_json() if self.chosen else None
         stated = {
             "noise_multiplier": self.noise_multiplier,
@@ -31,7 +31,7 @@ class Resolved:
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
-        """What a file states under "resolved"; nothing, where that is none of ours."""
+        """Reads the entries under "resolved"; entries that privfed did not write are ignored."""
         kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}

@@ -1,6 +1,6 @@
-"""The sections of a run file: their own keys, and which parts they name.
+"""The sections of a run file: their own keys, and the parts that they name.
 
-Each part's file owns its further keys; `privfed.config.config` assembles the two.
+Each part's file defines its further keys; `privfed.config.config` assembles the two.
 """
 
 from __future__ import annotations
@@ -21,48 +21,49 @@ from privfed.sampling.availability import Devices
 
 class Run(Part):
     rounds: int = Field(120, ge=1, le=999_999)
-    """How many rounds; fewer where the budget is spent before."""
+    """The number of rounds; fewer if the budget is spent earlier."""
     randomness: Literal["secret", "seeded"] = "secret"
-    """"secret": noise and cohorts come from the operating system. "seeded": all follow from `seed`,
-    which is a simulation, and said wherever epsilon is."""
+    """"secret": noise and cohorts come from the operating system. "seeded": all randomness derives
+    from `seed`; the run is a simulation, and is labelled so wherever epsilon is stated."""
     seed: int = Field(0, ge=0)
-    """Where data are split and dealt, models start and, if seeded, all else is drawn from."""
+    """The seed of data splits, partitions and model initialisation and, if seeded, of all
+    randomness."""
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="'auto', 'cpu', 'cuda', or 'cuda:' and a number",
     )
-    """Where clients train; "auto" takes a GPU where there is one."""
+    """The device on which clients train; "auto" takes a GPU if there is one."""
     workers: int = Field(1, ge=1, le=256)
-    """Processes on this machine, that share each cohort."""
+    """Processes on this machine that divide each cohort among them."""
     threads: int = Field(1, ge=1, le=1024)
     """Threads of each process; one is fastest for small models."""
     trainer: Literal["auto", "stacked", "loop"] = "auto"
-    """"stacked": all models of a chunk as one computation. "loop": one after the other. "auto":
-    what is faster, as measured when the run starts."""
+    """"stacked": all models of a chunk as one computation. "loop": one after the other. "auto": the
+    faster of the two, as measured when the run starts."""
     chunk: int = Field(0, ge=0)
-    """How many clients are trained together, or as many of them as a GPU's memory holds; 0:
-    measured when the run starts."""
+    """The number of clients trained together, limited by a GPU's memory; 0: measured when the run
+    starts."""
     precision: Literal["full", "mixed", "fast"] = "full"
-    """Of local steps: "mixed" computes them in bfloat16 where that is safe and pays, and nothing
-    else (`privfed.models.precision`). "fast": "mixed" where that is faster, as measured when the
-    run starts."""
+    """Precision of local steps. "mixed" computes them in bfloat16 where that is safe and faster,
+    and nothing else (`privfed.models.precision`). "fast": "mixed" if it is faster, as measured when
+    the run starts."""
     evaluate_every: int = Field(5, ge=1)
-    """The model is scored after every so many rounds, and after the last."""
+    """The number of rounds between evaluations of the model; the last round is evaluated too."""
     simulation_metrics: bool = False
-    """Whether what no epsilon covers is written too: cohorts, examples, bytes, times of devices.
-    Only simulations may."""
+    """Whether quantities that no epsilon covers are also written: cohorts, examples, bytes, times
+    of devices. Simulations only."""
     client_measures: bool = False
     """Whether clients' losses, accuracies and differences are measured, which no epsilon covers.
-    Only simulations may."""
+    Simulations only."""
     checkpoint_every: int = Field(10, ge=1)
-    """A checkpoint is written after every so many rounds; between them lie releases."""
+    """The number of rounds between checkpoints; in between, only releases are written."""
     heads: str = ""
-    """A file outside of the run directory that gets each head of the ledger: see
-    `privfed.store.kept_heads`. It is kept as an absolute path."""
+    """A file outside of the run directory that receives each head of the ledger: see
+    `privfed.store.kept_heads`. It is stored as an absolute path."""
 
     watch: list[str] = []
-    """Who else is told of each evaluation (`privfed.run.watch`): "csv", "tensorboard", or a class
+    """Further receivers of each evaluation (`privfed.run.watch`): "csv", "tensorboard", or a class
     of your own, "module:name"."""
 
     @field_validator("watch")
@@ -80,26 +81,27 @@ class Run(Part):
 
 class Data(Part):
     clients: int = Field(500, ge=1, le=100_000_000)
-    """About how many clients there are: a declared public constant, never counted."""
+    """The approximate number of clients: a declared public constant, never counted."""
     population: str = ""
-    """A name for these people: runs of one name can be composed."""
+    """A name for the population: runs with the same name can be composed."""
     holdout: Literal["test", "clients", "examples", "none"] = "test"
-    """What is public and scored on: "test" examples of the source, a part of the "clients", or a
-    part of every client's "examples", which is a simulation. "none": nothing is, and who wants to
-    know how good a model is asks clients (`evaluation.by`)."""
+    """The public evaluation data: "test" examples of the source, a fraction of the "clients", or a
+    fraction of every client's "examples", which is a simulation. "none": there are none, and only
+    clients can evaluate the model (`evaluation.by`)."""
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
-    """That part, where the source has no test set of its own."""
+    """The held-out fraction, if the source has no test set of its own."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
-    """"cross_device": clients need not return. "cross_silo": they do, and may keep a state."""
+    """"cross_device": clients need not return. "cross_silo": they do, and may keep state."""
     sites: int = Field(0, ge=0, le=10_000)
-    """How many sites hold the clients, as hospitals do patients: a declared public constant, never
-    counted. 0: there are none. A site may hold nobody."""
+    """The number of sites that hold the clients, as hospitals hold patients: a declared public
+    constant, never counted. 0: there are no sites. A site may have no clients."""
     sites_per_client: int = Field(1, ge=1, le=64)
-    """At how many sites, at most, one client has rows: declared, and refused beyond it."""
+    """The largest number of sites at which one client has rows: declared, and refused beyond it."""
     site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
-    """Where no column says at which site a row is: "even": as many clients at each. "size": shares
-    1, 1/2, 1/3, … of them. "label": by their most frequent label, so that sites' labels differ.
-    "elsewhere": clients are at sites on machines of their own (`privfed federation run`)."""
+    """The assignment of clients to sites if no column states it. "even": equally many clients at
+    each. "size": shares proportional to 1, 1/2, 1/3, …. "label": by their most frequent label, so
+    that label distributions differ between sites. "elsewhere": sites run on machines of their own
+    (`privfed federation run`)."""
     whereabouts: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition"}
     )
@@ -122,96 +124,103 @@ class Data(Part):
 
 class Client(Part):
     lr: float = Field(0.5, ge=0)
-    """The learning rate of local steps; left out, what suits the loss."""
+    """The learning rate of local steps; by default the recommendation of the loss."""
     epochs: int = Field(2, ge=1, le=10_000)
-    """How often a client goes through its examples in a round."""
+    """The number of local epochs in a round."""
     steps: int = Field(0, ge=0)
-    """Local steps of a round at most, where it then ends; 0: as many as `epochs` has."""
+    """The largest number of local steps in a round; 0: no limit beyond `epochs`."""
     local_epochs: int = Field(0, ge=0)
-    """So many of a round's epochs, the first, train what stays with a client (`model.local`) alone,
-    and the others what is shared; 0: all train both."""
+    """The number of first epochs of a round that train only the local part of the model
+    (`model.local`); the others train the shared part. 0: all train both."""
     batch_size: int = Field(10, ge=1)
     """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)
-    """The part of a cohort that does fewer epochs, drawn each round."""
+    """The fraction of a cohort that trains fewer epochs, drawn each round."""
     drop_stragglers: bool = False
-    """Whether stragglers' updates are left out, instead of counted."""
+    """Whether stragglers' updates are left out instead of counted."""
 
 
 class CohortKeys(Part):
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of the drawn, or of sites where these are the parties, who drops out of a sum: a third each
-    before sharing keys, before sending, and before unmasking (`privfed.secure.limits`)."""
+    """The fraction of sampled clients, or of sites if these are the parties, that drop out of a
+    sum: a third each before sharing keys, before sending, and before unmasking
+    (`privfed.secure.limits`)."""
 
 
 class Privacy(Part):
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=True)
-    """The budget: noise is calibrated so that all rounds spend it. Infinite: clipped, and no
-    noise."""
+    """The privacy budget: noise is calibrated so that all rounds together spend it. Infinite:
+    clipping without noise."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
-    """The noise's deviation over the clip, instead of a budget; epsilon follows."""
+    """The noise multiplier, the standard deviation divided by the clipping norm, instead of a
+    budget; epsilon follows."""
     delta: float = Field(1e-4, gt=0, lt=1)
-    """The probability that epsilon's promise may fail with."""
+    """The delta of (epsilon, delta)-differential privacy."""
     accountant: Literal["tightest", "rdp", "pld"] = "tightest"
-    """Whose upper bound counts; "tightest" is the least of those that are proved."""
+    """The accountant whose upper bound counts; "tightest" is the smallest of the proved bounds."""
     against: Literal["server", "readers"] = "server"
-    """Whose guarantee the budget gates, where noise is distributed and there are two."""
+    """The party against which the budget holds, if noise is distributed and there are two
+    guarantees."""
     prior: list[str] = []
-    """Directories of earlier runs over the same clients, whose spending counts before the first
+    """Directories of earlier runs over the same clients; their spending counts before the first
     round."""
     disjoint: list[str] = []
-    """Runs of whose clients nobody is in this one: a model of theirs is a start that needs no
-    counting (`privfed.auditing.prior_runs`)."""
+    """Directories of runs that share no client with this one: starting from their models needs no
+    accounting (`privfed.auditing.prior_runs`)."""
 
 
 class Aggregation(Part):
     before: list[str] = []
-    """Pre-aggregators, in order, whose mixtures of rows the rule is given."""
+    """Pre-aggregators, in order, that mix rows before the aggregation rule."""
     bucket_size: int = Field(2, ge=1, le=10_000)
-    """How many rows a bucket of `before = ["bucketing"]` averages."""
+    """The number of rows that a bucket of `before = ["bucketing"]` averages."""
     clipping_radius: float | None = Field(None, gt=0)
-    """The norm that `before = ["clipping"]` cuts rows to."""
+    """The norm to which `before = ["clipping"]` clips rows."""
     root: int = Field(0, ge=0)
-    """So many of the public test examples are the server's own, to train on; none is scored."""
+    """The number of public test examples that the server trains on; they are not used for
+    evaluation."""
     weights: Literal["auto", "uniform", "examples"] = "auto"
-    """Of clients in a sum. "auto": alike under privacy and for robust rules, else by their
-    examples."""
+    """Weights of clients in a sum. "auto": uniform under privacy and for robust rules, otherwise by
+    their numbers of examples."""
     most_examples: int = Field(0, ge=0)
-    """Where clients weigh by their examples, none counts for more than so many; 0: no bound."""
+    """The largest number of examples that counts for one client's weight; 0: no bound."""
     silo_weights: list[Annotated[float, Field(ge=0)]] = []
     """One declared weight for each silo, instead of `weights`."""
     byzantine: int = Field(0, ge=0)
-    """How many of a cohort may be hostile."""
+    """The assumed number of Byzantine clients in a cohort."""
 
 
 class Secure(Part):
     parties: Literal["auto", "clients", "sites"] = "auto"
-    """Who takes part in sums: "clients", each for itself, or "sites", each of which sends one sum
-    of its clients' rows and adds noise for all of them. "auto": sites where there are sites."""
+    """The parties of secure sums: "clients", each for itself, or "sites", each of which sends one
+    sum of its clients' rows with noise for all of them. "auto": sites if there are any."""
     capacity: int = Field(0, ge=0, le=100_000_000)
-    """The largest cohort that a sum can hold; 0: the largest that can be drawn."""
+    """The largest cohort that a sum can hold; 0: the largest that can be sampled."""
     minimum: int = Field(0, ge=0)
-    """Abort where fewer clients sent their row; where sites are the parties, fewer sites."""
+    """The smallest number of clients whose rows arrived, below which the sum aborts; of sites, if
+    they are the parties."""
     simulate: Literal["messages", "arithmetic"] = "messages"
-    """"messages": every party plays its part. "arithmetic": the same sums without cryptography."""
+    """"messages": every party executes the protocol. "arithmetic": the same sums without
+    cryptography."""
     deadline: float = Field(0.0, ge=0, le=86_400)
-    """Seconds that a site on a machine of its own has to train, whoever it drew: its row leaves
-    when they are over. 0: as soon as it can, which is a simulation."""
+    """Seconds that a site on a machine of its own has to train, for any sampled clients; it sends
+    its row when they are over. 0: as soon as it can, which is a simulation."""
 
 
 class Audit(Part):
     canaries: int = Field(0, ge=0, le=1_000_000)
-    """Made-up clients that test the claim (`privfed.auditing.canaries.clients`)."""
+    """The number of canary clients that test the guarantee
+    (`privfed.auditing.canaries.clients`)."""
     kind: Literal["update", "input"] = "update"
-    """"update": a canary sends a secret direction at the clip. "input": it holds made-up examples
-    and trains on them as anybody does, and is scored by what the final model has learned of them
+    """"update": a canary sends a secret direction with the clipping norm. "input": it trains on
+    synthetic examples as any client does, and is scored by what the final model has learned of them
     (`privfed.auditing.canaries.learned`)."""
     examples: int = Field(8, ge=1, le=10_000)
-    """How many examples a canary of inputs holds."""
+    """The number of examples of an input canary."""
     craft_steps: int = Field(20, ge=0, le=10_000)
-    """How many steps its examples are improved in, at public models; 0: they are random."""
+    """The number of steps that optimise its examples at public models; 0: they are random."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
-    """Of the lower bounds on epsilon."""
+    """The confidence level of the lower bounds on epsilon."""
 
     @property
     def by_inputs(self) -> bool:
@@ -232,25 +241,25 @@ class Audit(Part):
 
 class EvaluationKeys(Part):
     by: Literal["test", "clients"] = "test"
-    """Who scores the model: nobody's data but the public "test" set; or "clients" as well, on
-    examples that they hold back, in rounds of their own, which are charged (`privfed.metrics`)."""
+    """The evaluators of the model: the public "test" set only, or "clients" as well, on held-out
+    examples of their own, in separate rounds, which are charged (`privfed.metrics`)."""
     every: int = Field(0, ge=0)
-    """Every so many rounds, one evaluates by clients instead of training; run.rounds is a multiple
-    of it. 0: as often as run.evaluate_every says."""
+    """The interval, in rounds, of evaluations by clients, which replace training; run.rounds is a
+    multiple of it. 0: the value of run.evaluate_every."""
     measures: list[str] = ["accuracy"]
-    """What clients measure; their one noise covers all of it."""
+    """The metrics that clients measure; they share one noisy release."""
     group: str = ""
-    """A declared column of categories, or "label": every measure for each of its groups, too. On
-    the public test set it is the first measure, and how far groups lie apart."""
+    """A declared column of categories, or "label": every metric is also measured for each of its
+    groups. On the public test set, the first metric and the differences between groups."""
     holdout: float = Field(0.2, ge=0, lt=1)
-    """The part of its examples that each client holds back to score on, evenly over them; 0: it
-    scores on all those that it trains on."""
+    """The fraction of its examples that each client holds out for evaluation, spread evenly; 0: it
+    evaluates on all its training examples."""
     size: int = Field(0, ge=0)
-    """The expected cohort that evaluates; 0: as many as train."""
+    """The expected cohort size of an evaluation; 0: the training cohort's."""
     personal: bool = False
-    """Whether clients score the models that they use for themselves, where they have such."""
+    """Whether clients evaluate their personal models, if they have any."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
-    """Of the intervals."""
+    """The confidence level of the intervals."""
 
     @field_validator("measures")
     @classmethod
@@ -262,24 +271,24 @@ class EvaluationKeys(Part):
 
 class Stop(Part):
     patience: int = Field(0, ge=0)
-    """So many evaluations in a row without a better one end the run; 0: none does."""
+    """The number of successive evaluations without improvement that ends the run; 0: no limit."""
     by: str = ""
-    """The measure that has to get better; "": the first one."""
+    """The metric that has to improve; "": the first one."""
 
 
 class Budget(Part):
     evaluation: float = Field(0.05, gt=0, lt=1)
-    """The part of the run's variance budget (of all its 1/z²) that evaluation by clients takes."""
+    """The fraction of the run's variance budget (the sum of its 1/z²) for evaluation by clients."""
     statistics: float = Field(0.0, ge=0, lt=1)
-    """The part of all that a description of the same people takes before the run (`privfed
-    describe`); 0: it is told what it may cost."""
+    """The fraction of the budget that a description of the same clients takes before the run
+    (`privfed describe`); 0: `--epsilon` is required."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Keys of its own, and the parts named in it: naming key -> (kind, default name).
+    """The keys of a section, and its parts: naming key -> (kind, default name).
 
-    `field` is where a `Config` holds its own keys; empty where it has none.
+    `field` is the attribute of `Config` with the section's own keys; empty if it has none.
     """
 
     field: str

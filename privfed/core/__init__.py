@@ -1,1 +1,1 @@
-"""What every room uses: parts and their registry, errors, random streams, vectors, processes."""
+"""Shared code of all packages: parts, registry, errors, random streams, vectors and processes."""

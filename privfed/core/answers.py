@@ -1,6 +1,7 @@
-"""What a part from outside defines, held against the contract of its kind.
+"""Checks parts from outside privfed against the contract of their kind.
 
-Its hooks return what the contract says, of the shape that it says; and what it defines is called.
+The hooks of a part must return values of the type and shape that the contract states, and every
+public name that the part defines must be a hook or a declaration.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ _SHAPES: dict[tuple[str, str], Callable[..., tuple[int, ...]]] = {
     ("rule", "center_after"): lambda part, center, **_: center.shape,
     ("attack", "corrupt"): lambda part, view, **_: view.byzantine.shape,
 }
-"""The shape of the first tensor that a hook returns, by the arguments that it is given."""
+"""The shape of the first tensor that a hook returns, as a function of the hook's arguments."""
 
 
 def contract_of(kind: str) -> type[Any]:
-    """Return the class that says what parts of `kind` declare and do."""
+    """Returns the contract class of `kind`: the declarations and hooks that its parts implement."""
     module, _, attribute = CONTRACTS[kind].partition(":")
     contract: type[Any] = getattr(importlib.import_module(module), attribute)
     return contract
 
 
 def declared(contract: type[Any]) -> set[str]:
-    """The names that a contract annotates or defines, without private ones.
+    """Returns the public names that a contract annotates or defines.
 
-    A protocol that others make up has those of all of them.
+    For a protocol that extends other protocols, the names of all of them.
     """
     protocols = [each for each in contract.__mro__ if getattr(each, "_is_protocol", False)]
     names = {
@@ -71,12 +72,18 @@ def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
-    """Refuse a part from outside that defines a public name which no hook reads, or nothing.
+    """Refuses a part from outside that overrides no hook, or defines an unread public name.
 
-    Not one that extends `scratch` alone: its contract is a protocol, which it writes out.
+    A part that extends `scratch` alone is accepted: it implements its protocol in full.
+
+    Args:
+      kind: the kind of part, a key of `CONTRACTS`.
+      part: the class to check.
+      named: the beginning of the message, which names the part.
+      scratch: the base class of all parts.
 
     Raises:
-        Refused: With the hooks that a part of this kind may override.
+      Refused: with the hooks that a part of this kind may override.
     """
     outside = [each for each in part.__mro__ if not _is_ours(each) and each is not object]
     if not any(_is_ours(each) and each not in scratch.__mro__ for each in part.__mro__):
@@ -111,7 +118,7 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
-    """Public names that a part from outside defines, and that no contract or code reads."""
+    """Public names that a part defines and that neither the contract nor any code reads."""
     known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
     known |= declared(contract_of(kind)) | {*part.model_fields}
     decorated = part.__pydantic_decorators__
@@ -144,7 +151,7 @@ def names_read(defined: Any) -> set[str]:
 
 
 def _hooks(kind: str, part: type[BaseModel]) -> set[str]:
-    """The public methods that a part of this kind has of its contract."""
+    """Public methods that a part of this kind inherits from its contract."""
     bases = [*contract_of(kind).__mro__, *(each for each in part.__mro__ if _is_ours(each))]
     of_parts = {name for each in BaseModel.__mro__ for name in vars(each)}
     methods = {
@@ -157,9 +164,12 @@ def _hooks(kind: str, part: type[BaseModel]) -> set[str]:
 
 
 def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
-    """Has hooks of a part from outside refuse what their contract does not let them return.
+    """Wraps the hooks of a part from outside, which then refuse results that violate the contract.
 
-    `ours`: those of a built-in part too, as tests have it.
+    Args:
+      kind: the kind of part, a key of `CONTRACTS`.
+      part: the class whose hooks are replaced in place.
+      ours: whether to wrap those of a built-in part, too, as tests do.
     """
     for each in part.__mro__:
         for name, hook in [*vars(each).items()]:
@@ -174,12 +184,12 @@ def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
 
 
 def _is_ours(made: Any) -> bool:
-    """Whether a class or function is of privfed's packages, or of a library they extend."""
+    """Whether a class or function is defined by privfed's packages or by pydantic."""
     return made.__module__.partition(".")[0] in _LIBRARY
 
 
 def _promised(kind: str, part: type[BaseModel], name: str) -> Any:
-    """The function of the contract, or of a class of privfed's, that says what a hook returns."""
+    """The function of the contract, or of a class of privfed, that states what a hook returns."""
     if name.startswith(("_", "model_")) and name != "__call__":
         return None
     for each in (*contract_of(kind).__mro__, *reversed(part.__mro__)):
@@ -191,7 +201,7 @@ def _promised(kind: str, part: type[BaseModel], name: str) -> Any:
 
 
 def _checked(hook: Callable[..., Any], kind: str, promised: Any) -> Callable[..., Any]:
-    """`hook`, whose answers are held against the annotation of `promised`."""
+    """Returns `hook` with its results checked against the annotation of `promised`."""
 
     @functools.wraps(hook)
     def answer(self: Any, *given: Any, **named: Any) -> Any:
@@ -214,7 +224,7 @@ def _checked(hook: Callable[..., Any], kind: str, promised: Any) -> Callable[...
 
 @functools.cache
 def _contracted(promised: Any) -> tuple[Any, inspect.Signature]:
-    """What `promised` returns, by its annotation, and the names of its arguments."""
+    """Return annotation and signature of `promised`."""
     stated = {"return": promised.__annotations__.get("return", Any)}  # others may be unresolvable
     of, names = types.SimpleNamespace(__annotations__=stated), {"Tensor": torch.Tensor}
     hints = get_type_hints(of, promised.__globals__, names)
@@ -222,13 +232,20 @@ def _contracted(promised: Any) -> tuple[Any, inspect.Signature]:
 
 
 def refuse_shape(tensor: Any, shape: tuple[int, ...], part: object, hook: Any) -> None:
-    """Raises `Refused` where what `hook` of `part` returned is not of this `shape`."""
+    """Raises `Refused` if the result of `hook` does not have the expected shape.
+
+    Args:
+      tensor: the tensor that the hook returned.
+      shape: the expected shape.
+      part: the part that owns the hook, named in the message.
+      hook: the contract's function, whose first sentence is quoted.
+    """
     if tuple(tensor.shape) != tuple(shape):
         raise _misfit(part, hook, f"{_in_words(tensor)}, but one of shape {tuple(shape)}")
 
 
 def _misfit(part: object, promised: Any, what: str) -> Refused:
-    """Says that a hook of `part` returns something else than was `promised` of it."""
+    """Builds the error for a hook of `part` whose result differs from the contract `promised`."""
     says = " ".join((inspect.getdoc(promised) or "").partition("\n\n")[0].split()).replace("`", "")
     contract = f"{promised.__module__}.{promised.__qualname__}"
     return Refused(
@@ -238,7 +255,7 @@ def _misfit(part: object, promised: Any, what: str) -> Refused:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    """Whether `value` is of the annotated type."""
+    """Whether `value` has the annotated type."""
     of, parts = get_origin(expected) or expected, get_args(expected)
     if of in (Union, types.UnionType):
         return any(_fits(value, each) for each in parts)
@@ -251,7 +268,7 @@ def _fits(value: Any, expected: Any) -> bool:
 
 
 def _is_a(value: Any, of: Any) -> bool:
-    """Whether `value` is an instance of `of`, or can be used as one."""
+    """Whether `value` is an instance of `of`, or supports the conversion to it."""
     if of is Any or of is Self:
         return of is Any or is_part(type(value))
     if dunder := {bool: "__bool__", int: "__index__", float: "__float__"}.get(of):
@@ -262,7 +279,7 @@ def _is_a(value: Any, of: Any) -> bool:
 
 
 def _in_words(value: Any) -> str:
-    """The type of what a hook returned, without its values."""
+    """Describes the type of a hook's result without its values."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):
@@ -272,7 +289,7 @@ def _in_words(value: Any) -> str:
 
 
 def _kind(expected: Any) -> str:
-    """An annotated type, in words."""
+    """Describes an annotated type in words."""
     of, parts = get_origin(expected) or expected, get_args(expected)
     if of in (Union, types.UnionType):
         return " or ".join(map(_kind, parts))

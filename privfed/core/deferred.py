@@ -1,8 +1,8 @@
-"""Import torch when an attribute of it is first used.
+"""Imports torch when one of its attributes is first used.
 
-Parts of a run declare their properties and do the work in one class. Refusals and plans read the
-declarations alone, and importing torch takes longer than they do. Modules that plans import take
-torch and its types from here.
+Parts declare their properties and do their work in the same class. Refusals and plans read only the
+declarations, and importing torch takes longer than reading them. Modules that plans import
+therefore take torch and its types from here.
 """
 
 from __future__ import annotations

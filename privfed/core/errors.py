@@ -1,4 +1,4 @@
-"""The errors that are no bugs: what privfed tells a user who asked for what cannot be done."""
+"""The errors that are not bugs: their messages state what a user can change."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from pathlib import Path
 from accounting.errors import AccountingError
 
 MISPLACED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""A run's file is missing, or something else lies in its place: what is there is no run."""
+"""Errors for a missing file of a run, or another kind of file in its place."""
 
 
 class PrivfedError(Exception):
     """Base of every error that is not a bug; the message says what to change.
 
-    The message is for anybody: it names files, rows and what was declared, and quotes no private
-    data. What stands in the data, and what a library wrote of it, is `private`: it is no part of
-    `str(error)` and shown by commands only that are asked to (--show-values). Where an exception
-    led here that may quote data, raise this one `from None`. `key` is the key of a run file that
-    it is about, "client.lr", where there is one.
+    The message is public: it names files, rows and declarations, and quotes no private data. Text
+    that may quote data, such as values or a library's message, belongs in `private`. It is not part
+    of `str(error)`, and commands print it only with --show-values. If the causing exception may
+    quote data, raise this error `from None`.
+
+    Args:
+      message: the public text.
+      private: further text that may quote private data.
+      key: the key of a run file that the error concerns, such as "client.lr", if any.
     """
 
     exit_code = 2
     kind = "refused"
-    """How JSON names the error: see `privfed.core.failures.KINDS`."""
+    """Name of the error in JSON: see `privfed.core.failures.KINDS`."""
 
     def __init__(self, message: str, private: str = "", key: str | None = None) -> None:
         super().__init__(message)
@@ -38,32 +42,32 @@ class Refused(PrivfedError):
 
 
 class Busy(Refused):
-    """Another process is at work on the same files; later the same may well be possible."""
+    """Another process uses the same files; the request may succeed later."""
 
     kind = "busy"
 
 
 class LiarsProved(Refused):
-    """More parties were proved to lie in secure sums than the claim of a next round allows."""
+    """Secure sums identified more Byzantine parties than the guarantee of a next round allows."""
 
 
 class RankLost(PrivfedError):
-    """Another rank has died or cannot be reached, or not all did their part exactly once."""
+    """Another rank failed or cannot be reached, or the ranks did not do each task exactly once."""
 
     kind = "lost"
 
 
 class Broken(PrivfedError):
-    """A ledger or a run directory was edited or does not fit together."""
+    """A ledger or a run directory was edited or is inconsistent."""
 
     exit_code = 5
     kind = "broken"
 
 
 def public_text(error: BaseException) -> str:
-    """What `error` says without quoting private data: of a library's error, only its kind.
+    """Returns the text of `error` without private data: for a library's error, only its type.
 
-    The system's own errors are spelt out in the system's words, of which none come out of a file.
+    An error of the operating system is given in the system's words, which never quote a file.
     """
     if isinstance(error, PrivfedError | AccountingError):
         return str(error)
@@ -74,7 +78,7 @@ def public_text(error: BaseException) -> str:
 
 
 def private_text(error: BaseException) -> str:
-    """What `error` says beside `public_text`, which may quote private data."""
+    """Returns the part of `error` that `public_text` omits and that may quote private data."""
     if isinstance(error, PrivfedError):
         return error.private
     if isinstance(error, AccountingError):
@@ -85,7 +89,7 @@ def private_text(error: BaseException) -> str:
 
 
 def _system_words(error: BaseException) -> str:
-    """What the operating system says of its own errors; "" for any other error."""
+    """The operating system's message for its own errors; "" for any other error."""
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number is not None and number in errno.errorcode else ""
 
@@ -94,13 +98,14 @@ _UNALLOCATED = (
     *("can't allocate memory", "Storage size calculation overflowed", "out of memory"),
     "can't start new thread",
 )
-"""What RuntimeErrors of torch and Python say where there is too little; they have no class."""
+"""Texts of RuntimeErrors that torch and Python raise for lack of memory; they have no class."""
 _UNLOADED = ("failed to map segment", "cannot allocate memory", "cannot apply additional memory")
-"""What the loader of libraries says there, in an ImportError, or an OSError without a number."""
+"""Texts of the library loader for lack of memory: an ImportError, or an OSError without a number.
+"""
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is that there is not enough memory."""
+    """Whether `error` reports a lack of memory."""
     if isinstance(error, RuntimeError):
         return any(words in str(error) for words in _UNALLOCATED)
     if isinstance(error, ImportError | OSError):
@@ -109,10 +114,15 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def unreadable(what: object, error: BaseException) -> PrivfedError:
-    """The error that `what`, a run's file, cannot be read; it quotes nothing of the content.
+    """Builds the error for a file of a run that cannot be read; it quotes nothing of the content.
 
-    It is `Broken`, or `Refused` where the system does not give the file and it is not missing: then
-    nothing shows that it is broken.
+    Args:
+      what: names the file.
+      error: the exception that reading it raised.
+
+    Returns:
+      `Broken`, or `Refused` if the operating system denies access to an existing file: this does
+      not show that the file is broken.
     """
     kind = Refused if _system_words(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))
@@ -121,20 +131,20 @@ def unreadable(what: object, error: BaseException) -> PrivfedError:
 _MEMORY = Path("/proc/meminfo")
 _NEEDED = {"numpy": 200 << 20, "scipy": 340 << 20, "torch": 790 << 20}
 _OF_A_THREAD = 40 << 20
-"""Bytes of addresses that a library needs to be loaded, and more for each processor."""
+"""Bytes of address space to load a library, and the additional bytes for each processor."""
 
 
 def refuse_little_memory(library: str) -> None:
-    """Raises `Refused` where the process may use less memory than it takes to load `library`.
+    """Raises `Refused` if the process's memory limit is below what loading `library` needs.
 
-    With less, they end in any way: NumPy's linear algebra asks for buffers without end, and what
-    PyTorch throws while it is loaded ends the process.
+    With less memory NumPy's linear algebra requests buffers without end, and PyTorch's loader
+    terminates the process.
     """
     if library not in _NEEDED:
         return
     try:
         import resource
-    except ImportError:  # of systems that have no such limit
+    except ImportError:  # systems that have no such limit
         return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     least = _NEEDED[library] + _OF_A_THREAD * (os.cpu_count() or 1)
@@ -146,7 +156,7 @@ def refuse_little_memory(library: str) -> None:
 
 
 def free_memory() -> int | None:
-    """The bytes that the system can give without swapping; None where it does not say."""
+    """Returns the bytes available without swapping; None if the system does not report them."""
     try:
         available = re.search(
             r"^MemAvailable: +(\d+) kB$", _MEMORY.read_text("ascii"), re.MULTILINE
@@ -157,12 +167,12 @@ def free_memory() -> int | None:
 
 
 def refuse_too_large(what: str, size: int, instead: str) -> None:
-    """Raises `Refused` where `what` unpacks to `size` bytes, more than are free.
+    """Raises `Refused` if `what` unpacks to more bytes than are free.
 
     Args:
-      what: names the file and the part of it.
-      size: bytes that it will take.
-      instead: what to do.
+      what: names the file and its part.
+      size: unpacked size in bytes.
+      instead: the advice that ends the message.
     """
     free = free_memory()
     if free is not None and size > free:

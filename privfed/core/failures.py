@@ -1,7 +1,7 @@
-"""How processes fail: one message and an exit code for what users can cause.
+"""Reports of failures: one message and one exit code for each error that users can cause.
 
-Messages quote no private data unless a command is asked to: neither those of refusals nor those of
-bugs and warnings, whose texts come from libraries that quote what they choke on.
+Messages quote no private data unless a command asks for it. This holds for refusals as well as for
+bugs and warnings, whose texts come from libraries that quote their input.
 """
 
 from __future__ import annotations
@@ -50,16 +50,19 @@ KINDS = {
 SHOW_VALUES = "--show-values"
 """The flag with which commands quote private data in their messages."""
 _QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
-"""Whether messages quote private data; None: no, and there is no flag that would change it."""
+"""Whether messages quote private data; None: they do not, and no flag changes it."""
 _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 """Whether standard output is for one JSON object."""
 
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """A context in which messages quote private data as `quotes` says, and JSON has failures too.
+    """A context that sets whether messages quote private data and whether failures are also JSON.
 
-    `quotes` None: nothing is quoted, and no message names a flag that would change it.
+    Args:
+      quotes: whether messages quote private data. None: they do not, and no message names a flag
+        that would change it.
+      as_json: whether standard output is for one JSON object.
     """
     before = _QUOTES.set(quotes), _AS_JSON.set(as_json)
     try:
@@ -70,9 +73,15 @@ def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
 
 
 def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
-    """Say how `error` ended a command, and return the exit code.
+    """Reports how `error` ended a command.
 
-    `advice` says what to do now. JSON has the `facts` beside the error.
+    Args:
+      error: the exception.
+      advice: what the user can do now.
+      facts: entries that the JSON object has in addition to the error.
+
+    Returns:
+      The exit code.
     """
     match error:
         case KeyboardInterrupt():
@@ -90,7 +99,7 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
     if ran_out_of_memory(error):
         smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
         message = _with_private_text(smaller + in_own_code(error), error)
-        if isinstance(error, ImportError | OSError):  # whose text is the loader's, of no data
+        if isinstance(error, ImportError | OSError):  # the loader's text: no data
             smaller = "not enough memory to load a library; raise the limit of the process"
             message = smaller + in_own_code(error)
         return report_failure(message, Refused.exit_code, "memory", **facts)
@@ -98,7 +107,7 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
 
 
 def error_message(error: BaseException, advice: str = "") -> str:
-    """What a command says of `error`, and `advice`: with what is private, or how to ask for it."""
+    """Returns the message for `error` and `advice`, with private text or the flag to show it."""
     return _with_private_text(_with_advice(error, advice), error)
 
 
@@ -107,7 +116,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """`public` and the private text of `error`, or the flag that shows it, or neither."""
+    """`public`, followed by the private text of `error`, by the flag that shows it, or neither."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
@@ -117,10 +126,10 @@ def _with_private_text(public: str, error: BaseException) -> str:
 
 
 def bug_message(error: BaseException) -> str:
-    """The place that `error` came from, and its kind: without its text, which may quote data.
+    """Returns the type and origin of `error`, without its text, which may quote data.
 
-    An error in a user's own code is traced by the user's frames alone. Where messages quote, this
-    is all that Python says.
+    An error in a user's own code is traced by the user's frames only. If messages quote data, the
+    full traceback is returned.
     """
     if frames := own_frames(error):
         return _with_private_text(f"{public_text(error)} in your own code, from\n{frames}", error)
@@ -131,17 +140,17 @@ def bug_message(error: BaseException) -> str:
 
 
 def ends_silently(error: BaseException) -> bool:
-    """Whether `error` ends a process without a word: an interrupt, or an exit with a number."""
+    """Whether `error` ends a process without a message: an interrupt, or an exit with a number."""
     silent = isinstance(error, SystemExit) and isinstance(error.code, int | None)
     return silent or isinstance(error, KeyboardInterrupt)
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """A context in which what Python prints by itself names its kind and place, without its text.
+    """A context in which Python's own reports name only the type and place of a problem.
 
-    That is: warnings, and what ended a thread or was raised where nobody could catch it. Their
-    texts come from libraries, too, and may quote data; where messages quote, they are printed.
+    This applies to warnings, uncaught exceptions of threads and unraisable exceptions. Their texts
+    may come from libraries and quote data; they are printed only if messages quote data.
     """
     before = warnings.formatwarning, threading.excepthook, sys.unraisablehook
     warnings.formatwarning = _visibly(before[0]) if _QUOTES.get() else _kind_and_place
@@ -153,7 +162,7 @@ def guarded() -> Iterator[None]:
 
 
 def _visibly(format_warning: Callable[..., str]) -> Callable[..., str]:
-    """Warnings as Python writes them, but for what a terminal would obey."""
+    """Formats warnings as Python does, and escapes characters that control a terminal."""
     return lambda *args, **kwargs: visible(format_warning(*args, **kwargs))
 
 
@@ -164,15 +173,15 @@ def _kind_and_place(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning without its text, with the signature of `warnings.formatwarning`."""
+    """Formats a warning without its text; has the signature of `warnings.formatwarning`."""
     return visible(f"{filename}:{lineno}: {category.__name__}\n")
 
 
 def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
-    """A hook for what nobody caught, told what `_QUOTES` is, which other threads cannot see."""
+    """Returns a hook for uncaught exceptions, which may run in a thread without `_QUOTES`."""
 
     def report_uncaught(args: Any) -> None:
-        if args.exc_type is KeyboardInterrupt:  # where nobody could catch it: soon once more
+        if args.exc_type is KeyboardInterrupt:  # nothing could catch it here: raise it again soon
             threading.Timer(0.05, _thread.interrupt_main).start()
         elif args.exc_type is not SystemExit:
             before = _QUOTES.set(quotes)
@@ -185,10 +194,17 @@ def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
 def report_failure(
     message: str, code: int, kind: str = "refused", key: str | None = None, **facts: Any
 ) -> int:
-    """Say `message` on standard error, and in JSON where that was asked for; return `code`.
+    """Prints `message` on standard error, and the failure as JSON if JSON was requested.
 
-    `kind` is one of `KINDS`, and `key` the key of a run file that it is about. JSON has the `facts`
-    beside them.
+    Args:
+      message: the text to print.
+      code: the exit code.
+      kind: one of `KINDS`.
+      key: the key of a run file that the failure concerns, if any.
+      facts: further entries of the JSON object.
+
+    Returns:
+      `code`.
     """
     assert kind in KINDS
     say(message)
@@ -197,9 +213,9 @@ def report_failure(
 
 
 def print_failure(message: str, code: int, kind: str, key: str | None = None, **facts: Any) -> None:
-    """Print the object that ends a command which failed, where JSON was asked for.
+    """Prints the JSON object of a failed command, if JSON was requested.
 
-    Where standard output takes nothing, what was said on standard error is all there is.
+    If standard output cannot be written, the message on standard error is the only report.
     """
     if _AS_JSON.get():
         error = {"kind": kind, "message": message, "key": key}
@@ -208,7 +224,7 @@ def print_failure(message: str, code: int, kind: str, key: str | None = None, **
 
 
 def say(message: str) -> None:
-    """Print lines on standard error, of which none can do anything to a terminal."""
+    """Prints lines on standard error, with all characters escaped that control a terminal."""
     lines = visible(message).splitlines() or [""]
     click.echo(f"privfed: {lines[0]}", err=True)
     for line in lines[1:]:

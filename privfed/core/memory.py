@@ -1,4 +1,4 @@
-"""Memory that a process keeps, to use it again."""
+"""Retention of freed memory for reuse by the process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import platform
 _TRIM, _MAPPED = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of `mallopt(3)`."""
 _NEVER, _SELDOM = 1 << 30, 32 << 20
-"""Bytes; some versions take no more than the second for what they map."""
+"""Thresholds in bytes; some versions accept at most the second one for mapped memory."""
 
 
 def keep_freed() -> bool:
-    """Have this process keep the memory it frees, where its C library is glibc; whether it does.
+    """Makes this process keep the memory it frees; returns whether the C library supports that.
 
-    A chunk of stacked models takes megabytes, which glibc hands back to the system and asks for
-    again, with a page fault for every 4 KB: up to a quarter of a round. The price is memory that
-    lies idle (600 MB where it was 530, whatever the cohort). For processes of privfed's own.
+    A chunk of stacked models takes megabytes. glibc returns them to the system and requests them
+    again, at one page fault per 4 KB: up to a quarter of a round's time. The cost is idle memory
+    (600 MB instead of 530 MB, for any cohort size). Only for processes of privfed itself.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

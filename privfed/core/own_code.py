@@ -17,14 +17,14 @@ _OTHERS = (
     frozenset({"accounting", "attacks", "builtins", "defenses", "privfed", "pydantic", "torch"})
     | sys.stdlib_module_names
 )
-"""Packages whose code a version names, and no digest: Python's own among them."""
+"""Packages identified by their version instead of a digest, including Python's own."""
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """SHA-256 of the sources of `classes` (or functions) that are a user's own; "" without any.
+    """SHA-256 of the sources of those `classes` or functions that a user wrote; "" if none.
 
-    Comments and blanks do not count. One whose source cannot be read, since it was typed at a
-    prompt, counts by its name.
+    Comments and blank lines do not count. If a source cannot be read, as for code typed at a
+    prompt, only the name enters.
     """
     theirs = {each for each in classes if _package(each) not in _OTHERS}
     if not theirs:
@@ -56,22 +56,22 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)
 
 
 def own_frames(error: BaseException) -> str:
-    """The frames of `error` in nobody's library, with their lines of code; "" without any.
+    """The frames of `error` in a user's own code, with their source lines; "" if there are none.
 
-    As Python writes them: none of it is the exception's text, or a value.
+    They are formatted as Python formats them, without the exception's text and without values.
     """
     frames = traceback.extract_tb(error.__traceback__)
     return "".join(traceback.format_list([f for f in frames if _is_own(f.filename)])).rstrip()
 
 
 def in_own_code(error: BaseException) -> str:
-    """`own_frames`, below a line that says what follows; "" without any."""
+    """Returns `own_frames` under a heading line; "" if there are none."""
     frames = own_frames(error)
     return f"\nin your own code:\n{frames}" if frames else ""
 
 
 def _is_own(filename: str) -> bool:
-    """Whether `filename` is a file that neither privfed nor an installed package brought."""
+    """Whether `filename` is a file that belongs neither to privfed nor to an installed package."""
     path = Path(filename)
     libraries = (*_PRIVFED, *_INSTALLED)
     return path.is_file() and not any(path.resolve().is_relative_to(at) for at in libraries)

@@ -1,8 +1,8 @@
-"""The parts a run is made of: each is a frozen, strict configuration that also does its work.
+"""The parts of a run: each is a frozen, strict configuration that also does its work.
 
-A part's file owns its keys. The first key of its section names it (`[server] optimizer =
-"fedavgm"`), and its fields are further keys there. Adding one is a file, and a line in
-`privfed.core.registry`; a part from outside is `module:name`, or an entry point in the group
+A part's file owns its keys. The first key of its section names the part (`[server] optimizer =
+"fedavgm"`), and the part's fields are further keys there. A new part is one file and one line in
+`privfed.core.registry`. A part from outside is `module:name`, or an entry point in the group
 `privfed.<kind>`.
 """
 
@@ -35,23 +35,39 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     whereabouts: ClassVar[frozenset[str]] = frozenset()
-    """Keys that say where clients' rows are, and nothing of who the clients are."""
+    """Keys that state where clients' rows are stored, and nothing about the identity of the
+    clients."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **keys: Any) -> None:
-        """Lets a class declare by a value (`plain = True`) what its base has as a property."""
+        """Allows a class to declare by a value (`plain = True`) a property of its base."""
         cls.__class_vars__ |= {name for name, of in vars(cls).items() if isinstance(of, property)}
 
 
 def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:
-    """A subclass of the part `base` that holds `facts`, which are no keys, named after `like`."""
+    """Returns a subclass of the part `base` that carries objects which are not keys.
+
+    Args:
+      base: the part to extend.
+      like: the class or function that gives the subclass its name and module.
+      facts: class attributes of the subclass.
+    """
     name = str(getattr(like, "__qualname__", like))
     place = {"__module__": like.__module__, "__qualname__": name, "__annotations__": {}}
     return type(base.__name__, (base,), {**facts, **place})
 
 
 def find(kind: str, name: str, key: str) -> type[Any]:
-    """The class of part `name` of `kind`, for the configuration key `key`. Raises `Refused`."""
+    """Returns the class of a part by name.
+
+    Args:
+      kind: the kind of part, a key of `BUILT_IN`.
+      name: a built-in name, an entry point, or `module:name`.
+      key: the configuration key that names the part, for messages.
+
+    Raises:
+      Refused: if there is no such part, or it violates the contract of its kind.
+    """
     target = BUILT_IN[kind].get(name) or GIVEN.get(kind, {}).get(name)
     if target is None:  # looking for entry points takes milliseconds
         group = metadata.entry_points(group=f"privfed.{kind}")
@@ -75,7 +91,16 @@ def find(kind: str, name: str, key: str) -> type[Any]:
 
 
 def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
-    """The name and the class of a part of `kind` that was passed as a class. Raises `Refused`."""
+    """Returns the name and the class of a part that was passed as a class.
+
+    Args:
+      kind: the kind of part, a key of `BUILT_IN`.
+      part: the class.
+      key: the configuration key that it was passed for.
+
+    Raises:
+      Refused: if it is not a part, or violates the contract of its kind.
+    """
     name = catalogued(kind, part)
     if not is_part(part):
         raise Refused(
@@ -87,9 +112,14 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
 
 
 def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
-    """Raises `Refused` where a part leaves out what its kind has to declare.
+    """Raises `Refused` if a part omits declarations that its kind requires.
 
-    Parts from outside are asked whenever they are used, built-in ones in tests.
+    Parts from outside are checked at every use, built-in parts only in tests.
+
+    Args:
+      kind: the kind of part.
+      part: the class to check.
+      named: the beginning of the message, which names the part.
     """
     if kind not in CONTRACTS:
         return
@@ -107,9 +137,11 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
 
 
 def offered(kind: str, holds: Callable[[Any], object]) -> str:
-    """The built-in parts of `kind` for which `holds`, as a message offers them: "a", "b" or "c".
+    """Lists the built-in parts of `kind` that satisfy `holds`, as: "a", "b" or "c".
 
-    `holds` is called with parts of default keys, and reads their declarations.
+    Args:
+      kind: the kind of part, a key of `BUILT_IN`.
+      holds: predicate on the declarations of a part with default keys.
     """
     parts = {name: find(kind, name, kind).model_construct() for name in BUILT_IN[kind]}
     names = [f'"{name}"' for name, part in parts.items() if holds(part)]
@@ -117,20 +149,29 @@ def offered(kind: str, holds: Callable[[Any], object]) -> str:
 
 
 def catalogued(kind: str, part: type[Any]) -> str:
-    """By what name the catalogue knows the class `part`, however it was spelt; else its place."""
+    """Returns the catalogue's name of the class `part`, or `module:name` if it is not listed."""
     place = f"{part.__module__}:{part.__qualname__}"
     known = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
     return next((name for name, target in known.items() if target == place), place)
 
 
 def imported(target: str, name: str, key: str) -> Any:
-    """What `module:attribute` names; a user's own module may lie in the working directory."""
+    """Imports the object that `module:attribute` names; the module may be in the working directory.
+
+    Args:
+      target: `module:attribute`.
+      name: the part's name as the user wrote it.
+      key: the configuration key that names it, for messages.
+
+    Raises:
+      Refused: if the import fails.
+    """
     module, _, attribute = target.partition(":")
-    if ":" in name and str(Path.cwd()) not in sys.path:  # of a user's own
+    if ":" in name and str(Path.cwd()) not in sys.path:  # a user's own module
         sys.path.append(str(Path.cwd()))
     try:
         return getattr(sys.modules.get(module) or importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever a user's module does
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         reason = " ".join(str(error).split())
         if module == "__main__" or "<" in attribute:
             reason += " (it was passed in Python: pass it again, privfed.load(path, …))"
@@ -142,14 +183,19 @@ def imported(target: str, name: str, key: str) -> Any:
 
 
 def expected(name: str, known: list[str]) -> str:
-    """What may stand there instead of `name`, and what was likely meant."""
+    """Describes the accepted names and, if one is close to `name`, the likely intended one."""
     close = nearest(name, known)
     hint = f" (did you mean {close!r}?)" if close else ""
     return f"expected {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}{hint}"
 
 
 def only(value: Any, instead: str) -> Any:
-    """A field that holds `value` alone in this version; anything else is refused by name."""
+    """Returns a validator that accepts `value` only, for options not available in this version.
+
+    Args:
+      value: the accepted value.
+      instead: the advice that ends the message.
+    """
 
     def check(given: Any) -> Any:
         if given != value:

@@ -1,9 +1,10 @@
-"""Several processes that play one run: every rank trains its share, and rank 0 decides.
+"""Several processes that execute one run: every rank trains its share, and rank 0 decides.
 
-All ranks go through the same rounds. Rank 0 alone has the ledger and the run directory, draws
-cohorts, and tells the others; each trains some of the cohort, adds the noise of some of the numbers
-to its sum, and sums are all-reduced.
-What ranks say to each other is not encrypted: they are one party, on one trusted network.
+All ranks go through the same rounds. Only rank 0 has the ledger and the run directory; it samples
+cohorts and broadcasts them. Each rank trains a part of the cohort and adds the noise of some
+coordinates to its sum; the sums are all-reduced.
+
+Messages between ranks are not encrypted: the ranks are one party on one trusted network.
 """
 
 from __future__ import annotations
@@ -25,52 +26,54 @@ from privfed.core.errors import RankLost
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)
-"""How long ranks wait to meet, and for what one rank does alone: an evaluation, say."""
+"""Time limit for ranks to meet, and for work that one rank does alone, such as an evaluation."""
 _MOST_SAID = 64
 _SPIN = 0.001
-"""Seconds for which an exchange is awaited without sleeping, and then between two looks."""
+"""Seconds of busy waiting for an exchange, and afterwards the interval between two checks."""
 
 
 class Ranks(Protocol):
-    """This process among the `count` ranks of its run, of which it is number `rank`, from 0."""
+    """This process as one of the `count` ranks of its run, with number `rank` counted from 0."""
 
     @property
     def rank(self) -> int:
-        """The number of this process; 0 decides."""
+        """The number of this process; rank 0 decides."""
         ...
 
     @property
     def count(self) -> int:
-        """How many processes play the run."""
+        """The number of processes that execute the run."""
         ...
 
     def first(self, act: Callable[[], T]) -> T:
-        """What `act` gives on rank 0, which alone calls it; or what it raises, on all ranks."""
+        """Calls `act` on rank 0 only; returns its result, or raises its exception, on all ranks."""
         ...
 
     def reduce(self, total: Tensor) -> Tensor:
-        """The sum of `total`, of any shape, over all ranks; `total` itself may become it."""
+        """Returns the sum of `total`, of any shape, over all ranks; may overwrite `total`."""
         ...
 
     def on(self, device: torch.device) -> Ranks:
-        """The same ranks, of which this one trains on `device`. All ask for it, or none."""
+        """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
         ...
 
     def part(self, length: int) -> slice:
-        """This rank's part of a vector `[length]`, which ranks share among them."""
+        """Returns this rank's part of a vector `[length]` that the ranks divide among them."""
         ...
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
-        """The numbers 0 … count - 1 in this order, each on one rank: who is done takes the next.
+        """Yields the numbers 0 … count - 1 in this order, each on one rank, to the next idle rank.
 
-        `task` is a name that all ranks give it, as often as each other.
+        Args:
+          task: a name; all ranks use the same names, equally often.
+          count: number of pieces of work.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Alone:
-    """One process is the whole run."""
+    """A run in one process."""
 
     rank: int = 0
     count: int = 1
@@ -98,9 +101,9 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    They count at `store` what is claimed, under the name `group`: a store may outlive a group that
-    failed. `alive` says whether those processes still run whose end this one would see. `cards` is
-    the group by which GPUs add up among themselves, where each rank has one of its own.
+    Claimed numbers are counted at `store` under the name `group`, since a store may outlive a group
+    that failed. `alive` reports whether the processes that this one monitors still run. `cards` is
+    the process group for sums among GPUs, if each rank has a GPU of its own.
     """
 
     rank: int
@@ -116,7 +119,7 @@ class Together:
         if self.rank == 0:
             try:
                 outcome = act(), None
-            except Exception as error:  # whatever it is: the others wait to hear of it
+            except Exception as error:  # of any kind: the other ranks wait for the outcome
                 outcome = None, error
         result: T
         result, raised = pickle.loads(self._broadcast(pickle.dumps(outcome)))
@@ -152,14 +155,14 @@ class Together:
             return int(self.store.add(name, 1)) - 1
 
     def _gathered(self, text: str) -> list[str]:
-        """What each rank says, up to 64 bytes of it, by their numbers."""
+        """The text of each rank, up to 64 bytes, in the order of the ranks."""
         texts = torch.zeros(self.count, _MOST_SAID, dtype=torch.uint8)
         content = text.encode()[:_MOST_SAID].ljust(_MOST_SAID, b"\0")
         texts[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(texts)]
 
     def _broadcast(self, content: bytes) -> bytes:
-        """The `content` of rank 0, on all ranks: its length goes before it."""
+        """Sends the `content` of rank 0 to all ranks, preceded by its length."""
         size = torch.tensor([len(content)])
         self._wait(lambda: dist.broadcast(size, 0, async_op=True))
         message = torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -169,10 +172,10 @@ class Together:
         return message.numpy().tobytes()
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        """Begin an exchange and wait until it is done.
+        """Begins an exchange and waits until it is complete.
 
-        What was sent to a process that died may never be done: so look whether all are alive.
-        Raises `RankLost` otherwise.
+        A message to a process that died may never complete, so the ranks are checked meanwhile.
+        Raises `RankLost` if one has died.
         """
         with rank_lost_on_failure():
             work, began = begin(), time.monotonic()
@@ -186,7 +189,7 @@ class Together:
 
 @contextmanager
 def rank_lost_on_failure() -> Iterator[None]:
-    """A context that raises `RankLost` for what torch raises where another rank is gone."""
+    """A context that raises `RankLost` for torch's error about a lost rank."""
     try:
         yield
     except RuntimeError as error:
@@ -194,16 +197,16 @@ def rank_lost_on_failure() -> Iterator[None]:
 
 
 def card_of(device: torch.device) -> str:
-    """What tells the GPU `device` from any other; empty for a CPU, or where NCCL is missing."""
+    """Returns the identifier of the GPU `device`; empty for a CPU, or if NCCL is missing."""
     if device.type != "cuda" or not dist.is_nccl_available():
         return ""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
-    """How ranks with these `cards` add up: all of them alike.
+    """Returns the backend by which ranks with these `cards` compute sums, the same for all.
 
-    NCCL wants a card of its own for each rank, and nobody without one.
+    NCCL requires a separate GPU for every rank.
 
     >>> backend_of(["a", "b"]), backend_of(["a", "a"]), backend_of(["a", ""])
     ('nccl', 'gloo', 'gloo')
@@ -212,10 +215,15 @@ def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
 
 
 def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
-    """Raises `RankLost` unless each piece of what the ranks shared was done `expected` times.
+    """Raises `RankLost` unless the ranks did each piece of shared work `expected` times in total.
 
-    `times` says how often this rank did each piece of it. A client that two ranks count moves a sum
-    by twice its bound, and where no rank draws the noise there is none.
+    A client counted on two ranks changes a sum by twice its bound, and noise that no rank draws is
+    missing.
+
+    Args:
+      ranks: the ranks of the run.
+      times: how often this rank did each piece of the work, shape [n].
+      expected: the required total over all ranks.
     """
     if not bool((ranks.reduce(times) == expected).all()):
         raise RankLost(

@@ -1,4 +1,4 @@
-"""Every built-in part by kind and name, and what each kind has to declare.
+"""Every built-in part by kind and name, and the contract of each kind.
 
 A new part is its file and a line here.
 """
@@ -210,7 +210,7 @@ LISTS = {
     "measure": "evaluation.measures",
     "watcher": "run.watch",
 }
-"""Kinds of which a run has a list of parts, and where a run file names them."""
+"""Kinds with a list of parts in a run, and the key of a run file that holds the list."""
 
 GIVEN: dict[str, dict[str, str]] = {
     "source": {
@@ -223,8 +223,8 @@ GIVEN: dict[str, dict[str, str]] = {
     },
     "loss": {"added": "privfed.analytics.count_model:Added"},
 }
-"""Parts around objects that were passed in Python, and those of a release of statistics: the
-configuration of such a run names them, and nobody writes them into a run file."""
+"""Parts around objects that were passed in Python, and parts of a release of statistics. The
+configuration of such a run names them; users do not write them into a run file."""
 
 CONTRACTS = {
     "source": "privfed.data.source:Source",
@@ -248,13 +248,14 @@ CONTRACTS = {
     "measure": "privfed.metrics.measure:Measure",
     "watcher": "privfed.run.watch.watcher:Watcher",
 }
-"""What parts of a kind have to declare: refusals, plans and reports rest on it, never on names."""
+"""The contract of each kind. Refusals, plans and reports depend on its declarations, not on names.
+"""
 
 ADAPTERS = {
     "model": "privfed.models.recipes:Foreign",
     "watcher": "privfed.run.watch.watcher:OwnWatcher",
 }
-"""Kinds whose parts from outside may be plain functions, and what makes parts of these."""
+"""Kinds whose parts from outside may be plain functions, and the class that adapts them."""
 
 RETURNED = {"model": "a torch.nn.Module", "watcher": "an observer"}
-"""What such a function returns."""
+"""The return value of such a function."""

@@ -1,4 +1,4 @@
-"""Schedules of learning rates: the factor by which clients' or the server's rate is multiplied."""
+"""Schedules of learning rates: a factor for the clients' or the server's rate in each round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.core.parts import Part
 
 
 class Schedule(Protocol):
-    """A learning rate over the rounds; a public constant, which reads nothing of a run."""
+    """A learning rate over the rounds; a public constant that does not depend on the run."""
 
     def factor(self, round: int) -> float:
         """The factor of the learning rate in `round`, counted from 1."""
@@ -34,7 +34,7 @@ class Staircase(Part):
     decay: float = Field(0.1, gt=0, le=1)
     """The factor of a step."""
     every: int = Field(500, ge=1)
-    """How many rounds a step is long."""
+    """The number of rounds in a step."""
 
     def factor(self, round: int) -> float:
         return float(self.decay ** ((round - 1) // self.every))
@@ -44,7 +44,7 @@ class WarmUp(Part):
     """Linear from `1 / warmup` up to the rate in round `warmup`, then constant."""
 
     warmup: int = Field(10, ge=1)
-    """How many rounds the rate rises for."""
+    """The number of rounds over which the rate rises."""
 
     def factor(self, round: int) -> float:
         return min(round / self.warmup, 1.0)
@@ -54,7 +54,7 @@ class Cosine(Part):
     """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
 
     over: int = Field(ge=1, examples=[10])
-    """How many rounds the rate falls for."""
+    """The number of rounds over which the rate falls."""
 
     def factor(self, round: int) -> float:
         progress = min((round - 1) / self.over, 1.0)

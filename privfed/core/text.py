@@ -1,12 +1,12 @@
-"""Text that people and programs read: numbers, safe quotations, suggestions and JSON.
+"""Text for users and programs: numbers, safe quotations, suggestions and JSON.
 
 In JSON, an infinite epsilon is the string "inf" and NaN is null. On a terminal, control characters
 and invisible characters are escaped.
 
-Names of files, columns, clients and parts, and the texts of exceptions, are others' words. As they
-stand, an escape sequence among them recolours, moves and overwrites what is shown, a carriage
-return hides the line before it, and marks of direction or of no width show another name than is
-meant. Everything that privfed prints goes through here.
+Names of files, columns, clients and parts, and the texts of exceptions, are untrusted input.
+Unescaped, an escape sequence recolours, moves or overwrites the output, a carriage return hides the
+line before it, and direction marks or zero-width characters disguise a name. Everything that
+privfed prints is escaped here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from accounting.statement import ceiling as ceiling
 
 
 def number(value: float | None) -> str:
-    """A number to ten digits; a dash for none."""
+    """Formats a number to ten digits; a dash for None."""
     if value is None:
         return "—"
     return "∞" if value == math.inf else f"{value:.10g}"
 
 
 def size_of(count: float) -> str:
-    """Bytes in words: 1.2 MB."""
+    """Formats a number of bytes: 1.2 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -38,7 +38,7 @@ def size_of(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: 1.2 min."""
+    """Formats a duration in seconds: 1.2 min."""
     if seconds < 100:
         return f"{seconds:.2g} s"
     if seconds < 6000:
@@ -47,24 +47,24 @@ def duration(seconds: float) -> str:
 
 
 def about_groups(name: str) -> bool:
-    """Whether the measure `name` is that of a declared group, or of how far these lie apart."""
+    """Whether the measure `name` is that of a declared group, or a difference between groups."""
     apart = ("worst_group_", "group_gap_", "opportunity_gap")
     return name.endswith("]") or name.startswith(apart)
 
 
 def measure(name: str, value: float) -> str:
-    """The measure `name` as people read it: accuracy in per cent, a group's too."""
+    """Formats the measure `name`: accuracy in per cent, also that of a group."""
     of_all = name.partition("[")[0].removeprefix("worst_group_")
     return f"{value:.2%}" if of_all == "accuracy" else f"{value:.4g}"
 
 
 _KEPT_AS_THEY_ARE = "\n\t"
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control and format characters, bytes that were no text, and separators of lines."""
+"""Control and format characters, undecodable bytes, and line separators."""
 
 
 def visible(text: str) -> str:
-    r"""`text`, with such characters as Python writes them; newlines and tabs stay.
+    r"""Returns `text` with such characters escaped as in Python; newlines and tabs are kept.
 
     >>> print(visible("runs/a\x1b[31m\u202e"))
     runs/a\x1b[31m\u202e
@@ -73,7 +73,7 @@ def visible(text: str) -> str:
 
 
 def visible_toml(text: str) -> str:
-    r"""TOML of the same meaning: such characters stand in strings only, and are escaped there.
+    r"""Returns equivalent TOML: such characters occur in strings only, and are escaped there.
 
     >>> print(visible_toml('name = "a\x9b"'))
     name = "a\u009b"
@@ -97,10 +97,10 @@ def _unseen(letter: str) -> bool:
 
 
 def nearest(written: str, known: Iterable[str]) -> str | None:
-    """The name of `known` with the fewest slips to `written`; None where all are too far.
+    """The name of `known` closest to `written` by edit distance; None if all are too far.
 
-    More than a third of the longer name's letters is too far. Of equally near ones, the first by
-    length and alphabet.
+    A distance above a third of the longer name's length is too far. Ties are broken by length and
+    alphabet.
     """
     similar = [name for name in known if _apart(written, name) <= _allowed(written, name)]
     slips = {name: distance(written, name) for name in similar}
@@ -109,10 +109,10 @@ def nearest(written: str, known: Iterable[str]) -> str | None:
 
 
 def distance(name: str, other: str) -> int:
-    """Slips between two names: letters left out, added, changed, or swapped with the next.
+    """Edit distance of two names: letters left out, added, changed, or swapped with the next.
 
-    Case is none, nor is which mark divides words; the same words in another order are one slip
-    more. Optimal string alignment (Damerau 1964), in O(len(name) len(other)).
+    Case and the separator of words do not count; the same words in another order count as one edit.
+    Optimal string alignment (Damerau 1964), in O(len(name) len(other)).
 
     >>> distance("momentm", "momentum"), distance("aile", "alie")
     (1, 1)
@@ -129,12 +129,12 @@ def _words(name: str) -> list[str]:
 
 
 def _apart(name: str, other: str) -> int:
-    """The fewest slips that their lengths leave possible."""
+    """Lower bound on the distance from the lengths alone."""
     return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
 
 
 def _allowed(name: str, other: str) -> int:
-    """How many slips leave something of either name."""
+    """The largest accepted distance, below the length of either name."""
     return min(max(1, max(len(name), len(other)) // 3), len(name) - 1, len(other) - 1)
 
 
@@ -152,9 +152,9 @@ def _slips(name: str, other: str) -> int:
 
 
 def dump(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """One object of strict JSON."""
+    """Returns one object of strict JSON."""
     text = json.dumps(_strict(value), indent=indent, allow_nan=False)
-    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON does not escape
 
 
 def _strict(value: Any) -> Any:
@@ -168,7 +168,7 @@ def _strict(value: Any) -> Any:
 
 
 def with_numbers(value: Any) -> Any:
-    """What `dump` wrote and a parser read, with infinite numbers as numbers again."""
+    """Returns a parsed output of `dump` with infinite values as numbers again."""
     if isinstance(value, Mapping):
         return {key: with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

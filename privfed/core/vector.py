@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from privfed.core.deferred import Tensor, nn, torch
 
 Indices = NDArray[np.int64]
-"""Numbers of clients or of examples `[n]`."""
+"""Ids of clients or of examples `[n]`."""
 
 
 _AT_ONCE = 1 << 20
-"""Numbers that are looked at at once."""
+"""Number of entries that are checked at once."""
 
 
 def all_finite(numbers: Tensor) -> bool:
-    """Whether all `numbers`, of any shape, are finite: of many, a few are looked at at once."""
+    """Whether all `numbers`, of any shape, are finite; large tensors are checked in chunks."""
     flat = numbers.reshape(-1)
     parts = torch.split(flat, _AT_ONCE) if len(flat) else ()
     return all(bool(part.isfinite().all()) for part in parts)
@@ -35,11 +35,11 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """How many numbers a row has."""
+        """The number of entries in a row."""
         return sum(size for _, size in self.parts)
 
     def view(self, flat: Tensor, name: str) -> Tensor:
-        """The part `name` of `flat` `[..., m]`, without a copy. Raises `KeyError`."""
+        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError`."""
         start = 0
         for part, size in self.parts:
             if part == name:
@@ -48,7 +48,7 @@ class Layout:
         raise KeyError(f"no part {name!r} in {self.parts}")
 
     def plus(self, name: str, size: int) -> Layout:
-        """The same row with one more part behind the others."""
+        """Returns the layout with one more part appended."""
         return Layout((*self.parts, (name, size)))
 
 
@@ -61,13 +61,13 @@ class Shapes:
 
     @classmethod
     def of(cls, module: nn.Module) -> Shapes:
-        """The places of the parameters of `module` that are trained."""
+        """Returns the layout of the trainable parameters of `module`."""
         named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
 
     @classmethod
     def named(cls, shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
-        """The places of parameters with these `shapes` by name, in order."""
+        """Returns the layout of parameters with these `shapes` by name, in order."""
         return cls(tuple(shapes), tuple(shapes.values()))
 
     @property
@@ -82,22 +82,22 @@ class Shapes:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many numbers each parameter has, in order."""
+        """The number of entries of each parameter, in order."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The parameters, by name, as one new vector `[d]`."""
+        """Returns the parameters, by name, as one new vector `[d]`."""
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def flatten_exactly(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """`flatten`, where these are the parameters; `ValueError` for other names or shapes."""
+        """Returns `flatten(parameters)`; raises `ValueError` for other names or shapes."""
         given = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         if given != self.by_name:
             raise ValueError(f"found {given}; expected the names and shapes {self.by_name}")
         return self.flatten(parameters)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """`flat` `[..., d]` as parameters `[..., *shape]` by name, without a copy."""
+        """Returns `flat` `[..., d]` as parameters `[..., *shape]` by name, without a copy."""
         ends = list(itertools.accumulate(math.prod(shape) for shape in self.shapes))
         starts = [0, *ends[:-1]]
         return {

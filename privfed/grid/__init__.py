@@ -1,1 +1,1 @@
-"""Many runs: their cells, the processes that run them, their results and figures."""
+"""Grids of runs: their cells, the processes that run them, their results and figures."""

@@ -1,4 +1,4 @@
-"""What single cells of a grid release of their people: as their ledgers stand, or as planned."""
+"""The charges of single cells of a grid: from their ledgers, or as planned."""
 
 from __future__ import annotations
 
@@ -27,15 +27,21 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class CellCharges:
-    """What one run of the cell `cell` releases of its people, as it was charged or as is planned.
+    """The charges of one run of a cell, as they were made or as planned.
 
-    `run` holds the charges, `terms` what they mean (as its ledger states it), and `prior` the runs
-    that it counts as earlier. Entries of one `key` are one run: what is planned for it and what it
-    was charged. Of several that are planned for one cell, one will be chosen. `people` identifies
-    whom the run is about (two entries of one value are about the same people), and `about` says it
-    in words; two entries that share any of `sources` may be about the same people. `public` names
-    the clients that it does not cover, and is None where these are not known yet. `unread` says why
-    the charges are not known.
+    Attributes:
+      cell: the cell.
+      key: identifies the run: entries with one key are its planned and its actual charges. Of
+        several keys planned for one cell, one will be chosen.
+      people: identifies the population.
+      about: describes the population.
+      run: the charges.
+      terms: their meaning, as the ledger states it.
+      prior: the earlier runs that it counts.
+      public: the public clients, which it does not cover; None if they are not known yet.
+      ledger: the run's ledger; None before the first charge.
+      unread: the reason why the charges are not known, if they are not.
+      sources: entries that share a source may concern the same population.
     """
 
     cell: str
@@ -57,7 +63,7 @@ class CellCharges:
 
     @property
     def void(self) -> str | None:
-        """Why this run promises nothing, None where it does."""
+        """The reason why this run has no guarantee; None if it has one."""
         spendings = [self.run.spending, *(prior.spending for prior in self.prior)]
         noiseless = "no noise" if any(map(_lacks_noise, spendings)) else None
         unstated = bool(self.terms.get("against")) and "assumes" not in self.terms
@@ -69,7 +75,7 @@ class CellCharges:
         )
 
     def meaning(self, term: str) -> Any:
-        """What the ledger states under `term`, in its first line or under "assumes"."""
+        """Returns the ledger's value of `term`, from its first line or under "assumes"."""
         assumed = Assumed.stated(self.terms) or Assumed()
         stated = assumed.to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
@@ -87,10 +93,14 @@ def _lacks_noise(spending: Spending) -> bool:
 
 
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
-    """What the cell's run under `folder` was charged, and those that broke and were set aside.
+    """Yields the charges of a cell's run, and of its broken runs that were set aside.
 
-    They are entries of the cell `slot`, by default of `cell` itself. A seeded run that is trained
-    afresh repeats what it released, and is one run with it.
+    A seeded run that is trained again repeats its releases, and is one run with the first.
+
+    Args:
+      cell: the cell.
+      folder: the folder of its runs.
+      slot: the name of the cell for the entries; by default that of `cell`.
     """
     if cell.config is None:
         return
@@ -118,9 +128,9 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
-    """How many runs under `folder` are of none of `cells`, counted by the people they are about.
+    """Counts the runs under `folder` that belong to none of `cells`, by population.
 
-    They are of other grids, or of this one before it was edited.
+    They belong to other grids, or to this one before it was edited.
     """
     people: Counter[str] = Counter()
     for path in folder.glob("*/run*/ledger.jsonl"):
@@ -132,7 +142,7 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
 
 
 def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
-    """What the cell will be charged for all its rounds, as an entry of the cell `slot`.
+    """Returns the charges of all planned rounds of a cell, as an entry of the cell `slot`.
 
     Raises `Refused` as `train` would.
     """
@@ -161,15 +171,15 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
 
 def _sources(config: Config) -> frozenset[str]:
-    """The sources of the people of the data, whatever makes a client; made-up ones have none."""
+    """The sources of real data, for any unit of privacy; simulated data have none."""
     return frozenset(population_identity(config)["sources"] if config.source.real_people else ())
 
 
 def people_of(cell: Cell, config: Config) -> tuple[str, str]:
-    """The people that a cell's releases are about, as an identity and in words.
+    """Returns the population of a cell's releases: its identity, and a description.
 
-    Clients that a file names are the same people whatever the seed, and however the population is
-    called: a seed only says which of them are declared public.
+    Clients that a file names are the same population for any seed and any name of the population: a
+    seed only determines which of them are declared public.
     """
     source, column = config.names["source"], config.values()["data"].get("client", "")
     people = str(population_identity(config)["unit"])

@@ -25,7 +25,7 @@ _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.EACCES, errno.EPERM,
 }  # fmt: skip
-"""What is the machine's trouble, not the cell's, but for memory."""
+"""Errors caused by the machine instead of the cell, except for a lack of memory."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,18 @@ class Job:
     raw: Raw
     folder: str
     afresh: bool
-    """Whether a run directory that is broken is set aside, and the cell trained again."""
+    """Whether a broken run directory is set aside, and the cell trained again."""
     chosen: Chosen | None = None
-    """What charges the choice among this run and others; None for a run that stands alone."""
+    """The charge of the choice among this run and others; None for a run that is not
+    a candidate."""
 
 
 def run_cell(job: Job) -> Result:
-    """Run one cell, in whatever process: train it, or resume it where it was cut off.
+    """Runs one cell, in any process: trains it, or resumes it after an interruption.
 
-    Returns how it ended, which is also written to its folder: unless it only has to wait, or the
-    machine is in trouble. No reason quotes private data.
+    Returns:
+      The result, which is also written to the cell's folder, unless the cell has to wait or the
+      machine has a problem. No reason quotes private data.
     """
     began = time.monotonic()
     folder = Path(job.folder)
@@ -74,7 +76,7 @@ def run_cell(job: Job) -> Result:
 
 
 def _trained(job: Job, path: Path) -> Outcome:
-    """Train from the start, or from where the run was cut off."""
+    """Trains from the start, or from the point of interruption."""
     if not (path / "config.toml").exists():
         return train(_config(job), path)
     try:
@@ -83,15 +85,15 @@ def _trained(job: Job, path: Path) -> Outcome:
         if not job.afresh:
             raise
     number = sum(1 for _ in path.parent.glob("run.broken-*")) + 1
-    path.rename(path.with_name(f"run.broken-{number}"))  # what it was charged stays to be read
+    path.rename(path.with_name(f"run.broken-{number}"))  # its charges remain readable
     return train(_config(job), path)
 
 
 def _machines_trouble(job: Job, error: Exception) -> bool:
-    """Whether it is not the cell's, so that the cell is tried again.
+    """Whether the machine caused the error, so that the cell is tried again.
 
-    Memory that ran out is the trouble of a cell of a table, which ends without others. A run to
-    choose from would have the worst score for good, and others might be chosen for it.
+    A lack of memory is a problem of the cell in a table, where it ends alone. A candidate, however,
+    would keep the worst score, and others might be chosen because of it.
     """
     number = error.errno if isinstance(error, OSError) else None
     no_memory = number == errno.ENOMEM or ran_out_of_memory(error)
@@ -104,7 +106,7 @@ def _config(job: Job) -> Config:
 
 
 def _store(folder: Path, result: Result) -> Result:
-    """Make the result durable; a full disk stops the experiment, not the cell."""
+    """Makes the result durable; a full disk stops the experiment, not the cell."""
     try:
         make_folder(folder)
         write_atomically(folder / "result.json", (dump(result) + "\n").encode())

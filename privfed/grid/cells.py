@@ -1,11 +1,11 @@
-"""The cells of a grid: its runs, as the product of lists, less what is excluded, times seeds.
+"""The cells of a grid: the product of its lists without exclusions, times seeds.
 
-A cell is known by its resolved configuration, never by its name: an edited base or a reordered grid
-finds what was already done, and nothing else. What files hold (data, a start) is not part of it.
+A cell is identified by its resolved configuration, never by its name: after an edit of the base or
+a reordering of the grid, exactly the completed cells are found. The content of files (data, a
+starting model) is not part of the identity.
 
-Where the cells of a grid lie, and how each of them ended.
-
-A cell's folder is named by its identity and holds its run directory and, once it ended, its result.
+The folder of a cell is named by its identity and holds its run directory and, once it ended, its
+result.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from privfed.models.loss import Loss
 class Cell:
     """One run of a grid: the varied keys' `values`, and the seed.
 
-    `config` is None where the configuration is refused, and `refusal` says why. `tuned` are the
-    keys that tuning chose, and which of them lie at the edge of what was tried.
+    `config` is None if the configuration is refused, and `refusal` is the reason. `tuned` are the
+    keys that tuning chose, and those at the edge of their options.
     """
 
     values: Values
@@ -48,14 +48,14 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """The cell's identity: a hash of the whole configuration, or of what it was to be."""
+        """The cell's identity: a hash of its configuration, or of a refused cell's values."""
         identity: Any = self.config.values() if self.config else [dict(self.values), self.seed]
         text = json.dumps(identity, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
-    """Every combination of what varies, less what is excluded. Raises `Refused` for none."""
+    """Returns every combination of values without exclusions. Raises `Refused` if none is left."""
     included = [values for values in grid.product() if not grid.excludes(values)]
     if not included:
         raise Refused(f"{path}: the exclusions leave no cell")
@@ -63,9 +63,9 @@ def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
 
 
 def cells(path: Path, grid: Grid) -> list[Cell]:
-    """All cells of the grid at `path`, seeds innermost; where it tunes, those to choose from.
+    """Returns all cells of the grid at `path`, seeds innermost; for a tuning, those to choose from.
 
-    Raises `Refused` where no cell is left, or every one is refused for its configuration.
+    Raises `Refused` if no cell is left, or every one is refused for its configuration.
     """
     base = _base(path, grid)
     on_others = grid.tune is not None and not grid.tune.private
@@ -82,7 +82,13 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
 
 
 def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]) -> list[Cell]:
-    """The cells of a grid that tunes, once `choose` knows the tuned keys of each, or why not."""
+    """Returns the cells of a tuned grid.
+
+    Args:
+      path: the grid file.
+      grid: the grid.
+      choose: returns the tuned keys of a cell's values, or the reason why there are none.
+    """
     base, planned = _base(path, grid), []
     for values in grid_points(path, grid):
         choice = choose(values)
@@ -99,7 +105,7 @@ def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]
 
 
 def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
-    """The cells of a grid that tunes, before it has: for each, all that tuning may choose."""
+    """Returns, for each cell of a tuned grid, all cells that tuning may choose."""
     if grid.tune is None:
         return []
     base = _base(path, grid)
@@ -112,7 +118,7 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """The loss of each of `cells` that is not refused, beside its values as tables hold them."""
+    """Returns the loss of each cell that is not refused, with its values as in tables."""
     base = _base(path, grid)
     losses = ((values, loss_of(_raw(base, grid, values))) for values in cells)
     return [
@@ -123,18 +129,18 @@ def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Val
 
 
 def _base(path: Path, grid: Grid) -> Raw:
-    """The run file that the grid names, as written; nothing for the default run."""
+    """The run file that the grid names, as written; empty for the default run."""
     return read_raw(path.parent / grid.base) if grid.base else {}
 
 
 def _at_edge(value: Any, options: list[Any]) -> bool:
-    """Whether a better number may lie beyond what was tried; a switch has nothing beyond."""
+    """Whether a better number may exist beyond the options; a switch has none."""
     numbers = [option for option in options if type(option) in (int, float)]
     return len(numbers) > 1 and value != 0 and value in (min(numbers), max(numbers))
 
 
 def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
-    """`planned`, where it holds something to run, and nothing twice. Raises `Refused`."""
+    """Returns `planned` if a cell is runnable and none occurs twice. Raises `Refused`."""
     if all(cell.config is None for cell in planned):
         raise Refused(f"{path}: every cell is refused; the first: {planned[0].refusal}")
     by_name: dict[str, Cell] = {}
@@ -149,7 +155,7 @@ def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
 
 
 def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
-    """The run of `values` and `seed`, or why it is refused."""
+    """The run of `values` and `seed`, or the reason why it is refused."""
     try:
         raw = _raw(base, grid, values)
         assign(raw, "run.seed", seed)
@@ -165,7 +171,7 @@ def _raw(base: Raw, grid: Grid, values: Values) -> Raw:
     """The keys of the cell `values`. Raises `Refused`."""
     raw: Raw = {section: dict(keys) for section, keys in base.items()}
     settings = grid.settings(values)
-    # Keys that name parts first: naming another drops the keys that only the former one knew.
+    # Keys that name parts first: a new name removes the keys that only the former part defines.
     for key in sorted(settings, key=lambda key: not _names_a_part(key)):
         assign(raw, key, settings[key])
     return raw
@@ -177,23 +183,23 @@ def _names_a_part(key: str) -> bool:
 
 
 STOPPED, WAITING = "stopped", "waiting"
-"""A cell that has not ended: the machine is in trouble, or another process is at it."""
+"""A cell that has not ended: the machine has a problem, or another process runs it."""
 Result = dict[str, Any]
-"""How a cell ended: its "status", and its run's "outcome" or the "reason" why there is none."""
+"""Result of a cell: its "status", and its run's "outcome" or the "reason" for having none."""
 
 
 def cells_folder(files: Files) -> Path:
-    """The folder that holds a folder for each cell."""
+    """Returns the folder that holds the folders of all cells."""
     return files.folder / "cells"
 
 
 def folder_of(files: Files, cell: Cell) -> Path:
-    """The folder of one cell."""
+    """Returns the folder of one cell."""
     return cells_folder(files) / cell.name
 
 
 def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
-    """How a cell ended; None where it has still to run, or to run again (`retry`)."""
+    """Returns the result of a cell; None if it has still to run, or to run again (`retry`)."""
     if cell.config is None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
     path = folder_of(files, cell) / "result.json"

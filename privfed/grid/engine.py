@@ -1,8 +1,8 @@
-"""The grid engine: every cell once, in parallel, whatever is interrupted in between.
+"""The grid engine: runs every cell once, in parallel, across interruptions.
 
-A cell's folder is named by its identity and holds its run directory and, once it ended, its result,
-written atomically by the process that ran it. What is done is therefore never repeated or lost, and
-what was cut off in the middle is resumed from its own ledger.
+The folder of a cell is named by its identity and holds its run directory and, once it ended, its
+result, written atomically by the process that ran it. Completed cells are therefore never repeated
+or lost, and interrupted ones are resumed from their own ledgers.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from privfed.store.folders import held_alone
 
 
 class CellObserver(Protocol):
-    """Whoever is told of an experiment's progress."""
+    """An observer of an experiment's progress."""
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """`done` of `total` cells ended before; what is left is run in `processes` processes."""
+        """Called once: `done` of `total` cells ended before; the rest is run."""
         ...
 
     def started(self, cell: Cell) -> None:
-        """`cell` is being run."""
+        """Called when `cell` starts."""
         ...
 
     def ended(self, cell: Cell, result: Result) -> None:
-        """`cell` ended with `result`."""
+        """Called when `cell` ended with `result`."""
         ...
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All cells of a grid and how far they are: `counts` by status, of which "waiting" is the rest.
+    """All cells of a grid and their progress.
 
-    `files` are those of the cells that ran last: of what is tuned on, where not all of it ended.
-
-    `joint` is what they guarantee together, those that it was tuned on included, as their ledgers
-    stand: for each population by itself.
+    Attributes:
+      files: the tables of the cells that ran last: those of the tuning, if it is incomplete.
+      counts: numbers of cells by status; "waiting" is the rest.
+      joint: the joint guarantee by population, from the ledgers, including cells of the tuning.
     """
 
     files: Files
@@ -69,7 +69,7 @@ class Experiment:
     joint: tuple[Joint, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed experiment --json` prints."""
+        """Returns the object that `privfed experiment --json` prints."""
         return {
             **self.counts,
             "joint": encoded(self.joint),
@@ -81,10 +81,20 @@ class Experiment:
 def run_grid(
     files: Files, grid: Grid, processes: int, retry: bool, observer: CellObserver
 ) -> Experiment:
-    """Run what is left of `grid`, write its tables, and say how it stands.
+    """Runs the remaining cells of `grid` and writes its tables, also after an interruption.
 
-    `retry` repeats cells that failed or were refused. The tables are also written when it is
-    interrupted. Raises `Refused` where another process is at it, and where the disk is full.
+    Args:
+      files: the tables of the grid.
+      grid: the grid.
+      processes: the number of processes.
+      retry: whether cells that failed or were refused are repeated.
+      observer: receives the progress.
+
+    Returns:
+      The cells and their progress.
+
+    Raises:
+      Refused: if another process runs this grid, or the disk is full.
     """
     make_folder(cells_folder(files))
     with _alone(files):
@@ -106,7 +116,7 @@ def run_grid(
 
 
 def _joint(files: Files, cells: Sequence[Cell]) -> tuple[Joint, ...]:
-    """What `cells` guarantee together as their ledgers stand, however they ended."""
+    """The joint guarantee of `cells` from their ledgers, for any result."""
     charges = (charge for cell in cells for charge in charged(cell, folder_of(files, cell)))
     return joints(charges, uncounted(cells_folder(files), {cell.name for cell in cells}))
 
@@ -121,10 +131,10 @@ def _complete(
     check: Callable[[Result], None] = lambda result: None,
     joint_guarantees: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
-    """Run what is left of `cells` and write their tables, also where it is interrupted.
+    """Runs the remaining cells and writes their tables, also after an interruption.
 
-    `check` is given each result at once, and may refuse to go on. `joint_guarantees` says what the
-    table is to state of all cells, once they ended.
+    `check` receives each result at once, and may refuse to continue. `joint_guarantees` returns the
+    joint guarantees for the table, after all cells ended.
     """
     results = {cell.name: result_of(files, cell, retry) for cell in cells}
     todo = {cell.name: cell for cell in cells if results[cell.name] is None}
@@ -141,7 +151,7 @@ def _complete(
             results[cell.name] = result
             check(result)
     except BaseException:
-        with contextlib.suppress(OSError):  # the first trouble is the one to tell of
+        with contextlib.suppress(OSError):  # report the first error
             write_cells(files, keys, cells, results, joint_guarantees())
         raise
     write_cells(files, keys, cells, results, joint_guarantees())
@@ -151,7 +161,7 @@ def _complete(
 def _run(
     files: Files, todo: dict[str, Cell], processes: int, retry: bool, observer: CellObserver
 ) -> Iterator[tuple[Cell, Result]]:
-    """Run the cells `todo` in `processes` processes; yields each with its result as it ends."""
+    """Runs the cells `todo` in `processes` processes; yields each with its result as it ends."""
     jobs = [
         Job(name, cell.config.values(), str(folder_of(files, cell)), retry)
         for name, cell in todo.items()
@@ -164,7 +174,8 @@ def _run(
             continue
         result = event.result
         if isinstance(result, Died):
-            # Not kept, and a result that it wrote before it died counts: the same command goes on.
+            # Not stored; a result written before the death of the process counts: a repeated
+            # command finds it.
             died = {"status": FAILED, "reason": str(result), "version": __version__}
             result = result_of(files, cell, retry=True) or died
         if result["status"] == STOPPED:
@@ -184,7 +195,7 @@ def _counts(cells: Sequence[Cell], results: Mapping[str, Result | None]) -> dict
 
 
 def _alone(files: Files) -> contextlib.AbstractContextManager[None]:
-    """One process per folder of cells. Raises `Refused` where another one is at it."""
+    """A lock on the folder of cells. Raises `Refused` if another process holds it."""
     taken = Refused(
         f"the cells of {files.folder} are being run by another process; wait for it to end"
     )

@@ -1,4 +1,4 @@
-"""A grid file as it is written: what varies from run to run, what is excluded, tuned and drawn."""
+"""A grid file as it is written: its variation, exclusions, tuning and figures."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ METHOD, AT_EDGE = "method", "at_edge"
 
 
 class Method(Part):
-    """A named bundle of keys to compare with others; its `tune` adds to `tune.over` or replaces."""
+    """A named bundle of keys to compare; its `tune` adds to `tune.over` or replaces it."""
 
     name: str = Field(min_length=1)
-    """What tables and figures call it."""
+    """Its name in tables and figures."""
     set: dict[str, Any] = {}
     """Its keys of the run file."""
     tune: dict[str, list[Any]] = {}
-    """Its own options, beside or instead of those of `tune.over`."""
+    """Its own options, in addition to or instead of those of `tune.over`."""
 
 
 class Tuning(Part):
-    """Keys to choose before the seeds are run: the best mean of `by` over seeds of its own.
+    """Keys to choose before the seeds are run: the best mean of `by` over separate seeds.
 
-    Without `by`, the measure is that of each cell's loss, in that loss's direction.
+    Without `by`, the metric is that of each cell's loss, in that loss's direction.
     """
 
     over: dict[str, list[Any]] = {}
     """Key -> the values to choose from; every combination is tried."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([1000], min_length=1)
-    """The seeds to choose on, none of them the grid's own."""
+    """The seeds for the choice, none of them the grid's own."""
     by: str = ""
-    """The measure to choose by; empty: the loss's own."""
+    """The metric of the choice; empty: the loss's own."""
     lower_is_better: bool | None = None
-    """Whether less of it is better; left out: as the measure has it."""
+    """Whether lower values are better; by default as the metric defines it."""
     private: bool = False
-    """Whether choosing is charged: of a secret, random number of runs the best alone is released
-    (`privfed.grid.private_tuning`). `privacy.epsilon` is then what the whole of it spends."""
+    """Whether the choice is charged: of a secret, random number of runs only the best is released
+    (`privfed.grid.private_tuning`). `privacy.epsilon` then covers all of them."""
     candidates: float = Field(0.0, ge=0.0, le=MOST_EXPECTED)
-    """How many runs there are on average; 0: three for each combination of `over`."""
+    """The expected number of runs; 0: three for each combination of `over`."""
     shape: float = Field(1.0, ge=0.0, le=10.0)
-    """The law of their number: 1 geometric, 0 logarithmic, between and above them truncated
-    negative binomial."""
+    """The shape of the distribution of their number: 1 geometric, 0 logarithmic, otherwise
+    truncated negative binomial."""
 
 
 class Grid(Part):
-    """A grid file. `base` is a run file beside it; where it is empty, the default run."""
+    """A grid file; an empty `base` is the default run."""
 
     base: str = ""
-    """A run file beside this one; empty: the default run."""
+    """A run file in the same folder; empty: the default run."""
     method: list[Method] = []
     """Named bundles of keys, compared with each other."""
     tune: Tuning | None = None
-    """What is chosen for every cell before its seeds are run."""
+    """The keys that are chosen for every cell before its seeds are run."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([0], min_length=1)
     """The seeds of every cell."""
     grid: dict[str, list[Any]] = {}
@@ -68,11 +68,11 @@ class Grid(Part):
     exclude: list[dict[str, Any]] = []
     """Cells that are left out: those with all of these values, or one of a list."""
     figure: list[Figure] = []
-    """The pictures to draw."""
+    """The figures to draw."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """What varies from cell to cell: the methods, where there are any, and the lists."""
+        """The varied values by key: the methods, if there are any, and the lists."""
         methods = {METHOD: [method.name for method in self.method]} if self.method else {}
         return {**methods, **self.grid}
 
@@ -90,26 +90,26 @@ class Grid(Part):
 
     @property
     def tunes_privately(self) -> bool:
-        """Whether the best of a random number of runs is all that is released."""
+        """Whether only the best of a random number of runs is released."""
         return self.tune is not None and self.tune.private
 
     @property
     def columns(self) -> list[str]:
-        """The keys of the table: what varies, what was tuned, and whether at the edge."""
+        """The key columns of the table: varied, tuned, and whether at the edge."""
         return [*self.keys, *self.tuned_keys, *([AT_EDGE] if self.tune else [])]
 
     def settings(self, values: Values) -> Values:
-        """The keys of a run file that `values` stands for: a method's in place of its name."""
+        """Returns the keys of a run file for `values`, with a method's keys for its name."""
         bundle = next((m.set for m in self.method if m.name == values.get(METHOD)), {})
         return {**bundle, **{key: value for key, value in values.items() if key != METHOD}}
 
     def options(self, values: Values) -> dict[str, list[Any]]:
-        """What is tried for each tuned key of the cell `values`."""
+        """Returns the options of each tuned key for the cell `values`."""
         of_method = next((m.tune for m in self.method if m.name == values.get(METHOD)), {})
         return {**self.tune.over, **of_method} if self.tune else {}
 
     def product(self) -> Iterator[dict[str, Any]]:
-        """Every combination of what varies, those that are excluded too."""
+        """Yields every combination of varied values, including excluded ones."""
         return key_combinations(self.axes)
 
     def excludes(self, values: Values) -> bool:
@@ -118,7 +118,7 @@ class Grid(Part):
 
 
 def key_combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """The product of `lists`: one value of each, the last varying fastest."""
+    """Yields the product of `lists`: one value of each, the last varying fastest."""
     for choice in itertools.product(*lists.values()):
         yield dict(zip(lists, choice, strict=True))
 

@@ -1,8 +1,8 @@
-"""What cells over the same people guarantee together.
+"""The joint guarantee of cells over the same population.
 
-Who releases the models of a grid has released all of them, and those that it was tuned on by what
-was chosen. So their charges are composed, once for each population: one accounting of how often
-each distinct event happened, whatever cell it happened in.
+Publishing the models of a grid releases all of them, including, by the choice, those of its tuning.
+Their charges are therefore composed, once for each population: one accounting of the number of
+occurrences of each distinct event, in any cell.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from privfed.plan.prior_spending import Prior, Priors
 
 
 def composition(charges: Sequence[CellCharges]) -> Priors:
-    """What is composed: every run of `charges` once, and every run that they count as earlier once.
+    """Returns the runs to compose: those of `charges` and the earlier runs, each once.
 
-    What was charged counts, whichever run of a cell is chosen; of what is still to be charged for
-    one, as much as any choice takes.
+    Actual charges count for every run of a cell, whichever is chosen. Of planned charges for a
+    cell, the maximum over all choices counts.
     """
     ahead = [reduce(_either, left.values()) for left in still_to_charge(charges).values()]
     earlier = {
@@ -42,7 +42,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
 
 
 def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
-    """Every run that was charged, by its key, once."""
+    """Every charged run, by its key."""
     runs: dict[str, Prior] = {}
     for entry in charges:
         if not entry.planned:
@@ -51,7 +51,7 @@ def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
 
 
 def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
-    """What is still to be charged, by cell, for each of the runs of which one will be chosen."""
+    """Returns the planned charges by cell and run; only one run of each cell will be chosen."""
     spent = _spent(charges)
     left: dict[str, dict[str, Prior]] = {}
     for entry in charges:
@@ -62,7 +62,7 @@ def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior
 
 
 def _rest(end: Prior, spent: Prior | None) -> Prior:
-    """What `end` will be charged beyond `spent`."""
+    """The charges of `end` beyond those of `spent`."""
     if spent is None:
         return end
     rest = Counter(end.spending) - Counter(spent.spending)
@@ -72,7 +72,7 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
 
 
 def _either(left: Prior, right: Prior) -> Prior:
-    """Each event as often as in whichever of the two holds more of it; and the starts of both."""
+    """The maximum count of each event in either run, with the starting models of both."""
     return replace(
         left,
         spending=_most(left.spending, right.spending),
@@ -82,12 +82,12 @@ def _either(left: Prior, right: Prior) -> Prior:
 
 
 def _most(left: Spending, right: Spending) -> Spending:
-    """Each event as often as in whichever of the two holds more of it."""
+    """The maximum count of each event."""
     return Counter[Event](left) | Counter[Event](right)
 
 
 def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
-    """The same of spendings on examples; None where either run bounds no example."""
+    """The same for charges on examples; None if either run bounds no example."""
     return None if left is None or right is None else _most(left, right)
 
 
@@ -95,9 +95,9 @@ NOT_CHOSEN = (
     "a cell's own ε does not cover that it was chosen among these: state the joint one, or choose "
     "with tune.private = true"
 )
-"""A note on cells over real people, of which somebody may take the best."""
+"""A note on cells over real data, from which a reader may select the best."""
 _UNIT = "unit (client column)"
-"""The term in which cells about other clients of the same data differ."""
+"""The term that differs between cells with other units over the same data."""
 _MEANING = {
     "unit": "unit",
     "relation": "relation",
@@ -105,33 +105,38 @@ _MEANING = {
     "delta": "δ",
     **ASSUMED,
 }
-"""What an epsilon says, by its term in a ledger: no composition is over several values of one."""
+"""The terms of an epsilon, by key: runs that differ in one of them are not composed."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The guarantee `bound` of a client over `cells`, and over the runs they count as earlier."""
+    """The guarantee `bound` over `cells`, and over the earlier runs that they count."""
 
     cells: frozenset[str]
     bound: Guarantee
 
     def to_json(self) -> dict[str, Any]:
-        """One of the objects under "groups" in the JSON of a `Joint`."""
+        """Returns one of the objects under "groups" in the JSON of a `Joint`."""
         return {"cells": len(self.cells), **self.bound.to_json()}
 
 
 @dataclass(frozen=True)
 class Joint:
-    """What the cells `cells` over the people `identity` (`about`, in words) guarantee together.
+    """The joint guarantee of the cells over one population.
 
-    Where the clients of some cells are other groups of the same people, `identity` names them all.
-
-    There is one guarantee for each of `groups`, which differ in what an epsilon says (`differ`): no
-    epsilon is over two of them. Where any cell promises nothing, neither do all together; `void`
-    says why, and `groups` are of the other cells. `examples` is the guarantee for one example of a
-    silo, under DP-SGD in all cells. `nominal` says that some of the cells are simulations;
-    `at_most` that what tuning will choose is not known, and no choice takes more. `notes` say whom
-    or what this does not cover.
+    Attributes:
+      identity: the population; if cells divide the same data into different clients, all of these.
+      about: a description of the population.
+      cells: the cells.
+      groups: the guarantees by group; no epsilon covers two groups, since they differ in the terms
+        `differ`.
+      differ: the terms in which groups differ.
+      void: reasons why some cells, and so all together, have no guarantee; `groups` are then those
+        of the other cells.
+      examples: the guarantee for one example of a silo, if all cells use DP-SGD.
+      nominal: whether some of the cells are simulations.
+      at_most: whether the choice of a tuning is still open; no choice exceeds the bound.
+      notes: the limits of the guarantee.
     """
 
     identity: str
@@ -147,13 +152,13 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon over all cells; None where there is no one composition."""
+        """The epsilon over all cells; None if there is no single composition."""
         if self.void:
             return math.inf
         return self.groups[0].bound.epsilon if len(self.groups) == 1 else None
 
     def to_json(self) -> dict[str, Any]:
-        """One of the objects under "joint" that `privfed experiment --json` prints."""
+        """Returns one of the objects under "joint" that `privfed experiment --json` prints."""
         return {
             "population": self.about,
             "identity": self.identity,
@@ -169,7 +174,7 @@ class Joint:
         }
 
     def columns(self, cell: str) -> Mapping[str, Any]:
-        """The columns of the table that say this in the row of `cell`: of the group it is in."""
+        """Returns the columns of the table for the row of `cell`, from its group."""
         apart = f"these cells differ in {', '.join(self.differ)}" if self.differ else ""
         group = next((group for group in self.groups if cell in group.cells), None)
         epsilon = math.inf if self.void or group is None else group.bound.epsilon
@@ -182,17 +187,18 @@ class Joint:
 
 
 def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tuple[Joint, ...]:
-    """A `Joint` for each population of which anything was, or will be, released.
+    """Returns a `Joint` for each population with an actual or planned release.
 
-    `uncounted` says, by the people they are about, how many runs lie beside these cells and are of
-    none of them.
+    Args:
+      charges: the charges of the cells.
+      uncounted: by population, the number of runs in the folder that belong to none of the cells.
     """
     released = [entry for entry in charges if entry.run.spending or entry.unread]
     return tuple(_joint(population, uncounted) for population in _populations(released))
 
 
 def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
-    """`charges` by whom they are about; those that may be about the same people stand together."""
+    """`charges` by population; those that may concern the same population are merged."""
     names: dict[str, set[str]] = {}
     for entry in charges:
         names.setdefault(entry.people, {entry.people}).update(entry.sources)
@@ -208,7 +214,7 @@ def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
 
 
 def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Joint:
-    """What the runs `charges` of one population guarantee together."""
+    """The joint guarantee of the runs `charges` over one population."""
     whose = {entry.people: entry.about for entry in charges}
     cells = frozenset(entry.cell for entry in charges)
     void = [*_void(charges, cells)]
@@ -241,7 +247,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
 
 
 def _void(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
-    """Why some of the cells promise nothing, and how many."""
+    """The reasons why some of the cells have no guarantee, with their number."""
     reasons: dict[str, set[str]] = {}
     for entry in charges:
         if entry.void is not None:
@@ -255,9 +261,9 @@ def _share(part: Collection[str], cells: Collection[str]) -> str:
 
 
 def _group(charges: Sequence[CellCharges]) -> Group:
-    """The guarantee of cells whose epsilons say the same.
+    """The guarantee of cells with equal terms.
 
-    It is by the accountant that all are gated by, or the tightest where these differ.
+    It uses the accountant of all of them, or the tightest if they differ.
     """
     terms = charges[0].terms
     accountants = {entry.terms.get("accountant") for entry in charges}
@@ -265,7 +271,7 @@ def _group(charges: Sequence[CellCharges]) -> Group:
     composed = composition(charges)
     try:
         bound = guarantee(composed.spending, terms["delta"], accountant)
-    except AccountingError:  # what they count as earlier means something else
+    except AccountingError:  # their earlier runs have other terms
         nothing = guarantee({}, terms["delta"], accountant)
         bound = replace(nothing, epsilon=math.inf, unit=terms["unit"], relation=terms["relation"])
     cells = frozenset(entry.cell for entry in charges)
@@ -274,7 +280,7 @@ def _group(charges: Sequence[CellCharges]) -> Group:
 
 
 def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
-    """The guarantee for one example of a silo, which only DP-SGD in every cell protects."""
+    """The guarantee for one example of a silo, which requires DP-SGD in every cell."""
     deltas = [entry.terms["examples"]["delta"] for entry in charges if entry.terms.get("examples")]
     hidden = any(entry.unread or entry.terms.get("guarantee") for entry in charges)
     if hidden or len(deltas) < len(charges):
@@ -284,7 +290,7 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
 
 
 def _undecided(charges: Sequence[CellCharges]) -> bool:
-    """Whether a run that is planned may be one of several that are charged differently."""
+    """Whether a planned run may be one of several with different charges."""
     left = still_to_charge(charges)
     ended = {
         entry.cell
@@ -298,7 +304,7 @@ def _undecided(charges: Sequence[CellCharges]) -> bool:
 
 
 def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
-    """Notes on whom or what the guarantee does not cover, and `uncounted` runs beside the cells."""
+    """Notes on the limits of the guarantee, and on `uncounted` runs in the folder."""
     cells = {entry.cell for entry in charges}
     dp = {entry.cell for entry in charges if entry.terms.get("examples")}
     if dp and dp != cells:

@@ -1,4 +1,4 @@
-"""Grid files are read and checked here, and their figures told what they show by default."""
+"""Reads and checks grid files, and completes their figures with default metrics."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
 
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
-    """A private choice releases one run: nothing varies beside what it chooses."""
+    """Refuses other variation next to a private choice, which releases one run."""
     beside = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,
@@ -119,7 +119,7 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
 
 
 def load_grid(path: Path) -> Grid:
-    """Read a grid file. Raises `Refused` with what is wrong in it."""
+    """Reads a grid file. Raises `Refused` with every mistake in it."""
     document = read_toml(path, "grid")
     try:
         grid = Grid.model_validate(document)
@@ -132,9 +132,9 @@ def load_grid(path: Path) -> Grid:
 
 
 def _with_measures(path: Path, grid: Grid) -> Grid:
-    """`grid`, whose figures know their measure and direction. Raises `Refused`."""
+    """`grid` with the metric and direction of its figures. Raises `Refused`."""
     if grid.base and not _is_there(path.parent / grid.base):
-        return grid  # figures are drawn from the table alone, whose first measure is the loss's own
+        return grid  # figures then take the table's first metric, the loss's own
     if grid.tune is not None and not grid.tune.by:
         for values in grid_points(path, grid):
             tried = [{**values, **options} for options in key_combinations(grid.options(values))]
@@ -148,7 +148,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file at `path`; a name that no file can have is at no file's."""
+    """Whether there is a file at `path`; False for an impossible name."""
     try:
         return path.exists()
     except OSError:

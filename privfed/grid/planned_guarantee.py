@@ -1,4 +1,4 @@
-"""What a grid's cells will guarantee together, before they run; and which of them will not run."""
+"""The joint guarantee of a grid's cells before they run, and the cells that will not run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ from privfed.grid.tables import tuning_measure
 from privfed.run.check import check
 
 _FINAL = (DONE, REFUSED)
-"""How a cell that is tuned on may end, for the choice to be one between all of them."""
+"""Results of tuned cells that allow a choice among all of them."""
 
 
 def cells_after_tuning(
     files: Files, grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None]
 ) -> list[Cell] | None:
-    """The cells of a grid that tunes, where all that it has `tried` ended; None before.
+    """Returns the cells of a tuned grid once all tried cells ended; None before.
 
-    `results` are those of `tried`, by the cells' names.
+    Args:
+      files: the tables of the grid.
+      grid: the grid.
+      tried: the cells of the tuning.
+      results: their results, by name.
     """
     if any(result is None or result["status"] not in _FINAL for result in results.values()):
         return None
@@ -49,9 +53,15 @@ def cells_after_tuning(
 def best_options(
     grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None], values: Values
 ) -> Values | str:
-    """The tuned keys with the best mean over seeds for the cell `values`, or why there are none.
+    """Returns the tuned keys with the best mean over seeds, or the reason why there are none.
 
-    A run without the measure counts as the worst.
+    A run without the metric counts as the worst.
+
+    Args:
+      grid: the grid.
+      tried: the cells of the tuning.
+      results: their results, by name.
+      values: the values of the cell to tune.
     """
     assert grid.tune is not None
     candidates = [cell for cell in tried if all(cell.values[k] == v for k, v in values.items())]
@@ -77,7 +87,7 @@ def best_options(
 
 
 def refuse_unmeasured(by: str, result: Result) -> None:
-    """Raises `Refused` where a run that is done has no measure called `by`."""
+    """Raises `Refused` if a completed run has no metric `by`."""
     if not by or result["status"] != DONE:
         return
     measures = measures_in(result["outcome"])
@@ -86,13 +96,13 @@ def refuse_unmeasured(by: str, result: Result) -> None:
 
 
 _SAMPLED = 6
-"""Cells that are measured."""
+"""Number of measured cells."""
 _OVERHEAD = 0.5
-"""Seconds a cell takes beside training: loading, calibrating, the ledger."""
+"""Seconds of a cell in addition to training: loading, calibration, the ledger."""
 
 
 def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) -> str:
-    """How long the grid takes, measured on a few of its cells, evenly chosen. Writes nothing."""
+    """Estimates the time of the grid from a few of its cells, evenly chosen. Writes nothing."""
     runnable = [cell for cell in planned if cell.config is not None]
     step = max(len(runnable) // _SAMPLED, 1)
     seconds: list[float] = []
@@ -121,27 +131,33 @@ def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) ->
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a grid's cells will guarantee together, by population, if each that is to run ends.
+    """The joint guarantee of a grid's cells by population, if each planned cell is completed.
 
-    `excluded` says by a cell's name why it will not run.
+    `excluded` maps names of cells that will not run to the reasons.
     """
 
     joint: tuple[Joint, ...]
     excluded: dict[str, str]
 
     def to_json(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """The object that `privfed experiment --dry-run --json` prints."""
+        """Returns the object that `privfed experiment --dry-run --json` prints."""
         excluded = sum(1 for cell in cells if cell.name in self.excluded)
         joint = [joint.to_json() for joint in self.joint]
         return {"cells": len(cells), "excluded": excluded, "joint": joint}
 
 
 def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Outlook:
-    """What `cells` and, where the grid tunes on these, the cells measured then will guarantee.
+    """Computes the joint guarantee of `cells` and, for a tuning, of the cells measured afterwards.
 
-    A cell that is to run counts with all its rounds, one that ended with what it was charged. Until
-    tuning has chosen, what was charged counts for each of its options, and of what is still to be
-    charged each event as often as for any of them.
+    A planned cell counts with all its rounds, a completed one with its actual charges. Until tuning
+    has chosen, the actual charges of all options count, and of the planned charges the maximum
+    count of each event over the options.
+
+    Args:
+      files: the tables of the grid.
+      grid: the grid.
+      cells: its cells; for a tuning, those to choose from.
+      retry: whether cells that failed or were refused are repeated.
     """
     excluded: dict[str, str] = {}
     charges: list[CellCharges] = []

@@ -1,4 +1,4 @@
-"""A tuning that is charged, from its proposal to the release of the best run.
+"""A private tuning, from its proposal and its charge to the release of the best run.
 
 ```text
 charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
@@ -8,18 +8,16 @@ release    GRID/best: the run with the best score, and nothing of the others    
 ```
 
 A candidate that fails has the worst score, and is never tried again: trying until it works would
-change what is chosen from. What the machine is in trouble with ends nothing: the same command goes
-on with the same candidates.
+the distribution of the choice. A problem of the machine ends no candidate: the same command resumes
+with the same candidates.
 
-Who is tried: a secret number of candidates, each a combination drawn uniformly.
+The number of candidates is secret, and each is a combination drawn uniformly. Both are drawn once,
+from the operating system's CSPRNG by way of a key under private/, so that an interrupted tuning
+resumes with the same candidates. In a seeded simulation they derive from the seed; a combination
+drawn twice would repeat the same run, and is tried once.
 
-Both are drawn once, from the operating system's CSPRNG by way of a key under private/, so that a
-tuning that was interrupted goes on with the same candidates. Of a seeded simulation they follow
-from the seed, and a combination that is drawn twice would repeat the same run: it is tried once.
-
-The release of a tuning: the best run's directory, and nothing that tells of the others.
-
-It is written anew: its files are dated when all candidates ended, its place names none of them.
+The release is the best run's directory, and reveals nothing about the others. It is a new copy:
+its files are dated after the end of all candidates, and its path names none of them.
 """
 
 from __future__ import annotations
@@ -59,14 +57,14 @@ _WORD = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """One run to choose from: its combination, and the name of its folder under private/."""
+    """One candidate run: its combination, and the name of its folder under private/."""
 
     cell: Cell
     folder: str
 
 
 def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
-    """All candidates, in the order in which they were drawn; `key` is None for a simulation."""
+    """Returns all candidates in the order of the draws; `key` is None for a simulation."""
     streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
     count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
     drawn = []
@@ -79,15 +77,15 @@ def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
 
 
 def _whole_number(keys: Keys, bits: int) -> int:
-    """A uniform whole number of so many bits."""
+    """A uniform integer of `bits` bits."""
     words = keys.bits(bits // _WORD)
     return sum(int(word) << (_WORD * place) for place, word in enumerate(words))
 
 
 def release(run: Path, to: Path, by_way_of: Path) -> None:
-    """Copy the directory `run` to `to`, which appears as a whole; `by_way_of` is its first place.
+    """Copies the directory `run` to `to` atomically, by way of the temporary place `by_way_of`.
 
-    Hidden files (locks, what a crash left half written) stay behind.
+    Hidden files (locks, incomplete files of a crash) are not copied.
     """
     shutil.rmtree(by_way_of, ignore_errors=True)
     _copy(run, by_way_of)
@@ -112,7 +110,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Unheard:
-    """`run_cell`, whose standard output and error go to the end of the file `log`."""
+    """`run_cell` with its standard output and error appended to the file `log`."""
 
     log: Path
 
@@ -122,14 +120,14 @@ class Unheard:
 
 
 def note(log: Path, line: str) -> None:
-    """Add `line` to the file `log`, for who may read it."""
+    """Appends `line` to the private file `log`."""
     with log.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 @contextlib.contextmanager
 def _into(log: Path) -> Iterator[None]:
-    """Send both streams to `log`; those of a worker for good, and past Python as well."""
+    """Redirects both streams to `log`; in a worker permanently, and also outside of Python."""
     with log.open("a", encoding="utf-8") as file:
         if multiprocessing.parent_process() is not None:
             os.dup2(file.fileno(), 1)
@@ -140,7 +138,7 @@ def _into(log: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A tuning that ended: the run at `path`, by its score, and what choosing it guarantees."""
+    """A completed tuning: the run at `path`, its results, and the guarantee of the choice."""
 
     path: Path
     ledger: Path
@@ -149,7 +147,7 @@ class Tuned:
     guarantee: Guarantee
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed experiment --json` prints."""
+        """Returns the object that `privfed experiment --json` prints."""
         values = {key: self.outcome.get(key) for key in ("epsilon", "delta", "unit", "relation")}
         measure = self.proposal.measure
         return {
@@ -165,10 +163,20 @@ class Tuned:
 
 
 def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
-    """Charge, draw, train what is left of the candidates, and release the best.
+    """Charges the tuning, draws and trains the remaining candidates, and releases the best.
 
-    Raises `Refused` where another process is at it, where the machine is in trouble, and where no
-    candidate has a score; `BudgetExceeded` where earlier runs left too little.
+    Args:
+      files: the tables of the grid.
+      proposal: the accepted tuning.
+      processes: the number of processes.
+
+    Returns:
+      The released run and its guarantee.
+
+    Raises:
+      Refused: if another process tunes here, the machine has a problem, or no candidate has a
+        score.
+      BudgetExceeded: if earlier runs left too little of the budget.
     """
     places = Places(files.folder)
     make_folder(places.private, 0o700)
@@ -184,14 +192,14 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
             run = places.candidates / best.folder / "run"
             refuse_unpaid(run, ledger)
             release(run, places.best, places.private / "best")
-        os.utime(places.ledger)  # its date and the best run's would tell how long it took
+        os.utime(places.ledger)  # its date relative to the best run's would reveal the duration
     return _tuned(places, proposal, ledger)
 
 
 def _trained(
     drawn: Sequence[Candidate], places: Places, chosen: Chosen, processes: int
 ) -> list[Result]:
-    """How each candidate ended. Raises `Refused` where one has not, for the machine's sake."""
+    """The result of each candidate. Raises `Refused` if the machine interrupted one."""
     results = {each.folder: _result(places.candidates / each.folder) for each in drawn}
     jobs = [
         Job(
@@ -208,7 +216,7 @@ def _trained(
 
 
 def _result(folder: Path) -> Result | None:
-    """How a candidate ended; None where it has still to run."""
+    """The result of a candidate; None if it has still to run."""
     try:
         result = from_json(regular.read_text(folder / "result.json"))
     except (OSError, ValueError):
@@ -220,7 +228,7 @@ def _result(folder: Path) -> Result | None:
 def _ended(event: Ended[Job], log: Path) -> Result:
     """The result of a candidate that ended by itself.
 
-    Raises `Refused` in fixed words, since the reason may say which candidate it was: `log` has it.
+    Raises `Refused` with a fixed message, since the reason may reveal the candidate: `log` has it.
     """
     result = event.result
     if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
@@ -233,7 +241,7 @@ def _ended(event: Ended[Job], log: Path) -> Result:
 
 
 def _best(proposal: Proposal, results: Sequence[Result]) -> int:
-    """The place of the best result; one without a score is the worst. Raises `Refused`."""
+    """The index of the best result; one without a score is the worst. Raises `Refused`."""
     worst = math.inf if proposal.lower else -math.inf
     scores = [score_of(each.get("outcome", {}), proposal.measure) for each in results]
     filled = [worst if score is None else score for score in scores]
@@ -247,7 +255,7 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
 
 
 def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
-    """What was released, as its files say."""
+    """The release, read from its files."""
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
     outcome = from_json(regular.read_text(directory.summary))
     stored = directory.config.read().values()

@@ -1,4 +1,4 @@
-"""Processes that do jobs one after the other, and may die without taking anything else along."""
+"""Worker processes for jobs; the death of one affects only its job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Died:
-    """The result of a job in whose middle its worker ended."""
+    """The result of a job whose worker ended before the job did."""
 
     exit_code: int | None
 
@@ -44,7 +44,7 @@ class Started(Generic[Job]):
 
 @dataclass(frozen=True)
 class Ended(Generic[Job]):
-    """A job ended: `result` is what it returned, or `Died`."""
+    """A job ended: `result` is its return value, or `Died`."""
 
     job: Job
     result: Any
@@ -52,9 +52,9 @@ class Ended(Generic[Job]):
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """A context in which a process that is spawned does not run this one's script again.
+    """A context in which a spawned process does not run this one's script again.
 
-    Jobs lie in modules; a user's script or notebook would otherwise need a guard of its own.
+    Jobs are defined in modules; otherwise a user's script or notebook would need a guard.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -74,7 +74,7 @@ class _Worker(Generic[Job]):
         self.job: Job | None = None
 
     def give(self, job: Job) -> None:
-        """Hand `job` over; where the process died idle, to a new one."""
+        """Hands `job` over; if the process died idle, to a new one."""
         if self._process is None or not self._process.is_alive():
             self.stop()
             self.pipe, workers_end = _SPAWN.Pipe()
@@ -87,11 +87,11 @@ class _Worker(Generic[Job]):
                 signal.signal(signal.SIGINT, before)
             workers_end.close()
         self.job = job
-        with contextlib.suppress(OSError):  # it died this moment: `take` will say so
+        with contextlib.suppress(OSError):  # it just died: `take` reports it
             self._open_pipe().send(job)
 
     def take(self) -> Ended[Job]:
-        """The result of the job, once the pipe is ready."""
+        """Returns the result of the job, once the pipe is ready."""
         assert self.job is not None
         job, self.job = self.job, None
         try:
@@ -100,7 +100,7 @@ class _Worker(Generic[Job]):
             return Ended(job, Died(self.stop(patience=5.0)))
 
     def stop(self, patience: float = 0.0) -> int | None:
-        """End the process; its exit code, if it ends by itself within `patience` seconds."""
+        """Ends the process; returns its exit code if it ends within `patience` seconds."""
         if self._process is None:
             return None
         self._process.join(timeout=patience)
@@ -119,11 +119,15 @@ class _Worker(Generic[Job]):
 def work(
     do: Callable[[Job], Any], jobs: Iterable[Job], count: int
 ) -> Iterator[Started[Job] | Ended[Job]]:
-    """`do` each of `jobs` in one of `count` processes, in order; yields each start and each end.
+    """Runs `do` on each of `jobs` in one of several processes, in order; yields each start and end.
 
-    `do` has to be importable and its arguments and results picklable. Where the caller stops
-    listening (an exception, an interrupt), all processes are ended at once; where the caller is
-    killed, they end themselves.
+    If the caller stops iterating (an exception, an interrupt), all processes are ended at once; if
+    the caller is killed, they end themselves.
+
+    Args:
+      do: an importable function with picklable arguments and results.
+      jobs: the arguments.
+      count: the number of processes.
     """
     waiting = iter(jobs)
     workers = [_Worker(do) for _ in range(count)]
@@ -146,8 +150,8 @@ def work(
 
 
 def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
-    """What a worker does: take jobs from `pipe` and send their results, until it closes."""
-    # An interrupt at the terminal reaches the worker too, and is the parent's business.
+    """Takes jobs from `pipe` and sends their results, until the pipe closes."""
+    # An interrupt at the terminal also reaches the worker, but the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with guarded():
@@ -156,15 +160,14 @@ def _serve(do: Callable[[Job], Any], pipe: Connection) -> None:
                 pipe.send(do(pipe.recv()))
         except (EOFError, OSError):
             return
-        except BaseException as error:  # whatever a user's part raises, its text may quote data
+        except BaseException as error:  # of any kind; a part's text may quote data
             if ends_silently(error):
                 raise
             sys.exit(report_failure(bug_message(error), OUR_FAULT))
 
 
 def _end_with_parent() -> None:
-    """End this process at once when the process that started it has ended."""
-    """End this process at once when the process that started it has ended."""
+    """Ends this process as soon as the process that started it has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""What a grid's cells came to, as rows of tidy tables: a row per cell and seed, or per round."""
+"""The results of a grid's cells as rows of tidy tables: a row per cell and seed, or per round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMS = (
     "uncovered",
 )  # fmt: skip
 JOINT = ("joint_epsilon", "joint_cells", "joint_note")
-"""Columns with what all cells over the same people guarantee (`privfed.grid.joint_guarantee`)."""
+"""Columns of the joint guarantee over one population (`privfed.grid.joint_guarantee`)."""
 _STATUS = ("seed", "status", "reason")
 _BOOKS = ("seconds", "version", "cell")
 _NO_MEASURE = {
@@ -56,12 +56,12 @@ class Files:
     folder: Path
 
     def named(self, ending: str) -> Path:
-        """The file of this grid with `ending`."""
+        """Returns the file of this grid with `ending`."""
         return self.folder / f"{self.grid.stem}{ending}"
 
     @property
     def tuning(self) -> Files:
-        """The tables of the runs that the grid was tuned on."""
+        """The tables of the runs of the grid's tuning."""
         return Files(self.grid.with_name(f"{self.grid.stem}.tuning.toml"), self.folder)
 
     @property
@@ -87,9 +87,14 @@ def row(
     result: Mapping[str, Any],
     joint: Mapping[str, Any],
 ) -> Row:
-    """One line of the table: varied keys, seed, how it ended, measures, and what epsilon means.
+    """Returns one line of the table: varied keys, seed, status, metrics, and the terms of epsilon.
 
-    `joint` is what all cells over the same people say together (`Joint.columns`).
+    Args:
+      values: the varied keys.
+      seed: the seed.
+      cell: the name of the cell.
+      result: its result.
+      joint: the columns of the joint guarantee (`Joint.columns`).
     """
     outcome = result.get("outcome", {})
     measures = {name: outcome[name] for name in measures_in(outcome)}
@@ -111,12 +116,12 @@ def row(
 
 
 def measures_in(outcome: Mapping[str, Any]) -> list[str]:
-    """Which keys of a run's outcome are measures."""
+    """Returns the keys of a run's outcome that are metrics."""
     return [name for name in outcome if name not in _NO_MEASURE]
 
 
 def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping[str, Any]) -> Row:
-    """One evaluated round of a cell."""
+    """Returns the row of one evaluated round of a cell."""
     return {
         **{key: cell_of(value) for key, value in values.items()},
         "seed": seed,
@@ -126,7 +131,7 @@ def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping
 
 
 def cell_of(value: Any) -> Any:
-    """A configuration's value as a table holds it."""
+    """Returns a configuration's value as a table holds it."""
     if isinstance(value, bool | str | float):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -135,27 +140,27 @@ def cell_of(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """JSON has no infinity, and says "inf"."""
+    """Converts JSON's "inf" to infinity."""
     return math.inf if value == "inf" else value
 
 
 def number_or_none(value: Any) -> float | None:
-    """`value`, where it is a number; NaN (which JSON holds as null) is none."""
+    """Returns `value` if it is a number; None for NaN, which JSON holds as null."""
     numeric = isinstance(value, int | float) and not math.isnan(value)
     return float(value) if numeric else None
 
 
 def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns that are measures: neither keys nor facts nor book-keeping."""
+    """Returns the columns that are metrics: neither keys nor facts nor book-keeping."""
     names = dict.fromkeys(name for row in rows for name in row)
     others = {*keys, *_STATUS, *_FACTS, *JOINT, *_BOOKS}
     return [n for n in names if n not in others and not n.startswith("epsilon_")]
 
 
 def ordered_columns(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns in order: keys, how it ended, measures, facts, bounds, book-keeping.
+    """Returns the columns in order: keys, status, metrics, facts, bounds, book-keeping.
 
-    A column stands there if any row has it, whatever the first row lacks.
+    A column is included if any row has it.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     bounds = [name for name in names if name.startswith("epsilon_")]

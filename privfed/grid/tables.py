@@ -1,10 +1,9 @@
 """A grid's tables on disk: of its cells, of evaluated rounds, and of the cells over their seeds.
 
-Everything that is drawn is drawn from these tables alone, so that a study needs no run directories.
-
-`summary` has a row per cell over its seeds. Where a grid names no measure, figures show and tuning
-compares that of its loss. A loss names its first measure and says whether less of it is better. Of
-whatever else is measured, more is better, but for losses.
+All figures are drawn from these tables alone, so that a study needs no run directories. `summary`
+has a row per cell over its seeds. If a grid names no metric, figures and tuning use that of its
+loss. A loss names its first metric and its direction. For all other metrics higher is better,
+except for losses.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ if TYPE_CHECKING:
 
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
-"""The loss of each cell, beside the keys that vary, as a table holds them."""
+"""The loss of each cell, with the varied keys as a table holds them."""
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
-    """Whether less of `measure` is better, which may be the loss's own, or its best or late one."""
+    """Whether lower values of `measure` are better: the loss's own, its best or late one."""
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
 
 def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
-    """`figure` with the measure and the direction that it leaves out.
+    """Returns `figure` with the metric and the direction that it leaves out.
 
-    Raises `Refused` where the cells that it shows have several.
+    Raises `Refused` if the cells that it shows have several.
     """
     losses_shown = [loss for values, loss in losses if holds(values, figure.where)]
     if not losses_shown:
-        return figure  # every cell is refused, and says why
+        return figure  # every cell is refused, with a reason
     measure = figure.measure or _only(
         losses_shown, f"figure {figure.name!r}: measure", "show some by where"
     )
@@ -71,7 +70,13 @@ def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
 
 
 def tuning_measure(by: str, lower_is_better: bool | None, loss: Loss | None) -> tuple[str, bool]:
-    """What a cell with this loss (None: it is refused) is tuned by, and whether less is better."""
+    """Default tuning metric for a cell, and whether lower is better.
+
+    Args:
+      by: the configured metric; "": the loss's own.
+      lower_is_better: the configured direction, if any.
+      loss: the loss of the cell; None if the cell is refused.
+    """
     losses = [] if loss is None else [loss]
     measure = by or next((loss.measure for loss in losses), "")
     return measure, _direction(lower_is_better, losses, measure)
@@ -84,12 +89,12 @@ def _direction(stated: bool | None, losses: Sequence[Loss], measure: str) -> boo
 
 
 def refuse_several_measures(losses: Sequence[Loss]) -> None:
-    """Raises `Refused` where what is tried for one cell has measures that do not compare."""
+    """Raises `Refused` if the options for one cell have metrics that are not comparable."""
     _only(losses, "tune.by", "vary the loss in [grid]")
 
 
 def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
-    """The one measure of `losses`. Raises `Refused`, with what to do `instead`, for several."""
+    """The one metric of `losses`. Raises `Refused`, with the alternative `instead`, for several."""
     measures = list(dict.fromkeys(loss.measure for loss in losses))
     if len(measures) > 1:
         raise Refused(
@@ -100,7 +105,7 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """A row per cell, over its seeds that are done: mean, deviation and range of each measure."""
+    """Returns a row per cell over its completed seeds: mean, standard deviation and range."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -124,7 +129,7 @@ def _over_seeds(seeds: Sequence[Row], measures: Sequence[str]) -> Row:
 
 
 def _joint_of(seeds: Sequence[Row]) -> Row:
-    """The joint columns of the seed whose population most was spent of; none where none has any."""
+    """The joint columns of the seed with the largest joint ε; empty if there is none."""
     stated = [row for row in seeds if row.get("joint_epsilon") is not None]
     if not stated:
         return {}
@@ -134,10 +139,10 @@ def _joint_of(seeds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True)
 class Spread:
-    """The mean of `count` numbers, their standard deviation, and the least and the greatest.
+    """The mean of `count` numbers, their standard deviation, smallest and largest.
 
-    The range stands there, since an interval from two to five seeds says more of the normal
-    distribution than of the seeds.
+    The range is stated because an interval from two to five seeds depends on the assumed normal
+    distribution more than on the seeds.
     """
 
     mean: float
@@ -147,7 +152,7 @@ class Spread:
     count: int
 
     def to_row(self, name: str) -> Row:
-        """The columns of the measure `name`; empty for no numbers."""
+        """Returns the columns of the metric `name`; empty for no numbers."""
         if not self.count:
             return {f"{name}_{part}": None for part in ("mean", "sd", "min", "max")}
         return {
@@ -159,18 +164,18 @@ class Spread:
 
 
 def spread(numbers: Sequence[float]) -> Spread:
-    """The `Spread` of `numbers`. The deviation of one number, or of infinite ones, is zero."""
+    """Returns the `Spread` of `numbers`; standard deviation 0 for one or infinite ones."""
     if not numbers:
         return Spread(math.nan, math.nan, math.nan, math.nan, 0)
     mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
-    mean = min(max(mean, min(numbers)), max(numbers))  # rounding may lead it a little outside
+    mean = min(max(mean, min(numbers)), max(numbers))  # rounding may exceed the range slightly
     spreads = len(numbers) > 1 and math.isfinite(mean)
     deviation = statistics.stdev(numbers) if spreads else 0.0
     return Spread(mean, deviation, min(numbers), max(numbers), len(numbers))
 
 
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:
-    """Write the table (CSV and Parquet), every evaluated round, and the summary over seeds."""
+    """Writes the table (CSV and Parquet), every evaluated round, and the summary over seeds."""
     from pyarrow import csv, parquet
 
     make_folder(files.folder)
@@ -192,7 +197,7 @@ def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: lis
 
 
 def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:
-    """A table with columns in `order`, or as rows first name them, each of one type."""
+    """A table with columns in `order`, or in order of first appearance, each of one type."""
     import pyarrow
 
     names = order or list(dict.fromkeys(name for row in rows for name in row))
@@ -201,7 +206,7 @@ def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:
 
 
 def _one_type(column: list[Any]) -> list[Any]:
-    """`column` as integers, as real numbers, or as it is; as text where it has several types."""
+    """`column` as integers, as real numbers, or unchanged; as text if it has several types."""
     present = [value for value in column if value is not None]
     numbers = [value for value in present if not isinstance(value, bool | str)]
     if len(numbers) == len(present):
@@ -213,9 +218,9 @@ def _one_type(column: list[Any]) -> list[Any]:
 
 
 def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
-    """The rows of a table that `write_tables` wrote; `words` are columns of text.
+    """Reads the rows of a table that `write_tables` wrote; `words` are columns of text.
 
-    Raises `Refused` where there is none.
+    Raises `Refused` if there is none.
     """
     import pyarrow
     from pyarrow import csv
@@ -235,7 +240,7 @@ def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
 
 
 _LATE = 100
-"""Rounds at the end whose average is told beside the last one."""
+"""Number of final rounds whose average is reported next to the last one."""
 _NOT_LAST = {"seed", "cell", "round", "cohort", "clipped", "not_finite", "median_norm"}
 
 
@@ -246,7 +251,7 @@ def write_cells(
     results: Mapping[str, Result | None],
     joint_guarantees: Sequence[Joint],
 ) -> None:
-    """Write the tables of those of `cells` that ended, if any; `keys` are the columns that vary."""
+    """Writes the tables of those of `cells` that ended, if any; `keys` are the varied columns."""
     joint_of = {name: joint for joint in joint_guarantees for name in joint.cells}
     rows: list[Row] = []
     rounds: list[Row] = []
@@ -266,7 +271,7 @@ def write_cells(
 
 
 def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
-    """What a cell's run measured round by round; a line that a power cut tore is left out."""
+    """The metrics of a cell's run by round; an incomplete line is left out."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []
@@ -284,10 +289,10 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
 
 
 def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
-    """`result` with the best and the late average of its first measure, and the last round's rest.
+    """`result` with the best and late average of its first metric, and last-round values.
 
-    The best of what was measured on a test set flatters; it stands beside the final value and is
-    named so. The late average is over the last 100 rounds, where there are so many.
+    The best value on a test set is optimistic; it is reported next to the final value and named
+    accordingly. The late average is over the last 100 rounds, if there are that many.
     """
     if not rounds or cell.config is None:
         return result

@@ -1,7 +1,7 @@
-"""The one line that a tuning charges, before its first candidate, whatever their number.
+"""The single charge of a tuning, made before its first candidate, for any number of candidates.
 
-The ledger commits to the secret that all draws follow from: it is durable before the charge and
-never drawn anew, so that one charge releases the best of one set of candidates only.
+The ledger commits to the secret from which all draws derive. The secret is durable before the
+charge and never drawn again, so that one charge releases the best of one set of candidates only.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from privfed.store.run_files import PrivateKey
 
 @dataclass(frozen=True)
 class Places:
-    """Where a tuning lies in the folder `grid`. Everything but `best` and `ledger` is private."""
+    """The files of a tuning in the folder `grid`; all except `best` and `ledger` are private."""
 
     grid: Path
 
     @property
     def best(self) -> Path:
-        """The directory of the run that is released."""
+        """The directory of the released run."""
         return self.grid / "best"
 
     @property
     def ledger(self) -> Path:
-        """The ledger with the one charge; not called as a run's is, since this folder is none."""
+        """The ledger with the one charge; not named like a run's, as this is no run."""
         return self.grid / "tuning.jsonl"
 
     @property
     def private(self) -> Path:
-        """The folder that nobody else may read.
+        """The folder that only its owner may read.
 
-        The candidates lie one level further down: who may not read a folder can still see how many
-        folders are in it.
+        The candidates are one level further down: without permission to read a folder, the number
+        of its subfolders is still visible.
         """
         return self.grid / "private"
 
@@ -55,20 +55,25 @@ class Places:
 
     @property
     def key(self) -> PrivateKey:
-        """The secret that all draws follow from."""
+        """The secret from which all draws derive."""
         return PrivateKey(self.private / "key")
 
     @property
     def log(self) -> Path:
-        """What candidates print, and why they were cut off: it would tell how many there are."""
+        """The output of candidates and reasons of interruptions, which reveal their number."""
         return self.private / "log.txt"
 
 
 def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
-    """The ledger with the charge of this tuning, made now where it is not there.
+    """Returns the ledger with the charge of this tuning, which is made now if it is missing.
 
-    Raises `Refused` where runs or a ledger of another tuning lie there, and `BudgetExceeded` as a
-    run would.
+    Args:
+      proposal: the accepted tuning.
+      places: its files.
+
+    Raises:
+      Refused: if runs or a ledger of another tuning exist there.
+      BudgetExceeded: as for a run.
     """
     ledger = Ledger.recover(places.ledger) if places.ledger.exists() else None
     if ledger is None or not ledger.charges:
@@ -84,10 +89,16 @@ def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
 
 
 def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
-    """The 32 bytes that all draws follow from, as `ledger` commits to them; None when seeded.
+    """Returns the 32 bytes from which all draws derive, committed to by `ledger`; None when seeded.
 
-    Raises `Broken` where they, or the candidates drawn from them, are lost: to draw others would
-    release the best of more runs than were charged.
+    Args:
+      proposal: the accepted tuning.
+      places: its files.
+      ledger: the ledger with the charge.
+
+    Raises:
+      Broken: if the bytes, or the candidates drawn from them, are lost: new draws would release the
+        best of more runs than were charged.
     """
     if proposal.seeded:
         return None
@@ -107,7 +118,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
 
 
 def refuse_unpaid(run: Path, ledger: Ledger) -> None:
-    """Raises `Refused` where the directory `run` is not of a candidate that `ledger` charged."""
+    """Raises `Refused` if the directory `run` is not a candidate that `ledger` charged."""
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
         raise Refused(
@@ -117,9 +128,9 @@ def refuse_unpaid(run: Path, ledger: Ledger) -> None:
 
 
 def _opened(proposal: Proposal, places: Places) -> Ledger:
-    """A new ledger, after the secret that it commits to; of one without a charge nothing was drawn.
+    """A new ledger, after the secret that it commits to; an uncharged one has no draws.
 
-    Raises `Refused` where there are runs that it would have charged.
+    Raises `Refused` if there are runs that it would have charged.
     """
     for place in (places.best, places.candidates):
         if place.exists() and any(place.iterdir()):
@@ -128,7 +139,7 @@ def _opened(proposal: Proposal, places: Places) -> Ledger:
                 "or name another --out"
             )
     places.ledger.unlink(missing_ok=True)
-    places.key.path.unlink(missing_ok=True)  # of a tuning that was cut off before it was charged
+    places.key.path.unlink(missing_ok=True)  # of a tuning that was interrupted before its charge
     mark_counted(proposal.before, places.grid)
     make_folder(places.candidates, 0o700)
     identity, stated = proposal.digest[:16], {}
@@ -139,12 +150,12 @@ def _opened(proposal: Proposal, places: Places) -> Ledger:
 
 
 def _commitment(key: bytes) -> str:
-    """What a ledger states of the secret `key`, which tells nothing of its 256 bits."""
+    """The ledger's commitment to the secret `key`, which reveals none of its 256 bits."""
     return hashlib.sha256(b"privfed tuning secret " + key).hexdigest()
 
 
 def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
-    """Raises `Refused` where `ledger` is not what this tuning charges."""
+    """Raises `Refused` if `ledger` is not that of this tuning."""
     if ledger.terms.get("config") != proposal.digest:
         differs = "combinations, law or score"
     elif Priors.stated(ledger.terms).runs != proposal.before.runs:
@@ -160,7 +171,7 @@ def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
 
 
 def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[str, Any]:
-    """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    """The ledger's first line: all terms of its epsilon."""
     plan, config, event = proposal.plan, proposal.config, proposal.event
     combinations = [dict(cell.values) for cell in proposal.cells]
     return {

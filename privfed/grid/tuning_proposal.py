@@ -1,16 +1,15 @@
-"""What a private tuning will do and cost, known before anybody is drawn.
+"""The plan and cost of a private tuning, computed before any candidate is drawn.
 
 *What is released*: the directory of the best run by a score that is fixed here, and one line in a
-ledger. *Mechanism*: K runs, K drawn from a public law and secret; each draws one combination of
-`tune.over` uniformly, with replacement, and trains it afresh. *Sensitivity, relation, unit and
-sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of what each
-run spends, which has to be the same for every combination: a bound on each is then one on their
-mixture. The score is post-processing (`privfed.grid.tuning_proposal`).
+ledger. *Mechanism*: K runs, with a secret K from a public distribution; each draws one combination
+of `tune.over` uniformly, with replacement, and trains it from the start. *Sensitivity, relation,
+unit and sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of
+the spending of a run, which has to be the same for every combination: a bound on each is then a
+bound on their mixture. The score is post-processing (`privfed.grid.tuning_proposal`).
 (Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang 2024.)
 
-By what candidates are compared: what clients measured and was charged, or the public test set.
-
-Both are post-processing of what a run releases.
+The score is a charged metric of clients, or a metric on the public test set. Both are
+post-processing of a run's releases.
 """
 
 from __future__ import annotations
@@ -44,9 +43,10 @@ from privfed.run.setup import Setup
 
 
 def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
-    """The measure to choose by, and whether less is better. Raises `Refused` for no measure.
+    """Returns the metric to choose by, and whether lower is better.
 
-    Without `tune.by`, the first that clients measure, or the loss's own.
+    Without `tune.by`, it is the first metric of clients, or the loss's own. Raises `Refused` for an
+    unknown metric.
     """
     charged = _charged(setup)
     by = tuning.by or next(iter(charged), "")
@@ -71,7 +71,7 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
 
 
 def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
-    """The `measure` of a run that ended so; None where it has no such number."""
+    """Returns the `measure` of a completed run; None if it has no such number."""
     if not measure.startswith(PREFIX):
         return number_or_none(outcome.get(measure))
     estimate = outcome.get("clients", {}).get(measure.removeprefix(PREFIX), {})
@@ -79,7 +79,7 @@ def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
 
 
 def _charged(setup: Setup) -> dict[str, bool]:
-    """The measures that clients make, and whether less of each is better."""
+    """The metrics of evaluation by clients, and whether lower is better."""
     measures = setup.executor.measures
     if measures is None:
         return {}
@@ -90,16 +90,19 @@ def _charged(setup: Setup) -> dict[str, bool]:
 
 
 _EACH = 3.0
-"""How many candidates there are on average for each combination, unless it is configured."""
+"""Default expected number of candidates for each combination."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A tuning that would be accepted: the combinations, and what choosing among them costs.
+    """An accepted tuning: the combinations, and the cost of the choice.
 
-    `plan` is that of a candidate, whose noise makes the whole spend the budget; `event` is what is
-    charged, once. A run is the better by `measure`, of which less is better where `lower`, and
-    takes about so many `seconds`.
+    Attributes:
+      plan: that of a candidate, with noise at which the whole tuning spends the budget.
+      event: the single charge.
+      measure: the metric of the choice.
+      lower: whether lower values of it are better.
+      seconds: the estimated time of a candidate.
     """
 
     cells: tuple[Cell, ...]
@@ -113,24 +116,24 @@ class Proposal:
 
     @property
     def config(self) -> Config:
-        """The configuration of a candidate, for all that candidates have in common."""
+        """The configuration of a candidate, for all keys that candidates share."""
         return self.plan.config
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the release of the best run guarantees, earlier runs included."""
+        """The guarantee of the release of the best run, including earlier runs."""
         return self.plan.guarantee
 
     @property
     def single(self) -> Guarantee:
-        """What a single run with the same noise would guarantee by itself."""
+        """The guarantee of a single run with the same noise."""
         privacy = self.config.privacy
         alone = self.plan.spending(self.config.run.rounds)
         return guarantee(alone, privacy.delta, privacy.accountant)
 
     @property
     def promise(self) -> tuple[Any, ...]:
-        """What is promised to whom, and in what sense: the same for every combination."""
+        """The guarantee, its population and its terms: the same for every combination."""
         config, privacy = self.config, self.config.privacy
         asked = (privacy.epsilon, privacy.delta, privacy.accountant)
         people = (config.data, config.source, config.partition, config.shift)
@@ -139,7 +142,7 @@ class Proposal:
 
     @property
     def seeded(self) -> bool:
-        """Whether it is a simulation, whose draws all follow from the seed."""
+        """Whether it is a simulation, whose draws all derive from the seed."""
         return self.config.run.randomness == "seeded"
 
     @property
@@ -149,7 +152,7 @@ class Proposal:
 
     @property
     def digest(self) -> str:
-        """What is fixed before the first run: combinations, law, score."""
+        """A digest of the values fixed before the first run: combinations, distribution, score."""
         stated = [
             sorted(cell.name for cell in self.cells),
             self.repetitions.to_json(),
@@ -158,11 +161,11 @@ class Proposal:
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()
 
     def better(self, scores: Sequence[float]) -> int:
-        """The place of the best of `scores`, the first of several."""
+        """Returns the index of the best of `scores`, the first of equal ones."""
         return scores.index((min if self.lower else max)(scores))
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed experiment --dry-run --json` prints of it."""
+        """Returns the object that `privfed experiment --dry-run --json` prints."""
         bound, single = self.guarantee, self.single
         return {
             "combinations": len(self.cells),
@@ -183,10 +186,10 @@ class Proposal:
 
 
 def propose(files: Files, grid: Grid) -> Proposal:
-    """What the tuning of `grid` will do and cost; reads the data's form, and trains nothing.
+    """Returns the plan and cost of the tuning of `grid`; reads the data's form, and trains nothing.
 
-    Raises `Refused`, with the combination, where one of them cannot run, spends something else than
-    the others, or is scored by a measure that it has not.
+    Raises `Refused`, with the combination, if one of them cannot run, has another spending than the
+    others, or lacks the metric.
     """
     assert grid.tune is not None
     combinations = tuple(cells(files.grid, grid))
@@ -215,7 +218,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
 def _of_one(
     grid: Grid, cell: Cell, combinations: tuple[Cell, ...], repetitions: Repetitions
 ) -> Proposal:
-    """The proposal as it looks from one of its combinations, without its people."""
+    """The proposal for one of its combinations, computed without client data."""
     assert grid.tune is not None
     if cell.config is None:
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")

@@ -1,1 +1,1 @@
-"""What does a configuration mean? What is refused, the noise, and what all rounds cost."""
+"""The plan of a configuration: what is refused, the noise, and the cost of all rounds."""

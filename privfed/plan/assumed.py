@@ -27,7 +27,7 @@ from privfed.privacy.counted_noise import (
 from privfed.secure.limits import Limits
 
 _EXACT = 1e-9
-"""A tolerance that shields floor and ceil from the last bits of a product."""
+"""Tolerance that protects floor and ceil against rounding errors of a product."""
 SERVER = "the server"
 UNSTATED = (
     "its ledger does not state how many parties may collude or be Byzantine, whom it trusts and at "
@@ -43,7 +43,7 @@ ASSUMED = {
     "byzantine_share": "Byzantine fraction",
     "sites_per_client": "sites per client",
 }
-"""What an epsilon assumes of others, by its key under "assumes" in a ledger."""
+"""The assumptions of an epsilon about other parties, by their key under "assumes" in a ledger."""
 _COUNTS = {"colluders", "byzantine", "byzantine_share", "sites_per_client"}
 
 
@@ -59,7 +59,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """A context that raises `LedgerBroken` where terms of a ledger are of another form."""
+    """A context that raises `LedgerBroken` if terms of a ledger have another form."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -78,12 +78,12 @@ class Assumed:
         clients add noise in secure sums, else a number. None: any number, as no noise of others
         counts.
       byzantine: Byzantine clients of a cohort, beyond `colluders`. None: any number of clients at
-        honest sites, and of those that share noise in pairs none beyond the colluders.
+        honest sites; where pairs of clients share noise, none beyond the colluders.
       byzantine_share: the same as a fraction of the expected cohort.
-      sites_per_client: at how many sites one client has rows, at most. None: no sites are declared,
-        and a client is all rows of one person.
+      sites_per_client: the largest number of sites at which one client has rows. None: no sites are
+        declared, and a client is all rows of one person.
       noise: how the noise that the guarantee relies on is divided among parties, in rounds that
-        train and in those that evaluate; empty where no noise of others counts.
+        train and in those that evaluate; empty if no noise of others counts.
     """
 
     trusts: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Assumed:
     noise: tuple[CountedNoise, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The object under "assumes" in a ledger's terms."""
+        """Returns the object under "assumes" in a ledger's terms."""
         return {
             "trusts": list(self.trusts),
             "relies_on": list(self.relies_on),
@@ -108,7 +108,7 @@ class Assumed:
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Self | None:
-        """Reads `to_json`'s object; None where a ledger states none.
+        """Reads an object of `to_json`; None if a ledger states none.
 
         Raises `KeyError`, `TypeError` or `ValueError` for an object of another form.
         """
@@ -124,9 +124,9 @@ class Assumed:
     def stated(cls, terms: Mapping[str, Any]) -> Self | None:
         """Reads the assumptions of a ledger's terms.
 
-        Raises `LedgerBroken` for assumptions of another form.
         Ledgers without "assumes" state the trusted server and the sites elsewhere, which is enough
-        where noise is not distributed. None: numbers of colluders are not stated, and matter.
+        if noise is not distributed. Returns None if the numbers of colluders matter and are not
+        stated. Raises `LedgerBroken` for assumptions of another form.
         """
         if "assumes" in terms:
             return cls.from_json(terms["assumes"])
@@ -140,7 +140,7 @@ class Assumed:
 
     @classmethod
     def of(cls, config: Config, sums: Iterable[tuple[Limits, float]] = ()) -> Self:
-        """The assumptions of a run.
+        """Returns the assumptions of a run.
 
         Args:
           config: the run.
@@ -177,7 +177,7 @@ class Assumed:
         return "; ".join(parts)
 
     def byzantine_of(self, size: int) -> int:
-        """The number of Byzantine clients, at most, in a cohort of an expected `size`."""
+        """The largest number of Byzantine clients in a cohort of an expected `size`."""
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
     def with_proved(self, culprits: int) -> Self:
@@ -187,9 +187,9 @@ class Assumed:
         return replace(self, colluders=max(self.colluders or 0, culprits))
 
     def under(self, now: Assumed) -> Self:
-        """The assumptions after its charges were recomputed for the adversary of `now`.
+        """Returns the assumptions after the charges were recomputed for the adversary of `now`.
 
-        What holds against any number of parties, or at any number of sites, does so still.
+        Assumptions that allow any number of parties, or of sites, remain as they are.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -206,8 +206,10 @@ class Assumed:
         )
 
     def __or__(self, other: Assumed) -> Assumed:
-        """The assumptions of a guarantee over both runs: the larger number of colluders, Byzantine
-        clients and sites per client of the two, and every party that either trusts or relies on.
+        """Returns the assumptions of a guarantee over both runs.
+
+        The larger number of colluders, Byzantine clients and sites per client of the two, and every
+        party that either trusts or relies on.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
@@ -220,12 +222,12 @@ class Assumed:
 
 
 def most(*numbers: Any) -> Any:
-    """The largest of the numbers that are not None; None where all are."""
+    """Returns the largest of the numbers that are not None; None if all are."""
     return max((number for number in numbers if number is not None), default=None)
 
 
 def _trusted(config: Config) -> tuple[str, ...]:
-    """The parties that a run's epsilon trusts, in the field's words, sorted."""
+    """The parties that a run's epsilon trusts, in the field's terms, sorted."""
     if config.mechanism.trust != "server":
         return (OWN_SITE,) if config.by_sites else ()
     opener = config.protocol.opener  # and a site that holds a client's data
@@ -233,7 +235,7 @@ def _trusted(config: Config) -> tuple[str, ...]:
 
 
 def _relied_on(config: Config) -> tuple[str, ...]:
-    """How parties of the secure sums have to behave, where clients or sites add the noise."""
+    """The required behaviour of parties of the secure sums, if clients or sites add the noise."""
     protocol = config.row_hiding
     return protocol.relies_on if protocol and config.mechanism.trust == "sum" else ()
 

@@ -1,9 +1,9 @@
 """Composition of runs whose epsilons assume different adversaries.
 
-A run that counts an earlier one makes its own promise over both, so the earlier run is charged for
-what it releases to the later run's adversary (`privfed.plan.assumed`) where that can be computed,
-and refused otherwise. `ASSUMPTIONS` declares every assumption of a stated epsilon, also those that
-other modules compare, and those in which runs may differ freely.
+A run that counts an earlier one guarantees its epsilon over both. The earlier run is therefore
+charged for what it releases to the later run's adversary (`privfed.plan.assumed`) if that can be
+computed, and refused otherwise. `ASSUMPTIONS` declares every assumption of a stated epsilon,
+including those that other modules compare and those in which runs may differ freely.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from privfed.plan.assumed import OWN_SITE, Assumed, most
 from privfed.privacy.counted_noise import CountedNoise
 
 _EXACT = 1e-9
-"""A tolerance that shields floor and ceil from the last bits of a product."""
+"""Tolerance that protects floor and ceil against rounding errors of a product."""
 
 
 class Incomposable(Exception):
-    """No epsilon that can be computed covers an earlier run under a later run's assumptions."""
+    """No computable epsilon covers an earlier run under a later run's assumptions."""
 
 
 def charged_against(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Recomputes `spending`, charged under the assumptions `assumed`, under those of `now`.
+    """Recomputes charges under the assumptions of a later run.
 
     Args:
       spending: events of an earlier run, as `accounting.events.apart` leaves them.
-      against: the party that they are charged against; None: all whom the run does not trust.
+      against: the party that they are charged against; None: all that the run does not trust.
       assumed: the earlier run's assumptions.
       now: those of the run that counts it.
 
@@ -42,7 +42,7 @@ def charged_against(
       The events that bound what the earlier run releases to the adversary of `now`.
 
     Raises:
-      Incomposable: where no bound is known.
+      Incomposable: if no bound is known.
     """
     for assumption in COMPARED:
         spending = assumption.charged(spending, against, assumed, now)
@@ -72,7 +72,7 @@ def _trusted_as_well(
 def _against_as_many(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Charges less noise, as more colluding or Byzantine parties leave it."""
+    """Reduces the charged noise to what remains with more colluding or Byzantine parties."""
     if against is None or not assumed.noise:
         return spending
     ratio = min(_ratio(noise, against, assumed, now) for noise in assumed.noise)
@@ -89,7 +89,7 @@ def _against_as_many(
 def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
     """Fraction of the counted variance left by the colluders and Byzantine clients of `now`.
 
-    It is 1 where there are no more of them.
+    It is 1 if there are no more of them than before.
     """
     before = (assumed.colluders or 0, assumed.byzantine or 0)
     more = most(assumed.colluders, now.colluders) or 0
@@ -112,10 +112,11 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
 
 
 def _with_less_noise(event: Event, ratio: float, aborts: float | None) -> Event:
-    """The event with `ratio` of its noise's variance.
+    """Returns the event with `ratio` of its noise's variance.
 
-    Against readers, where `aborts` is the slack of visible aborts, sampling amplifies nothing with
-    Byzantine clients, as the noise reveals the number of survivors; then aborts cost nothing.
+    `aborts` is the slack of visible aborts, against readers only. Against readers, sampling does
+    not amplify privacy if there are Byzantine clients, because the noise reveals the number of
+    survivors; aborts then cost nothing.
     """
     match event.release:
         case Unprotected():
@@ -173,7 +174,7 @@ def _at_as_many_sites(
 def _at_more_sites(event: Event, sites: int, most: int, by_itself: bool) -> tuple[Event, float]:
     """Returns the event for a client at `most` sites in place of `sites`, and the factor of counts.
 
-    Where each site adds noise `by_itself`, to its own sum, a client's sites are events apart.
+    If each site adds noise `by_itself`, to its own sum, each site of a client is a separate event.
     """
     factor = most / sites
     match event.release:
@@ -203,12 +204,12 @@ def _unchanged(spending: Spending, against: str | None, assumed: Assumed, now: A
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a stated epsilon, and what composition does where two runs differ in it.
+    """An assumption of a stated epsilon, and the composition of two runs that differ in it.
 
     Attributes:
       name: the field's term.
-      keys: where it is configured or stated.
-      differing: what happens to two runs that differ in it.
+      keys: the keys that configure or state it.
+      differing: the treatment of two runs that differ in it.
       charged: recomputes an earlier run's spending under a later run's value, or raises
         `Incomposable`.
     """
@@ -324,6 +325,6 @@ ASSUMPTIONS = (
         "simulations",
     ),
 )
-"""Every assumption that a stated epsilon rests on."""
+"""Every assumption of a stated epsilon."""
 COMPARED = tuple(each for each in ASSUMPTIONS if each.charged is not _unchanged)
-"""Those that a ledger states under "assumes"."""
+"""The assumptions that a ledger states under "assumes"."""

@@ -1,4 +1,4 @@
-"""What each part of a run would spend by itself; a budget holds their composition alone."""
+"""The epsilon of each part of a run alone; a budget applies to their composition."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from privfed.plan.round_cost import RoundCost
 from privfed.sampling.cohort import draws_of
 
 _WORTH_SAYING = 0.05
-"""The part of a budget from which on it is said that it stays unspent."""
+"""Fraction of the budget from which unspent budget is reported."""
 _LESS = 0.99
-"""Noise below this part of another is less than that."""
+"""Ratio of noise multipliers below which one counts as smaller than the other."""
 
 
 @dataclass(frozen=True)
 class Unspent(Encoded):
-    """`epsilon` of the budget that no round uses, `why`, and what would use it (`instead`)."""
+    """Unused budget: its `epsilon`, the reason `why`, and an `instead` that would use it."""
 
     epsilon: float
     why: str
@@ -35,9 +35,9 @@ class Unspent(Encoded):
 
 
 def unspent(plan: Plan) -> Unspent | None:
-    """What all configured rounds leave of the budget; None where that is at most a twentieth.
+    """Returns the budget that the configured rounds leave; None if it is at most a twentieth.
 
-    What is left is nobody's gain: the same promise would have allowed less noise or more rounds.
+    Unspent budget has no benefit: the same guarantee would have allowed less noise or more rounds.
     """
     budget = plan.budget
     if budget is None or budget == math.inf:
@@ -58,7 +58,7 @@ def unspent(plan: Plan) -> Unspent | None:
 
 
 def _cost_of_aborts(plan: Plan) -> str:
-    """What visible aborts take of the budget, in words."""
+    """Describes the cost of visible aborts."""
     return (
         f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
         "which costs (1 + e^ε) times that of δ, however loud the noise"
@@ -66,7 +66,7 @@ def _cost_of_aborts(plan: Plan) -> str:
 
 
 def _solved_noise(plan: Plan, cost: RoundCost) -> float:
-    """The noise multiplier that the budget asks for at this cost; infinite where none is enough."""
+    """The noise multiplier that the budget requires at this cost; infinite if none suffices."""
     privacy, before = plan.config.privacy, plan.before.spending
     rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
     also = plan.beside.spending if plan.beside else None
@@ -77,7 +77,7 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 
 
 def _more_rounds(plan: Plan) -> str:
-    """How many rounds would use what is left, at this noise, in words."""
+    """Describes the number of rounds that would use the remaining budget at this noise."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     if plan.evaluation is not None:
         return "raise run.rounds"
@@ -92,9 +92,9 @@ def _more_rounds(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class BudgetShare(Encoded):
-    """One part of a run: `rounds` of this `event`, and the `epsilon` of these alone.
+    """A part of a run: `rounds` of this `event`, and their `epsilon` alone.
 
-    `noise_multiplier` is None where nothing is protected.
+    `noise_multiplier` is None if nothing is protected.
     """
 
     part: str = field(metadata=UNSTATED)
@@ -105,7 +105,7 @@ class BudgetShare(Encoded):
 
 
 def budget_shares(plan: Plan) -> tuple[BudgetShare, ...]:
-    """The parts of the run of `plan`: what trains, and what evaluates, where clients do."""
+    """Returns training and evaluation as parts of a run; empty if clients do not evaluate."""
     if plan.evaluation is None:
         return ()
     evaluations = plan.config.evaluation_rounds.among(plan.config.run.rounds)
@@ -122,7 +122,7 @@ def _alone(part: str, plan: Plan, rounds: int) -> BudgetShare:
 
 
 def _fewer_aborts() -> str:
-    """What to change so that sums abort less often, or tell nothing by it."""
+    """Advice on making aborts less frequent, or uninformative."""
     return (
         "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
         "secure.minimum or cohort.dropout, or use a draw that is no secret: cohort.sampler = "

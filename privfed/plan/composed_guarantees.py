@@ -1,7 +1,7 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
-They are against the party of the budget (`ledger_guarantee`), against the other party of noise that
-clients share, for examples of silos, and of all rounds that were planned.
+They hold against the party of the budget (`ledger_guarantee`), against the other party of noise
+that clients share, for examples of silos, and for all planned rounds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from privfed.privacy.shared_noise import PARTY_WORDS
 
 
 def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
-    """The runs that a ledger with these `terms` counts as earlier, and why none of them is bounded.
+    """Returns the earlier runs that a ledger counts, and the reason why their charges do not hold.
 
-    The reason is empty where each was charged under the ledger's own assumptions, as every run is
-    that privfed counts. Where the charge against the other party was not, none is stated.
+    The reason is empty if each was charged under the ledger's own assumptions, as privfed does. A
+    charge against the other party is removed if it was made under other assumptions.
     """
     before, now = Priors.stated(terms), Assumed.stated(terms) or Assumed()
     why, runs = "", []
@@ -40,8 +40,9 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
 
 
 def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
-    """The guarantee of a ledger's run and of all that it counts as earlier; infinite where these
-    were not charged under its own assumptions.
+    """Returns the guarantee of a ledger's run and of all earlier runs that it counts.
+
+    It is infinite if these were not charged under the ledger's own assumptions.
     """
     terms = ledger.terms
     before, why = counted_priors(terms)
@@ -57,20 +58,26 @@ def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
 
 
 def clients_of(terms: Mapping[str, Any]) -> int:
-    """The declared number of clients in a ledger's `terms`, 0 in older ones without it."""
+    """The declared number of clients in a ledger's `terms`; 0 in older ledgers without it."""
     return int(terms.get("clients", 0))
 
 
 def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee | None:
-    """The guarantee of all planned `rounds` of a run, and of all that its earlier runs planned.
+    """Returns the guarantee of all planned `rounds` of a run and of its earlier runs.
 
-    A run that ends before its last round by what was released, or by hand, states the epsilon of
-    the rounds that were done. That is an odometer, of which (epsilon, delta)-privacy is not known
-    to hold; it does for the planned rounds, which were fixed before. Where the budget is less, and
-    all rounds before it were fixed, too, epsilon is the budget: no round is charged beyond it.
+    A run that ends before its last round because of a released value, or by hand, states the
+    epsilon of the completed rounds. That is an odometer, for which (epsilon, delta)-DP is not known
+    to hold. It does hold for the planned rounds, which were fixed in advance. If the budget is
+    smaller, and all earlier rounds were also fixed, epsilon is the budget: no round is charged
+    beyond it.
+
+    Args:
+      rounds: the planned number of rounds.
+      ledger: the run's ledger.
+      accountant: the accountant to use.
 
     Returns:
-      None where all planned rounds were done, of earlier runs too, and where nothing is promised.
+      None if all planned rounds were completed, in earlier runs too, or if there is no guarantee.
     """
     ahead = if_stopped(rounds, ledger)
     before, why = counted_priors(ledger.terms)
@@ -94,11 +101,18 @@ def other_guarantee(
     uncovered: str = "",
     clients: int = 0,
 ) -> Guarantee:
-    """What distributed noise guarantees against `against`, whom the budget does not gate.
+    """Returns the guarantee of distributed noise against the party that the budget does not limit.
 
-    `clients` is their declared number. The guarantee covers `spending` and what `runs` were charged
-    against that party. Where one of their ledgers does not state that, or means another relation,
-    no joint bound exists, and the guarantee says so.
+    If a ledger of `runs` does not state the charge against that party, or uses another adjacency
+    relation, no joint bound exists, and the guarantee states the reason.
+
+    Args:
+      spending: the run's charges against that party.
+      against: the party.
+      runs: the earlier runs that count.
+      delta: the delta of the guarantee.
+      uncovered: the reason why a starting model is not covered, if it is not.
+      clients: the declared number of clients.
     """
     together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]
@@ -110,10 +124,10 @@ def other_guarantee(
 def examples_guarantee(
     spending: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
 ) -> Guarantee:
-    """What DP-SGD in silos guarantees one example: over `spending`, and what `runs` were charged.
+    """Returns the guarantee of DP-SGD in silos for one example, over `spending` and earlier `runs`.
 
-    A run without DP-SGD bounds no example, whatever it promises whole clients: no joint bound
-    exists then, and the guarantee says so.
+    A run without DP-SGD bounds no single example, whatever it guarantees for clients. No joint
+    bound exists then, and the guarantee states the reason.
     """
     together = [spending, *(prior.examples or {} for prior in runs)]
     bare = [prior.path for prior in runs if prior.spending and prior.examples is None]
@@ -123,7 +137,7 @@ def examples_guarantee(
 
 
 def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
-    """The guarantee of all `together`; none where a part is `missing`, or of another relation."""
+    """Joint guarantee; none if a part is `missing`, or has another adjacency relation."""
     if missing:
         return unbounded(together, delta, missing)
     try:

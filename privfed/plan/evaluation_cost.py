@@ -1,4 +1,4 @@
-"""What rounds cost in which clients evaluate: as a run of their own, whose rows are measures."""
+"""The cost of rounds in which clients evaluate: a run of its own, whose rows are metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privfed.sampling.evaluation_rounds import independent_draw
 from privfed.server.optimizer import Unmoved
 
 ROW_NORM = 1.0
-"""The clip of a row of measures, which has at most that norm by itself (`privfed.metrics`)."""
+"""The clipping norm of a row of metrics, whose norm never exceeds it (`privfed.metrics`)."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class EvaluationCost:
     ratio: float
 
     def event(self, noise: float | None) -> Event:
-        """What such a round is charged, where training has the noise multiplier `noise`."""
+        """Returns the charge of such a round if training has the noise multiplier `noise`."""
         return self.cost.event(self.noise(noise))
 
     def noise(self, noise: float | None) -> float | None:
-        """The noise multiplier of such a round."""
+        """Returns the noise multiplier of such a round if that of training is `noise`."""
         return None if noise is None else noise * self.ratio
 
     def spending(self, noise: float) -> Spending:
-        """What all of these rounds are charged."""
+        """Returns the charges of all of these rounds."""
         return {self.event(noise): self.count} if self.count else {}
 
 
 def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
-    """The cost of the rounds that evaluate, with rows of `length` measures; None where none does.
+    """Returns the cost of evaluations with rows of `length` metrics; None without any.
 
     Raises `Refused`.
     """
@@ -68,19 +68,18 @@ def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
 
 
 def measure_row_of(config: Config, form: Form) -> MeasureRow:
-    """What a client's row of measures is made of. Raises `Refused`."""
+    """Returns the layout of a client's row of metrics. Raises `Refused`."""
     groups = ExampleGroups.by(config.evaluation.group, form).names
     return MeasureRow.of(config.measures, Scoring(form, config.loss), groups)
 
 
 def as_evaluation(config: Config, length: int = 0) -> Config:
-    """The configuration whose rounds are those of `config` that evaluate.
+    """Returns the configuration of the rounds of `config` that evaluate.
 
-    A client sends a row of measures instead of an update. It is clipped, summed, noised and drawn
-    by the same parts, but the sum is an average, nothing adapts to norms, and draws and noise of
-    different rounds do not hang together. The `length` of a row matters to noise that clients
-    share. Attackers lie about nothing here: whatever a client measures, its row is bounded. Raises
-    `Refused`.
+    A client sends a row of metrics instead of an update. The same parts clip, sum, noise and sample
+    rows. But the sum is averaged, nothing adapts to norms, and sampling and noise of different
+    rounds are independent. The `length` of a row matters for noise that clients share. Attackers
+    are honest here: whatever a client measures, its row is bounded. Raises `Refused`.
     """
     evaluation = config.evaluation
     return replace(
@@ -103,15 +102,15 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
 
 
 def _ratio(config: Config, evaluating: Config) -> float:
-    """The noise multiplier of evaluation over that of training.
+    """Ratio of the noise multipliers of evaluation and training.
 
-    A round takes about w / z² of the variance budget, with w = q² where a secret draw of rate q
-    amplifies (Bu et al. 2020, "Deep learning with Gaussian differential privacy", section 4.1, the
-    limit of many rounds), and the part of rounds that a client takes part in where nothing does.
-    So a round of every k takes the share s beside the k - 1 that train at
-    z_E / z = sqrt(w_E (1 - s) / (w s (k - 1))), however many rounds there are: a run that goes on
-    has the same noise. What rounds cost is not this estimate's business: each is charged its own
-    event.
+    A round takes about w / z² of the variance budget. Here w = q² if secret sampling with rate q
+    amplifies privacy (Bu et al. 2020, "Deep learning with Gaussian differential privacy", section
+    4.1, the limit of many rounds); otherwise w is the fraction of rounds in which a client takes
+    part. One evaluation per k rounds therefore takes the share s next to k - 1 training rounds at
+    z_E / z = sqrt(w_E (1 - s) / (w s (k - 1))). This does not depend on the number of rounds, so a
+    resumed run has the same noise. The estimate does not affect the accounting: each round is
+    charged its own event.
     """
     share, training = config.budget.evaluation, config.evaluation_rounds.every - 1
     witnesses = [each.sampler.witness(1, each.data.clients) for each in (evaluating, config)]
@@ -120,9 +119,9 @@ def _ratio(config: Config, evaluating: Config) -> float:
 
 
 def variance_weight(witness: Witness) -> float:
-    """What a round takes of the variance budget at a noise multiplier of one.
+    """The share of the variance budget that a round takes at a noise multiplier of one.
 
-    A slot among B, secret and fresh, has a likelihood ratio of variance 1 / (B z^2), about.
+    For one secret, freshly drawn slot among B, the likelihood ratio has variance about 1 / (B z^2).
     """
     if isinstance(witness.release, RandomAllocation):
         return witness.rate**2 * witness.separation

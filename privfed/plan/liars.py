@@ -1,4 +1,4 @@
-"""What becomes of a run, and of its claims, when parties are proved to lie in its secure sums."""
+"""Consequences for a run and its guarantees when secure sums identify Byzantine parties."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from privfed.secure.aborts import tells_who_was_drawn
 from privfed.secure.summation import Culprit
 
 COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
-"""The parties against whom an ε of shared noise counts on the noise of other parties of a sum."""
+"""Adversaries against which ε of shared noise depends on the noise of other parties of a sum."""
 
 
 @dataclass(frozen=True)
 class HostileLimit:
-    """Claims hold while at most `most` `parties` ("clients" or "sites") are hostile, by `key`."""
+    """A limit, by `key`: at most `most` `parties` ("clients" or "sites") are Byzantine."""
 
     most: int
     parties: str
@@ -35,13 +35,14 @@ class HostileLimit:
 
 
 def hostile_limit(plan: Plan) -> HostileLimit | None:
-    """How many hostile parties claims about a plan's noise allow; None where none rests on that.
+    """The number of Byzantine parties under which guarantees hold; None if none depends on it.
 
-    Of noise that the parties of a sum make up, shares of so many may be missing, and are not
-    counted (PRIVACY, sections 5 and 9.1). Noise of the server or a key holder, and of each client
-    on its own row, is whatever others do. A number of clients is one of a cohort. Of most draws
-    nobody keeps who was in one with whom, so all culprits of a run are held against it: before they
-    were named they may have been in one cohort, and who lies in a sum may have left out its noise.
+    If the parties of a sum contribute shares of its noise, the shares of Byzantine parties may be
+    missing and are not counted (PRIVACY, sections 5 and 9.1). Noise of the server or a key holder,
+    and of each client on its own row, does not depend on other parties. A number of clients refers
+    to one cohort. Most samplers keep no record of which clients were sampled together, so all
+    culprits of a run count against the limit: before they were identified, they may have been in
+    one cohort, and each may have left out its noise.
     """
     if not shares_noise(plan.mechanism) or not plan.noise_multiplier:
         return None
@@ -52,7 +53,13 @@ def hostile_limit(plan: Plan) -> HostileLimit | None:
 
 
 def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
-    """Raises `LiarsProved` before a `round` whose charge would not hold with these `culprits`."""
+    """Raises `LiarsProved` before a round whose charge would not hold with these culprits.
+
+    Args:
+      plan: the plan of the run.
+      round: the next round.
+      culprits: the number of parties proved to be Byzantine.
+    """
     refuse_uncharged_aborts(plan, culprits, (plan.event_in(round), plan.other_in(round)))
     limit = hostile_limit(plan)
     if limit and culprits > limit.most:
@@ -64,10 +71,11 @@ def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
 
 
 def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | None]) -> None:
-    """Raises `LiarsProved` where `culprits` are left out, and an abort would tell who was drawn.
+    """Raises `LiarsProved` if excluded `culprits` make aborts reveal who was sampled.
 
-    Aborts are charged for clients that drop out by coins. One that is left out is missing whenever
-    it is drawn: sums abort more often than `events`, of a round of the plan, are charged for.
+    Aborts are charged for clients that drop out independently at random. An excluded client is
+    missing whenever it is sampled, so sums abort more often than the `events`, of a round of the
+    plan, are charged for.
     """
     if culprits and _telling(plan, events):
         raise LiarsProved(
@@ -80,14 +88,14 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
 
 
 def _raised(limit: HostileLimit, culprits: int) -> str:
-    """How a new run says that there may be so many."""
+    """Advice on allowing this number of Byzantine parties in a new run."""
     if limit.parties == "sites":
         return f"{limit.key} raised to {culprits} of all sites, or more"
     return f"{limit.key} = {culprits} or more, whose noise is then not counted"
 
 
 def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """What the plan claims, and no longer holds with these `culprits`; in sentences."""
+    """Returns sentences about the guarantees of the plan that do not hold with these `culprits`."""
     limit = hostile_limit(plan)
     if limit is None or len(culprits) <= limit.most:
         return ()
@@ -104,15 +112,15 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
 
 
 def _proved(culprits: int, parties: str) -> str:
-    """How many were proved to lie."""
+    """States the number of parties proved to be Byzantine."""
     named = f"{culprits} {parties} were" if culprits != 1 else f"one of the {parties} was"
     return f"{named} proved to lie in secure sums"
 
 
 def liars_in_words(plan: Plan) -> str:
-    """What happens once somebody is proved to lie in a secure sum; empty where nobody can be.
+    """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
 
-    Nobody can be where no party sends a message of its own, or the protocol names nobody.
+    That is the case if no party sends a message of its own, or the protocol identifies none.
     """
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None or limits.arithmetic or not protocol.names_liars:
@@ -133,15 +141,15 @@ def liars_in_words(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of any of the plan's rounds does, and a client's absence would tell of it."""
+    """Whether an ε of the plan needs secret sampling that a client's absence reveals."""
     plans = filter(None, (plan, plan.evaluation))
     return _telling(plan, (event for each in plans for event in (each.event, each.other)))
 
 
 def _telling(plan: Plan, events: Iterable[Event | None]) -> bool:
-    """Whether who is missing tells who was drawn, on which one of `events` rests.
+    """Whether dropouts reveal who was sampled, and one of `events` depends on that secret.
 
-    Whether sites stay tells of nobody's coins.
+    Dropouts of sites do not depend on the sampling of clients.
     """
     if plan.cost.limits.sites:
         return False

@@ -1,7 +1,7 @@
-"""What goes with what: every combination proved or refused, derived from what the parts declare.
+"""The matrix of combinations of parts: each proved or refused, from the parts' declarations.
 
-Nothing here is written by hand but the keys that a part cannot do without: a combination is a
-configuration, and whether it has a proof is asked of the same plan that a run has to pass.
+Only the keys that a part requires are written by hand. A combination is a configuration, and its
+proof is that of the plan which a run has to pass.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ AXES = {
     "compression": "compression.name",
     "attack": "attack.name",
 }
-"""What is combined: kind of part -> the key that names it."""
+"""The combined kinds of parts -> the keys that name them."""
 _LENGTH = 1000
-"""The length of a message, where distributed noise asks for it."""
+"""The length of a message, for distributed noise."""
 _NOISE = 4.0
-"""The noise multiplier of combinations that none is given for: whether there is a proof hangs on
-epsilon only where it pays for aborts."""
+"""The noise multiplier of combinations without a given one; the existence of a proof depends on
+epsilon only through the cost of aborts."""
 
 
 _PLAIN_SERVER = {"optimizer": "fedavg", "lr": 1.0}
-"""The server of objectives that any other is refused for."""
+"""The server of objectives that refuse any other."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """Some parts together: the event of a round that has a proof, or the reasons why it has none.
+    """A combination of parts: the event of a round that has a proof, or the reasons for a refusal.
 
-    `void`: it runs, and guarantees nothing, since attackers read what is to be protected.
+    `void`: it runs without a guarantee, because attackers read the data to be protected.
     """
 
     choice: Mapping[str, str]
@@ -57,7 +57,7 @@ class Combination:
 
     @property
     def verdict(self) -> str:
-        """What becomes of it, in a word or two."""
+        """The result in a word or two."""
         if self.event is None:
             return "refused"
         if not self.private:
@@ -66,28 +66,28 @@ class Combination:
 
     @property
     def private(self) -> bool:
-        """Whether its epsilon is finite."""
+        """Whether the mechanism is private."""
         return self.config is not None and bool(self.config.mechanism.private)
 
     def to_json(self) -> dict[str, Any]:
-        """One of the objects under "cells" that `privfed check --matrix --json` prints."""
+        """Returns one of the objects under "cells" that `privfed check --matrix --json` prints."""
         event = self.event.to_json() if self.event else None
         return {**self.choice, "is": self.verdict, "event": event, "reasons": list(self.reasons)}
 
 
 def combinations(written: Raw, axes: Mapping[str, Sequence[str]]) -> Iterator[Combination]:
-    """Each combination of `axes` (kind -> names), else as `written`; see `combination`."""
+    """Yields each combination of `axes` (kind -> names), with all other keys as `written`."""
     for names in itertools.product(*axes.values()):
         yield combination(written, dict(zip(axes, names, strict=True)))
 
 
 def built_in(*kinds: str) -> dict[str, list[str]]:
-    """All built-in parts of these kinds."""
+    """Returns all built-in parts of these kinds."""
     return {kind: list(BUILT_IN[kind]) for kind in kinds}
 
 
 def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
-    """The combination of these parts (kind -> name), and for the rest the keys as `written`."""
+    """Returns the combination of these parts (kind -> name), with all other keys as `written`."""
     raw: Raw = copy.deepcopy(written)
     try:
         for kind, name in choice.items():
@@ -101,7 +101,7 @@ def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
 
 
 def _complete(raw: Raw) -> None:
-    """Set the keys that its parts cannot do without; drop those that other parts left behind."""
+    """Sets the keys that the parts require; removes those that other parts left behind."""
     for section in ("aggregation", "secure", "privacy", "cohort", "attack", "server"):
         raw.setdefault(section, {})
     parts = {kind: named(raw, kind) for kind in AXES}
@@ -120,7 +120,7 @@ def _complete(raw: Raw) -> None:
 
 
 def _complete_rule(aggregation: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """Keys that follow from the clip are set without one only, a root set where it is needed."""
+    """Sets keys that follow from the clipping norm only without one, and a root set if required."""
     rule, mechanism = parts["rule"], parts["mechanism"]
     bounded_by_clip = mechanism.private and not (mechanism.joint or aggregation.get("before"))
     for key, usual in rule.follows_clip.items():
@@ -133,7 +133,7 @@ def _complete_rule(aggregation: dict[str, Any], parts: Mapping[str, type[Any]]) 
 
 
 def _complete_attack(attack: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """An attack has attackers, and no attack has no keys."""
+    """Gives an attack its attackers, and removes the keys if there is no attack."""
     if parts["attack"].model_construct().acts:
         attack["fraction"] = attack.get("fraction") or 0.2
     else:
@@ -141,7 +141,7 @@ def _complete_attack(attack: dict[str, Any], parts: Mapping[str, type[Any]]) -> 
 
 
 def _complete_cohort(cohort: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """A size is given to samplers that do not derive it."""
+    """Removes the size for samplers that derive it."""
     if parts["sampler"].derives_size:
         cohort["size"] = 0
     elif not cohort.get("size", 1):
@@ -149,13 +149,13 @@ def _complete_cohort(cohort: dict[str, Any], parts: Mapping[str, type[Any]]) -> 
 
 
 def numbered_reasons(matrix: Sequence[Combination]) -> dict[str, int]:
-    """The first reason of each refused combination, in general words, and its number."""
+    """Numbers the general reasons of refused combinations."""
     refused = (general_reason(combined) for combined in matrix if combined.event is None)
     return {reason: number for number, reason in enumerate(dict.fromkeys(refused), start=1)}
 
 
 def general_reason(refused: Combination) -> str:
-    """Why it is refused, without the names of its parts: in words that fit others too."""
+    """Returns the first reason of a refusal without the names of its parts."""
     reason = refused.reasons[0]
     for name in refused.choice.values():
         reason = reason.replace(repr(name), "…")

@@ -1,7 +1,7 @@
-"""What a configuration means before it runs: its event, its noise, and what all rounds will cost.
+"""The plan of a run: its event, its noise, and the cost of all rounds.
 
-`train`'s header, the ledger's terms and `calibrate` all come from here, so they cannot disagree.
-What has no proof is refused here, before any client trains, with what would work.
+`train`'s header, the ledger's terms and `calibrate` all use this plan, so they cannot disagree.
+Configurations without a proof are refused before any client trains, with an alternative.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
 from privfed.secure.summation import RowHiding
 
 ON_TRAINED = "simulation: scored on examples of clients that train"
-"""What a run, too, says of itself where data.holdout is "examples"."""
+"""The label of a run whose data.holdout is "examples"."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """A configuration with its noise solved for, and its cost over all rounds.
 
-    `guarantee` covers what counts `before` it too: earlier runs over the same population.
+    `guarantee` also covers `before`: earlier runs over the same population.
     """
 
     config: Config
@@ -56,25 +56,23 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     other: Event | None = None
-    """Distributed noise has two guarantees: the event of the one that the budget does not gate."""
+    """For distributed noise, which has two guarantees, the event of the one the budget does not
+    limit."""
     evaluation: Plan | None = None
-    """The rounds in which clients evaluate, as a plan of their own; None where they do not."""
+    """The rounds in which clients evaluate, as a plan of their own; None if they do not."""
     beside: EvaluationCost | None = None
-    """What these cost, as a function of the noise of training."""
+    """The cost of these rounds as a function of the noise of training."""
     before: Priors = field(default_factory=Priors, hash=False)
     budgets: tuple[BudgetChange, ...] = ()
-    """How the budget changed since the run began."""
+    """The changes of the budget since the run began."""
 
     @property
     def budget(self) -> float | None:
-        """The epsilon that the gate holds, None where noise was fixed instead or there is none."""
+        """The epsilon that the run must not exceed; None for fixed noise or no noise."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
     def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
-        """What happens each round, be it one that trains or one that `evaluates`.
-
-        It is about a model of these `shapes`, which some compressions of updates go by.
-        """
+        """Returns the algorithm of a training round, or of an evaluation if `evaluates`."""
         config = self.config
         return Algorithm(
             objective=config.messages(shapes),
@@ -98,35 +96,35 @@ class Plan:
 
     @property
     def training_rounds(self) -> int:
-        """How many of all rounds train."""
+        """The number of rounds that train."""
         return training_rounds(self.config)
 
     def spending(self, rounds: int) -> Spending:
-        """What the first `rounds` rounds are charged."""
+        """Returns the charges of the first `rounds` rounds."""
         return self._charged(rounds, self.event, self.evaluation.event if self.evaluation else None)
 
     @property
     def spent(self) -> Spending:
-        """What all rounds together spend: what they are charged, or a choice that covers it."""
+        """The charges of all rounds together, or of a choice that covers them."""
         return spending_of(self.config, self.spending(self.config.run.rounds))
 
     def spending_of_any(self, rounds: int) -> Spending:
-        """What any so many `rounds` are charged at most, whichever they are."""
+        """Returns an upper bound on the charges of any `rounds` rounds of the run."""
         most = self.spending(self.config.run.rounds)
         return {event: min(rounds, count) for event, count in most.items()}
 
     def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
-        """How often both events are charged in the first `rounds` rounds."""
+        """Counts of both events in the first `rounds` rounds."""
         count = self.config.evaluation_rounds.among(rounds)
         charged = Counter({training: rounds - count})
         return charged + Counter({evaluating: count}) if evaluating else charged
 
     def event_in(self, round: int) -> Event:
-        """What `round` is charged."""
+        """Returns the charge of `round`."""
         return self._of_kind(round).event
 
     def other_in(self, round: int) -> Event | None:
-        """What `round` is charged against the party that the budget does not gate."""
+        """Returns the charge of `round` against the party that the budget does not limit."""
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
@@ -136,10 +134,7 @@ class Plan:
         return self
 
     def examples(self, rounds: int) -> Guarantee | None:
-        """What holds for one example of a silo that takes part in all of `rounds`.
-
-        None where silos train without privacy of their own.
-        """
+        """Returns the guarantee for one example of a silo; None without DP in silos."""
         dp = self.config.example_privacy
         if dp is None:
             return None
@@ -147,7 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def besides(self, rounds: int) -> Guarantee | None:
-        """The guarantee that the budget does not gate, over earlier runs too; None with one."""
+        """Returns the guarantee that the budget does not limit; None without one."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -158,7 +153,7 @@ class Plan:
         return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
     def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
-        """All that is guaranteed beside the headline."""
+        """Returns the guarantees other than the headline."""
         return self.examples(rounds), self.besides(rounds)
 
     @property
@@ -169,12 +164,12 @@ class Plan:
 
     @property
     def void(self) -> str | None:
-        """Why nothing is guaranteed, whatever was charged (PRIVACY, section 7)."""
+        """The reason why there is no guarantee, whatever was charged (PRIVACY, section 7)."""
         return "void (the attacker read raw updates)" if self.config.void else None
 
     @property
     def simulation(self) -> str | None:
-        """Why this run's epsilon is nominal: it is a simulation, and must say so everywhere."""
+        """The reason why this run's epsilon is nominal: it is a simulation."""
         attack, name = self.config.attackers, self.config.names["attack"]
         if not self.config.attacked:
             return self._simulated
@@ -185,7 +180,7 @@ class Plan:
 
     @property
     def _simulated(self) -> str | None:
-        """Beside attackers."""
+        """The same reason without attackers."""
         config, run = self.config, self.config.run
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
@@ -204,7 +199,7 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Raises `Refused`, with every reason, for what has no proof or cannot be; reads no data."""
+    """Raises `Refused`, with every reason, for an unproved or impossible run; reads no data."""
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]
@@ -213,7 +208,7 @@ def refuse(config: Config) -> None:
 
 
 def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
-    """Refuse what has no proof, and solve for the noise. Raises `Refused`, with every reason."""
+    """Refuses runs without a proof, and solves for the noise: see `solve_plan`."""
     refuse(config)
     return solve_plan(config, before, length, measures)
 
@@ -221,10 +216,10 @@ def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: in
 def solve_plan(
     config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
-    """The plan of a configuration that nothing is refused of: its noise, and all that it costs.
+    """Returns the plan of a configuration that is not refused: its noise, and all costs.
 
-    What the runs `before` this one spent counts. Noise that clients share depends on the `length`
-    of a message, and of a row of `measures`. Raises `Refused` where no noise is enough.
+    Runs `before` this one count. Noise that clients share depends on the `length` of a message, and
+    on that of a row of `measures`. Raises `Refused` if no noise is enough.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
@@ -252,9 +247,7 @@ def solve_plan(
 
 
 def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Priors) -> Plan:
-    """The plan of rounds of this `cost` at the noise multiplier `noise`, which guarantees nothing
-    yet. Raises `Refused` for what no accountant bounds.
-    """
+    """The plan of rounds of this `cost` at multiplier `noise`, without a guarantee; may refuse."""
     mechanism, event = cost.mechanism.at(noise), cost.event(noise)
     _refuse_unsound(config, mechanism, event)
     refuse_unaccountable(event, config.privacy.accountant)
@@ -272,14 +265,14 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _goes_on(config: Config) -> bool:
-    """Whether it was planned before: such a run stops at its budget, whatever rounds are asked."""
+    """Whether it was planned before: such a run stops at its budget, for any number of rounds."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
 def _noise(
     config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
 ) -> float | None:
-    """The noise multiplier: as fixed, as solved for before, or as the budget asks for."""
+    """The noise multiplier: as fixed, as solved for before, or as the budget requires."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _goes_on(config):
         if cost.limits.sites:
@@ -298,7 +291,7 @@ def _noise(
 
 @contextlib.contextmanager
 def _accounted(cost: RoundCost) -> Iterator[None]:
-    """Raises `Refused` for what accountants refuse."""
+    """Converts errors of accountants to `Refused`."""
     try:
         yield
     except AccountingError as error:
@@ -308,9 +301,9 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
 
 
 def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
-    """Raises `Refused` for noise that cannot be split or summed, and promises that are none."""
+    """Raises `Refused` for noise that cannot be split or summed, and for contradictory events."""
     if mechanism.private:
-        mechanism.noise_on_update(config.sampler.size)  # refuses a split in vain
+        mechanism.noise_on_update(config.sampler.size)  # raises if noise cannot be split
     elif not isinstance(event.release, Unprotected):
         raise Refused(
             f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not private, "
@@ -321,7 +314,7 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
 
 
 def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
-    """Raises `Refused` where clients' own noise would leave the range of a secure sum."""
+    """Raises `Refused` if clients' own noise would exceed the range of a secure sum."""
     deviation = mechanism.noise_on_update(1) * mechanism.clip
     if deviation and mechanism.clip + 40 * deviation > protocol.range:
         raise Refused(
@@ -332,7 +325,7 @@ def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
 
 
 def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> None:
-    """Where visible aborts, at the epsilon that is spent, leave nothing of delta for the noise."""
+    """Raises `Refused` if visible aborts, at the spent epsilon, use up delta."""
     if spent.epsilon < math.inf or not any(event.slack for event in total):
         return
     without = Counter({replace(event, slack=0.0): count for event, count in total.items()})

@@ -1,10 +1,9 @@
-"""What earlier runs over the same population spent, and its composition with a run's own charges.
+"""The spending of earlier runs over the same population, composed with a run's own charges.
 
-Each guarantee of a run composes over the same earlier runs: against the server and against readers,
-where noise is distributed, and for examples of silos. Plans, summaries and audits all come here.
-
-The events of all these runs are counted together and accounted for at once, as those of one run
-are: no epsilons are added. The unit is the client, or one example of a silo under DP-SGD.
+Each guarantee of a run composes over the same earlier runs: against the server and against readers
+if noise is distributed, and for examples of silos. Plans, summaries and audits all use this module.
+The events of all runs are counted together and accounted for at once, like those of one run: no
+epsilons are added. The unit is the client, or one example of a silo under DP-SGD.
 """
 
 from __future__ import annotations
@@ -31,11 +30,14 @@ from privfed.store.lineage import FRESH, Lineage
 
 @dataclass(frozen=True)
 class Prior:
-    """One earlier run, as it stood when it was counted, and what it was charged itself.
+    """An earlier run at the time when it was counted, and its own charges.
 
-    `run` and `head` identify it and how far it was. `spending` is what it was charged against the
-    party `against` (None: all but a trusted server), and `other` against the other party of
-    distributed noise; None where no ledger states that.
+    Attributes:
+      run: the id of the run.
+      head: the head of its ledger when it was counted.
+      spending: its charges against the party `against` (None: all parties except a trusted server).
+      other: its charges against the other party of distributed noise; None if no ledger states
+        them.
     """
 
     path: str
@@ -43,22 +45,21 @@ class Prior:
     head: str
     spending: Spending
     examples: Spending | None = None
-    """What each example of a silo may have been charged, by DP-SGD; None where no ledger states any
-    such bound, which is not that nothing was released.
-    """
+    """Charges of DP-SGD for each example of a silo; None if no ledger states such a bound, which
+    does not mean that nothing was released."""
     against: str | None = None
     other: Spending | None = None
     lineage: Lineage = FRESH
-    """What made the model that it started from."""
+    """The runs that made its starting model."""
     passed: frozenset[str] = frozenset()
-    """Earlier heads of its ledger, at which its model was taken for a start."""
+    """Earlier heads of its ledger, at which its model was taken as a starting model."""
     assumed: Assumed | None = None
-    """The assumptions that `spending` and `other` hold under; None where no ledger states them."""
+    """The assumptions under which `spending` and `other` hold; None if no ledger states them."""
     planned: Spending | None = None
-    """What all rounds that it planned would have been charged; None where all of them were."""
+    """The charges of all its planned rounds; None if all of them were completed."""
 
     def to_json(self) -> dict[str, Any]:
-        """What the new run's ledger states of it."""
+        """Returns the entry of the new run's ledger."""
         charges = _listed(self.spending)
         facts: dict[str, Any] = {"run": self.path, "id": self.run, "head": self.head}
         facts["charges"] = charges
@@ -78,7 +79,7 @@ class Prior:
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
-        """What a ledger states, whose own charges are `against` that party."""
+        """Reads an entry of a ledger whose own charges are `against` that party."""
         spending = _counted(stated.get("charges", []))
         examples, other, planned = (
             _counted(stated[key]) if key in stated else None
@@ -105,7 +106,7 @@ class Prior:
 
     @classmethod
     def of(cls, path: str, ledger: Ledger, rounds: int = 0) -> Prior:
-        """The run at `path`, as its ledger stands, which planned so many `rounds` (0: unknown)."""
+        """Returns the run at `path`, which planned this number of `rounds` (0: unknown)."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -122,14 +123,14 @@ class Prior:
 
     @property
     def heads(self) -> frozenset[str]:
-        """The heads at which its ledger is known to have stood, up to what was counted."""
+        """The known heads of its ledger, up to the counted one."""
         return self.passed | {self.head}
 
     def went_through(self, heads: Iterable[str], beside: Path | None = None) -> Prior:
-        """The same run, knowing which of `heads` its ledger passed before it was counted.
+        """Returns the same run with those of `heads` that its ledger passed before it was counted.
 
-        As the ledger says that lies at its path, or in the folder `beside`: only its own holds the
-        head at which it was counted.
+        They are read from the ledger at its path, or in the folder `beside`: only the run's own
+        ledger holds the head at which it was counted.
         """
         unknown = {*heads} - self.heads
         ledgers = self.ledgers(beside) if unknown else []
@@ -142,7 +143,7 @@ class Prior:
         return replace(self, passed=self.passed | passed) if passed else self
 
     def ledgers(self, beside: Path | None = None) -> list[Ledger]:
-        """Its own ledger and copies that went on, where they are at hand."""
+        """Returns its own ledger and copies that were continued, if they are available."""
         ledgers = []
         for folder in filter(None, (Path(self.path), beside)):
             with contextlib.suppress(OSError, AccountingError):
@@ -150,22 +151,21 @@ class Prior:
         return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
-        """The same run, `spending` being what it was charged against `against`.
+        """Returns the same run with `spending` against the party `against`.
 
-        None where no ledger states that.
+        None if no ledger states it.
         """
         if against == self.against:
             return self
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
             return None
         other = replace(self, spending=self.other, other=self.spending, against=against)
-        return replace(other, planned=None)  # stated for the headline alone
+        return replace(other, planned=None)  # stated for the headline only
 
     def under(self, now: Assumed) -> Prior:
-        """The same run, charged for what it releases under the assumptions `now` of a later one.
+        """Returns the same run, charged under the assumptions `now` of a later one.
 
-        `other` is None where that cannot be computed for it. Raises `Incomposable` where it cannot
-        for `spending`.
+        `other` is None if it cannot be computed. Raises `Incomposable` if `spending` cannot.
         """
         assumed = self.assumed
         if assumed is None:
@@ -189,10 +189,11 @@ class Prior:
 
 @dataclass(frozen=True)
 class Priors:
-    """All runs that count before a new one, each once, and the clients they declared public.
+    """All runs that count before a new one, each once, and the clients that they declared public.
 
-    `lineage` is what made the model that the new run starts from, and `disjoint` the runs (path and
-    id) whose people it declares to be others than its own.
+    Attributes:
+      lineage: the runs that made the new run's starting model.
+      disjoint: runs (path and id) that are declared to share no client with the new one.
     """
 
     runs: tuple[Prior, ...] = ()
@@ -202,19 +203,19 @@ class Priors:
 
     @property
     def spending(self) -> Spending:
-        """What all of them spent together."""
+        """The spending of all of them together."""
         return total(prior.spending for prior in self.runs)
 
     @property
     def planned(self) -> Spending:
-        """What all of them would have spent together, had none ended before its last round."""
+        """The spending of all of them together if none had ended before its last round."""
         return total(prior.planned or prior.spending for prior in self.runs)
 
     @property
     def uncovered(self) -> str:
-        """Why no guarantee over these covers what a starting model tells; empty where all do.
+        """The reason why no guarantee over these covers the starting model; empty if all do.
 
-        What earlier runs started from counts as well: what they released may tell of it.
+        Starting models of earlier runs count as well, since their releases may depend on them.
         """
         heads: dict[str, set[str]] = {}
         for prior in self.runs:
@@ -223,11 +224,11 @@ class Priors:
 
     @property
     def _starts(self) -> Lineage:
-        """What made the models that all of them, and the new run, started from."""
+        """The runs that made the starting models of all of them and of the new run."""
         return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
 
     def traced(self, beside: Path | None = None) -> Priors:
-        """The same runs, each knowing which starts its ledger passed, where ledgers are at hand."""
+        """Returns the same runs with the starting heads that their ledgers passed, if available."""
         heads: dict[str, set[str]] = {}
         for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)
@@ -235,13 +236,13 @@ class Priors:
         return replace(self, runs=runs)
 
     def under(self, now: Assumed) -> Priors:
-        """The same runs, charged under the assumptions `now`. Raises `Incomposable`."""
+        """Returns the same runs, charged under the assumptions `now`. Raises `Incomposable`."""
         return replace(self, runs=tuple(prior.under(now) for prior in self.runs))
 
     @classmethod
     @terms_are_whole()
     def stated(cls, terms: Mapping[str, Any]) -> Priors:
-        """What the ledger that states `terms` counts before its own charges.
+        """Reads the earlier runs that a ledger with these `terms` counts.
 
         Raises `LedgerBroken` for terms of another form.
         """
@@ -258,11 +259,18 @@ NOTHING = Priors()
 
 
 def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spending:
-    """What the run of `ledger` was charged beside its headline, by the events stated under `key`.
+    """Returns the charges of a run other than its headline, by the events stated under `key`.
 
-    It is that of the first `charges`, or of all. Rounds in which clients evaluate have an event of
-    their own, stated with the one that they are charged in the headline. Raises `LedgerBroken` for
-    a ledger that has further events beside these.
+    Rounds in which clients evaluate have an event of their own, stated with their event in the
+    headline.
+
+    Args:
+      ledger: the run's ledger.
+      key: the key of the terms.
+      charges: the number of first charges; None: all.
+
+    Raises:
+      LedgerBroken: if the ledger has other events.
     """
     stated = ledger.terms.get(key)
     if stated is None:
@@ -280,7 +288,7 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
 def planned_by(rounds: int, ledger: Ledger) -> Spending:
     """Returns the charges of a run after all its planned `rounds`, from its ledger's first line.
 
-    Charges beyond these, as of evaluations that were asked for later, count as they are.
+    Further charges, for example of later evaluations, are added as they are.
     """
     done = Counter(charge.event for charge in ledger.charges)
     stated = ledger.terms.get("planned")
@@ -295,10 +303,9 @@ def planned_by(rounds: int, ledger: Ledger) -> Spending:
 
 
 def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
-    """Returns what a run's planned rounds add to other runs', where it ended before the last one.
+    """Returns the planned charges, as other runs count them, of a run that ended early.
 
-    None where it did not, or where it ended at its budget: that round follows from public
-    constants.
+    None if it did not, or if it ended at its budget: that round follows from public constants.
     """
     planned = planned_by(rounds, ledger)
     done = sum(planned.values()) == len(ledger.charges)
@@ -315,7 +322,7 @@ def _at_budget(ledger: Ledger) -> bool:
 
 
 def total(spendings: Iterable[Spending]) -> Spending:
-    """All of `spendings` together."""
+    """Returns the sum of all `spendings`."""
     counts: Counter[Event] = Counter()
     for spending in spendings:
         counts.update(spending)
@@ -323,10 +330,10 @@ def total(spendings: Iterable[Spending]) -> Spending:
 
 
 def _listed(spending: Spending) -> list[list[Any]]:
-    """`spending` as a ledger states it: pairs of an event and its count."""
+    """`spending` in the form of a ledger: pairs of an event and its count."""
     return [[event.to_json(), count] for event, count in spending.items()]
 
 
 def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
-    """What `_listed` wrote."""
+    """Reads an output of `_listed`."""
     return {Event.from_json(event): count for event, count in pairs}

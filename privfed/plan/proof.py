@@ -1,4 +1,4 @@
-"""How the proof of a run follows from what its parts declare, in words."""
+"""The proof of a run in words, derived from the declarations of its parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privfed.round.algorithm import releases_per_round
 
 
 def proof_in_words(plan: Plan) -> str:
-    """Why noise covers what a round releases; for plans of private runs."""
+    """Explains why noise covers the releases of a round; for plans of private runs."""
     config, mechanism = plan.config, plan.mechanism
     rule, name = rule_of(config), config.names["rule"]
     if mechanism.trust == "client" and config.by_sites:
@@ -52,7 +52,7 @@ def proof_in_words(plan: Plan) -> str:
 
 
 def _of_sites(plan: Plan) -> str:
-    """Why noise of sites covers their sums, and whom the draw is secret from."""
+    """Explains why noise of sites covers their sums, and who must not know the sampling."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     coins = (
         f"; each of {limits.sites} sites flips secret coins for its own clients, and adds up rows "

@@ -1,6 +1,6 @@
-"""What one round of a run costs, as a function of its noise.
+"""The cost of one round of a run, as a function of its noise.
 
-Planning, calibration, forecasts and views all ask here, so that they cannot disagree.
+Planning, calibration, forecasts and reports all use it, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _NO_LENGTH = "shared noise depends on the length of a message, and none is given
 
 @dataclass(frozen=True)
 class RoundCost:
-    """A mechanism that knows all of its run's constants but the noise, over a rule of drawing.
+    """A mechanism with all constants of its run except the noise, and a sampling rule.
 
-    Each round makes `exchanges` releases of what `rule` sums over its one cohort, by `summation`
-    within `limits`, and aborts with a probability of at most `aborts`.
+    Each round makes `exchanges` releases of the sums of `rule` over one cohort, by `summation`
+    within `limits`, and aborts with probability at most `aborts`.
     """
 
     mechanism: Mechanism
@@ -52,18 +52,18 @@ class RoundCost:
 
     @property
     def telling_aborts(self) -> float:
-        """The probability of an abort that may tell who was drawn: whether sites stay does not."""
+        """Probability of an abort that may reveal who was sampled; 0 if sites are the parties."""
         return 0.0 if self.limits.sites else self.aborts
 
     def event(self, noise: float | None) -> Event:
-        """What a round is charged at the noise multiplier `noise`."""
+        """Returns the charge of a round at the noise multiplier `noise`."""
         aborts = self.telling_aborts
         return round_event(self.mechanism.at(noise), self.witness, self.exchanges, aborts)
 
     def other(self, noise: float | None) -> Event | None:
-        """What a round is charged against the party that the budget does not gate.
+        """Returns the charge of a round against the party that the budget does not limit.
 
-        None where there is one guarantee only: two are those of noise that clients share.
+        None if there is only one guarantee; noise that clients share has two.
         """
         mechanism = self.mechanism.at(noise)
         if not shares_noise(mechanism):
@@ -80,10 +80,18 @@ class RoundCost:
         prior: Spending | None = None,
         besides: Callable[[float], Spending] | None = None,
     ) -> float:
-        """The noise multiplier with which `rounds` rounds after `prior` spend at most `epsilon`,
-        together with what follows from it `besides`.
+        """Returns the smallest noise multiplier at which rounds stay within a budget.
 
-        An infinite epsilon needs none. Raises `AccountingError`.
+        Args:
+          rounds: the number of rounds.
+          epsilon: the budget; infinite: no noise.
+          delta: the delta of the budget.
+          accountant: the accountant to use.
+          prior: charges before these rounds.
+          besides: further charges as a function of the noise multiplier.
+
+        Raises:
+          AccountingError: if no noise is enough.
         """
         if epsilon == math.inf:
             return 0.0
@@ -91,11 +99,11 @@ class RoundCost:
 
 
 def round_cost(config: Config, length: int = 0) -> RoundCost:
-    """What a round of `config` costs, with messages of `length` numbers.
+    """Returns the cost of a round with messages of `length` entries.
 
-    Only noise that clients make up together depends on the length. Where aborts would tell who was
-    drawn, secure sums begin with as small a cohort as makes them rare, unless a plan has solved for
-    that before: a resume keeps it. Raises `Refused`.
+    Only noise that clients share depends on the length. If aborts would reveal who was sampled,
+    secure sums begin with the smallest cohort that makes aborts rare. A resume keeps the size that
+    its plan solved for. Raises `Refused`.
     """
     rule = rule_of(config)
     drawn = config.sampler.witness(0, config.data.clients)
@@ -117,7 +125,7 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
 
 
 def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
-    """The budget, or what noise that is fixed spends without aborts; infinite where none holds."""
+    """The budget, or the epsilon of fixed noise without aborts; infinite if there is none."""
     privacy = config.privacy
     if privacy.epsilon is not None:
         return privacy.epsilon
@@ -131,7 +139,7 @@ def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
 def _cost_within(
     limits: Limits, config: Config, rule: SumRule | RowRule, witness: Witness, length: int
 ) -> RoundCost:
-    """The cost of a round whose sums keep `limits`."""
+    """The cost of a round whose sums are within `limits`."""
     mechanism, dropout = config.mechanism, config.cohort.dropout
     if mechanism.private:
         parts = config.data.sites_per_client
@@ -169,7 +177,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
 
 
 def _canaries_expected(config: Config) -> int:
-    """How many canaries at most are expected in a cohort, beside those who are declared."""
+    """Upper bound on the expected number of canaries in addition to declared clients."""
     sampler, clients = config.sampler, config.data.clients
     if sampler.witness(0, clients).shares_places:
         return 0
@@ -177,9 +185,9 @@ def _canaries_expected(config: Config) -> int:
 
 
 def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setting:
-    """The same where sites add the noise: against whoever sees all that colluding sites see.
+    """The constants for noise of sites, against an adversary that sees all data of colluding sites.
 
-    What is drawn is rows: of each client's, as many as there are sites at which it may have some.
+    Rows are sampled: for each client as many as the sites at which it may have rows.
     """
     protocol = config.row_hiding
     noise = SiteNoise(limits.sites, limits.minimum, limits.colluders)
@@ -196,7 +204,7 @@ def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setti
 
 
 def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
-    """Raises `Refused` where all noise that is counted may be left out, or known to colluders."""
+    """Raises `Refused` if all counted noise may be left out, or be known to colluders."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(
             f"as few as {_clients(protocol.sharing(limits))} may make up the noise of a sum, but "
@@ -208,5 +216,5 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
 
 
 def _clients(count: int) -> str:
-    """So many clients, in words."""
+    """Formats a number of clients."""
     return "1 client" if count == 1 else f"{count} clients"

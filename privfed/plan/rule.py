@@ -1,4 +1,4 @@
-"""Which rule runs: over rows, or in passes over sums, as what else is configured demands."""
+"""The form of the aggregation rule: over rows, or in passes over sums."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from privfed.core.registry import BUILT_IN
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
-    """The rule that `config` runs, tied to the mechanism's clip where noise follows its terms.
+    """Returns the rule, bounded by the clipping norm if noise is added to its terms.
 
-    What goes before a rule mixes rows. A robust rule that has both forms is carried out on rows
-    where the server may see them, which takes one upload, and so is each rule where clients share
-    the noise of their rows. Raises `Refused`.
+    Pre-aggregators mix rows. A robust rule with both forms runs on rows if the server may see them,
+    which needs one upload; so does every rule if clients share the noise of their rows. Raises
+    `Refused`.
     """
     rule = config.rule
     mechanism, before = config.mechanism, config.before
@@ -40,7 +40,7 @@ _ANSWERS_FOR_SUMS = ("uploads", "extra", "remembers", "center_after")
 
 
 def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
-    """Raises `Refused` where a rule on rows has something under a name that sums are carried by."""
+    """Raises `Refused` if a rule on rows defines a name that rules by sums use."""
     if isinstance(rule, SumRule):
         return
     kind = type(rule)
@@ -57,24 +57,24 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
 
 
 def _sums_only(config: Config) -> bool:
-    """Whether the server sees sums alone, or may use nothing else."""
+    """Whether the server sees only sums, or may use nothing else."""
     mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
     return bool(config.secured or central or config.by_sites)
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
-    """`rule`, its terms bounded by `clip` where it is by sums. Raises `ValueError`."""
+    """`rule`, with its terms bounded by `clip` if it is by sums. Raises `ValueError`."""
     return rule.within(clip) if isinstance(rule, SumRule) else rule
 
 
 def tolerates(rule: Rule, n: int) -> int:
-    """How many hostile clients among n `rule` tolerates."""
+    """Returns the number of Byzantine clients among n that `rule` tolerates."""
     return max(0, min(n, rule.most(n)))
 
 
 def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether rows weigh as many as their client's examples, which no proof and no rule allows."""
+    """Whether rows are weighted by numbers of examples, which privacy and robustness exclude."""
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
@@ -87,20 +87,20 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
 
 
 def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether clients say what they weigh: as many as their examples, or inside a secure sum."""
+    """Whether clients send weights: numbers of examples, or weights inside a secure sum."""
     if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
         return False
     return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)
 
 
 def rules_by_sums() -> tuple[str, ...]:
-    """The built-in rules that sums suffice for."""
+    """Returns the built-in rules that need only sums."""
     names = BUILT_IN["rule"]
     return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
 
 
 def rule_in_words(config: Config) -> str:
-    """What the rule sees of the clients, and which hostile ones it withstands, in words."""
+    """Describes the data that the rule sees, and the Byzantine clients that it tolerates."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"
     if isinstance(rule, SumRule):
@@ -112,9 +112,11 @@ def rule_in_words(config: Config) -> str:
 
 
 def numbers_per_history(config: Config, parameters: int) -> int:
-    """How many numbers the rule keeps of each client, for a model of so many `parameters`.
+    """Returns the number of entries that the rule stores for each client; 0 if it stores none.
 
-    0: it remembers nobody.
+    Args:
+      config: the run.
+      parameters: the number of parameters of the model.
     """
     rule = rule_of(config)
     length = config.messages().layout(parameters).length
@@ -122,5 +124,11 @@ def numbers_per_history(config: Config, parameters: int) -> int:
 
 
 def message_length(config: Config, parameters: int, shapes: ShapesByName | None = None) -> int:
-    """How many numbers a client sends about a model of so many `parameters`, of these `shapes`."""
+    """Returns the number of entries of a client's message.
+
+    Args:
+      config: the run.
+      parameters: the number of parameters of the model.
+      shapes: their shapes by name, on which some compressions depend.
+    """
     return config.messages(shapes).layout(parameters).length + rule_of(config).extra

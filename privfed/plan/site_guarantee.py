@@ -1,4 +1,4 @@
-"""What a site's own clients are promised by the site's own count, from public facts alone."""
+"""The guarantee for a site's own clients by the site's own count, from public facts alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from privfed.plan.plan import Plan
 
 @dataclass(frozen=True)
 class SiteGuarantee:
-    """What holds for the clients of a site that answers at most `answers` rounds.
+    """The guarantee for the clients of a site that answers at most `answers` rounds.
 
-    `bound` is against the server with colluding sites, `alone` trusts nobody but the site itself;
-    None where the site adds all of the noise to its own sum, so that the two are one.
+    `bound` holds against the server with colluding sites; `alone` trusts only the site itself.
+    `alone` is None if the site adds all of the noise to its own sum, so that both are the same.
     """
 
     answers: int
@@ -24,22 +24,26 @@ class SiteGuarantee:
     alone: Guarantee | None
 
     def to_json(self) -> dict[str, Any]:
-        """The object under "site" that `privfed check --answers --json` prints."""
+        """Returns the object under "site" that `privfed check --answers --json` prints."""
         return {"answers": self.answers, "guarantees": stated(self.bound, self.alone)}
 
 
 def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
-    """What `plan` promises the clients of a site that answers at most so many rounds.
+    """Returns the guarantee for the clients of a site that answers at most `answers` rounds.
 
-    A site charges an answer before it leaves, whatever becomes of it: the event of one round, which
-    follows from what all sites agreed on (rate, norms, share of noise, colluders, sites that have
-    to stay), and from no data. An invitation that it declines before it draws coins is free. So
-    what its clients are promised is the composition of a *fixed* maximum of answers, which the site
-    enforces, over earlier runs too, all of whose rounds count (PRIVACY, section 9.6). Of clients at
-    several sites every round of the run counts, as other sites may have answered those that this
-    one did not.
+    A site charges an answer before sending it: the event of one round, which follows from the
+    agreed constants (rate, norms, share of noise, colluders, minimum of surviving sites), and from
+    no data. An invitation that it declines before sampling is free. The guarantee is therefore the
+    composition of a *fixed* maximum of answers, which the site enforces, with all rounds of earlier
+    runs (PRIVACY, section 9.6). For clients at several sites every round of the run counts, since
+    other sites may have answered the rounds that this one did not.
 
-    Raises `Refused` where sites are no parties, or for a number of answers that the run cannot ask.
+    Args:
+      plan: the plan of the run.
+      answers: the largest number of rounds that the site answers.
+
+    Raises:
+      Refused: if sites are not parties, or the run has fewer rounds.
     """
     config = plan.config
     if not config.by_sites or not plan.mechanism.private:
@@ -61,7 +65,7 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
 
 
 def _bound(plan: Plan, answers: int) -> Guarantee:
-    """The composition of `answers` rounds with all that earlier runs spent, as the budget's is."""
+    """The composition of `answers` rounds with the spending of earlier runs."""
     privacy, before = plan.config.privacy, plan.before
     spending = Counter(before.spending) + Counter(plan.spending_of_any(answers))
     spent = guarantee(spending, privacy.delta, privacy.accountant)

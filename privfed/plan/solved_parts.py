@@ -1,4 +1,4 @@
-"""What is solved for when a run is first planned: the noise, and what parts keep of a solution."""
+"""The values that the first plan of a run solves for: the noise, and constants of parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privfed.sampling.cohort import InGroups, Sampler
 
 
 def spending_of(config: Config, alone: Spending) -> Spending:
-    """What the run `config` spends, all of whose rounds are charged `alone`.
+    """Returns the spending of a run whose rounds together are charged `alone`.
 
-    Where it is chosen among others, that is the choice, as one event.
+    For a candidate, it is one event: the choice among the candidates.
     """
     return {best_of(alone, config.chosen.repetitions): 1} if config.chosen else alone
 
@@ -27,9 +27,16 @@ def spending_of(config: Config, alone: Spending) -> Spending:
 def solved_noise(
     config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
 ) -> float:
-    """The least noise at which the run spends its budget, after `earlier`.
+    """Returns the smallest noise at which the run spends its budget.
 
-    Raises `AccountingError`.
+    Args:
+      config: the run.
+      cost: the cost of a training round.
+      beside: the cost of its evaluations, if clients evaluate.
+      earlier: the charges of earlier runs.
+
+    Raises:
+      AccountingError: if no noise is enough.
     """
     privacy, besides = config.privacy, beside.spending if beside else None
     training = config.run.rounds - (beside.count if beside else 0)
@@ -46,9 +53,14 @@ def solved_noise(
 
 
 def with_solved_parts(config: Config, earlier: Spending) -> Config:
-    """`config` with what its sampler and its mechanism solve for, after the spending of `earlier`.
+    """Returns `config` with the constants that its sampler and mechanism solve for.
 
-    One that was planned before is as it was. Raises `Refused`.
+    Args:
+      config: the run; returned unchanged if it was planned before.
+      earlier: the charges of earlier runs.
+
+    Raises:
+      Refused: if no constants are possible.
     """
     if config.noise_multiplier is not None:
         return config
@@ -58,12 +70,12 @@ def with_solved_parts(config: Config, earlier: Spending) -> Config:
 
 
 def training_rounds(config: Config) -> int:
-    """How many of the run's rounds train."""
+    """Returns the number of the run's rounds that train."""
     return config.run.rounds - config.evaluation_rounds.among(config.run.rounds)
 
 
 def _solved(config: Config) -> Config:
-    """`config`, whose mechanism knows the constants that it solves for."""
+    """`config` with the constants that its mechanism solves for."""
     mechanism = config.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return config
@@ -73,9 +85,9 @@ def _solved(config: Config) -> Config:
 
 
 def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
-    """`config` with a number of groups, and of bands where the mechanism has any.
+    """`config` with a number of groups, and of bands if the mechanism has any.
 
-    Where both are left open, they are those that need the least noise on the model.
+    If both are left open, they minimise the noise on the model.
     """
     mechanism, possible = config.mechanism, sampler.possible_groups()
     if not isinstance(mechanism, InBands):
@@ -95,9 +107,9 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
 def _with_least_noise(
     config: Config, sampler: InGroups, possible: tuple[int, ...], earlier: Spending
 ) -> Config:
-    """`config` with the groups of `possible`, and as many bands, that need the least noise.
+    """`config` with the number of groups among `possible`, and of bands, that minimises the noise.
 
-    The noise on the model is taken to fall and then to rise with them, so that not all are tried.
+    The noise on the model is assumed to be unimodal in this number, so that few values are tried.
     """
     if len(possible) > 1 and config.privacy.epsilon is None:
         raise Refused(
@@ -121,14 +133,14 @@ def _with_least_noise(
 
 
 def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
-    """`config` with so many groups, and as many bands."""
+    """`config` with this number of groups and of bands."""
     grouped: Sampler = sampler.in_groups(groups)
     assert isinstance(config.mechanism, InBands)
     return replace(config, sampler=grouped, mechanism=config.mechanism.in_bands(groups))
 
 
 def _noise_on_model(config: Config, earlier: Spending) -> float:
-    """The noise on the model, in clips, with which `config` spends its budget."""
+    """The noise on the model, in clipping norms, at which `config` spends its budget."""
     solved = _solved(config)
     try:
         noise = solved_noise(solved, round_cost(solved), evaluation_cost(solved), earlier)

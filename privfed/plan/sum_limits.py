@@ -1,4 +1,4 @@
-"""How many clients a run's secure sums hold: as configured, and solved for where aborts cost."""
+"""The size limits of a run's secure sums: as configured, and solved for if aborts cost privacy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from privfed.secure.limits import Limits
 from privfed.secure.summation import RowHiding
 
 _NEXT_TO_NOTHING = 1e-3
-"""The part of delta that aborts may cost, wherever that can be had."""
+"""The fraction of delta for aborts, if it can be achieved."""
 _LARGEST_EPSILON = 40.0
-"""A larger epsilon is priced like this one, so that e^epsilon stays a number."""
+"""Upper limit on epsilon in the cost of aborts, so that e^epsilon stays finite."""
 
 
 def configured_limits(config: Config) -> Limits:
-    """The limits as configured: by default, sums hold the largest cohort that can be drawn,
-    canaries (`audit.canaries`) included.
+    """Returns the configured limits; by default, sums hold the largest cohort and all its canaries.
 
-    Noise that clients share is made up by a guaranteed number of them: all but the `tolerance` of
-    a cohort that begins where it comes in layers, else all but that part of an expected cohort.
+    A guaranteed number of clients contributes to shared noise: all except the `tolerance` of a
+    beginning cohort if noise comes in layers, otherwise all except that fraction of an expected
+    cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
@@ -44,14 +44,14 @@ def configured_limits(config: Config) -> Limits:
 
 
 def _limits_of_sites(config: Config) -> Limits:
-    """All sites take part, and their sums have room for the rows of all clients declared.
+    """Limits for sites, which all take part; their sums hold the rows of all declared clients.
 
-    As many sites have to stay as configured. By default all but the `tolerance` of the noise that
-    sites share, and never fewer than give a secret back.
+    The configured number of sites has to survive. By default, all except the `tolerance` of the
+    shared noise, and at least the number that can reconstruct a secret.
     """
     secure, data, shared = config.secure, config.data, config.shared_noise
     protocol, sites = config.row_hiding, config.data.sites
-    if protocol is None:  # each site's sum is seen by itself
+    if protocol is None:  # each site's sum is visible
         return Limits(sites, 1, size=sites, sites=sites)
     least = protocol.least_sites(sites)
     staying = sites - math.floor(shared.tolerance * sites + 1e-9) if shared else least
@@ -74,14 +74,22 @@ def limits_of_rare_aborts(
     exchanges: int,
     epsilon: float,
 ) -> Limits:
-    """`limits`, with sums that begin with as small a cohort as makes aborts cost next to nothing.
+    """Returns `limits` with sums that begin with the smallest cohort at which aborts cost little.
 
-    A cohort that is too small to begin with aborts for all to see, and so tells of a secret draw:
-    that costs (1 + e^epsilon) times its probability of delta in every exchange (PRIVACY, section
-    4), with the `epsilon` of all rounds. The smallest cohort that is admitted is the largest below
-    which a draw falls so rarely that all of it is a thousandth of delta, never below what the
-    protocol's promise needs, and never above what its own threshold asks for. A number that is
-    configured stays.
+    A cohort that is too small aborts visibly, and so reveals part of the secret sampling. This
+    costs (1 + e^epsilon) times its probability of delta in every exchange (PRIVACY, section 4),
+    with the `epsilon` of all rounds. The smallest admitted cohort is the largest size below which
+    sampling falls so rarely that the total cost is a thousandth of delta. It is at least what the
+    protocol's guarantee needs, and at most what its own threshold requires. A configured number is
+    kept.
+
+    Args:
+      config: the run.
+      protocol: the secure sum.
+      limits: the configured limits.
+      witness: the sampling rule.
+      exchanges: the number of sums per round.
+      epsilon: the epsilon of all rounds.
     """
     most, least = protocol.begun(limits), protocol.least_admitted(limits)
     if not witness.random or most <= least:

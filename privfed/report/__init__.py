@@ -1,1 +1,1 @@
-"""What do people see? Tables and sentences of plans, runs, audits and attacks."""
+"""The output for users: tables and sentences on plans, runs, audits and attacks."""

@@ -1,4 +1,4 @@
-"""What people see of audits of ledgers: of one run, and of several together."""
+"""The tables of audits: of one run's ledger, of several, of a mechanism and of a function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def mechanism_table(audit: MechanismAudit) -> Group:
-    """What was claimed for each scene, and what releases say; then the verdict."""
+    """Returns the claim and the evidence of the releases for each scenario, and the verdict."""
     table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
     for kind, tests in (
@@ -67,7 +67,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 
 
 def function_table(audit: FunctionAudit) -> Group:
-    """What releases of a function say by each score; then its claim and the verdict."""
+    """Returns the evidence of a function's releases by score, its claim and the verdict."""
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
         bound = tested.verdict
@@ -87,7 +87,7 @@ def function_table(audit: FunctionAudit) -> Group:
 
 
 def _table(first: str, *others: str) -> Table:
-    """A table without rows, whose `first` column is of words and whose `others` are of numbers."""
+    """A table without rows, with a `first` column of words and `others` of numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(first, justify="left")
     for name in others:
@@ -100,7 +100,7 @@ def _bound(confidence: float) -> str:
 
 
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
-    """Whether the claim is refuted, doubtful, or not contradicted, and the p-value behind that."""
+    """The verdict - refuted, doubtful, or not contradicted - with its p-value."""
     verdict = "the releases do not contradict the claim"
     if audit.doubted:
         verdict = "DOUBTFUL: try again with more releases"
@@ -113,13 +113,13 @@ def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> st
 
 
 def _aborted(audit: FunctionAudit) -> str:
-    """How many releases had a number that is not finite."""
+    """Fractions of releases with a non-finite number."""
     without, with_member = (f"{share:.1%}" for share in audit.aborted)
     return f"{without} without the member, {with_member} with it: numbers that are not finite"
 
 
 def _noise(audit: MechanismAudit) -> str:
-    """The deviation that was measured, over the one that was charged."""
+    """The ratio of measured to charged noise."""
     ratio, p_value = f"{audit.noise:.4f}", f"{audit.noise_p_value:.2g}"
     return f"{ratio} of what is charged (p = {p_value} that it is no less)"
 
@@ -128,7 +128,11 @@ KINDS = (".svg", ".png", ".pdf")
 
 
 def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
-    """Write the picture to `path`, and return what it shows. Raises `Refused`."""
+    """Draws ε over rounds and over δ into `path`; returns the curves.
+
+    Raises:
+      Refused: for another kind of file, or if no epsilon is finite.
+    """
     if path.suffix not in KINDS:
         raise Refused(f"--plot {path}: expected a name that ends in {', '.join(KINDS)}")
     delta = float(ledger.terms["delta"])
@@ -144,7 +148,7 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
 
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
-    """Two panels beside each other, as a file of `kind`."""
+    """Draws two panels side by side, as a file of `kind`."""
     from privfed.report.canvas import canvas, image
 
     with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
@@ -160,7 +164,7 @@ def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
 
 
 def _draw_lines(axes: Axes, curve: Curve) -> None:
-    """One line for each accountant, where its epsilon is finite."""
+    """Draws one line for each accountant, where its epsilon is finite."""
     for name, colour, dash in zip(ACCOUNTANTS, COLOURS, DASHES, strict=False):
         points = [(at, by[name]) for at, by in curve if _finite(by[name])]
         if points:
@@ -172,7 +176,7 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """What one run spent and what that means, or what is wrong with its files."""
+    """Returns the spending of a run and its meaning, or the problems of its files."""
     facts = audit.to_json()
     if audit.problems:
         return _broken(audit.problems)
@@ -214,28 +218,28 @@ def audit_table(audit: RunAudit) -> Table:
 
 
 def _trust_row(assumed: Assumed | None) -> dict[str, str]:
-    """The adversary that epsilon holds against, where the ledger states it."""
+    """The adversary that epsilon holds against, if the ledger states it."""
     return {} if assumed is None else {"trust model": str(assumed)}
 
 
 def _colluding(merged: JointAudit) -> int:
-    """How many clients may collude with the server or be Byzantine, over all runs."""
+    """The number of clients that may collude with the server or be Byzantine, over all runs."""
     assumed = merged.assumed
     return int(assumed.colluders or 0) + (assumed.byzantine or 0) if assumed else 0
 
 
 def _start(facts: Mapping[str, Any]) -> str:
-    """What the ledger states of the model that training started from; "" for nothing."""
+    """The ledger's statement about the starting model; "" if there is none."""
     return f"SHA-256 {facts['start'][:16]}…" if facts["start"] else ""
 
 
 def _broken(problems: Sequence[str]) -> Table:
-    """Every problem by its number, and no epsilon."""
+    """Every problem with its number, and no epsilon."""
     return rows({"ledger": "BROKEN", **{f"{n}": why for n, why in enumerate(problems, 1)}})
 
 
 def _head_rows(audit: RunAudit) -> dict[str, str]:
-    """What heads that were kept elsewhere say of the ledger."""
+    """Comparison of the ledger with recorded heads."""
     pairs = {}
     if audit.charges_since is not None:
         pairs["given head"] = (
@@ -251,7 +255,7 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
-    """What the run's canaries show of its claim, where it has any."""
+    """Evidence of the run's canaries on its claim, if there is any."""
     if audit.canaries:
         return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):
@@ -265,7 +269,7 @@ def _canary_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _excluded_row(audit: RunAudit) -> dict[str, str]:
-    """How many were proved to lie in secure sums, of which the ledger alone knows nothing."""
+    """The number of parties proved to be Byzantine, which the ledger does not contain."""
     if not audit.excluded:
         return {}
     return {
@@ -275,7 +279,7 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
 
 
 def merged_table(merged: JointAudit) -> Table:
-    """Each run alone, and all together."""
+    """Returns the spending of each run alone, and of all together."""
     bound = merged.bound
     if bound is None:
         return _broken(merged.problems)

@@ -1,4 +1,4 @@
-"""What people see of the answers of `privfed calibrate`."""
+"""The tables for answers of `privfed calibrate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from privfed.report.tables import counted, party_rows, rows, two_sided
 
 
 def advice_report(advice: Advice) -> RenderableType:
-    """A table of all alternatives, least noise first, and what the words in it mean."""
+    """Returns a table of all alternatives, least noise first, and explanations of its terms."""
     return Group(_table(advice), "", *(Text(line) for line in _notes(advice)))
 
 
@@ -53,7 +53,7 @@ def _name(each: Alternative) -> str:
 
 
 def _notes(advice: Advice) -> Iterator[str]:
-    """What the columns say, what a promise means, and how to take the best."""
+    """Explanations of the columns and assumptions, and the keys of the best alternative."""
     reference = advice.reference
     if reference is not None:
         whose = "yours" if advice.yours else f"{reference.sampler} and {reference.mechanism} noise"
@@ -79,14 +79,14 @@ def _notes(advice: Advice) -> Iterator[str]:
 
 
 def _promises(advice: Advice) -> list[str]:
-    """The promises that anything in the table rests on, in their usual order."""
+    """The assumptions that the alternatives need, in their usual order."""
     named = {name for each in (*advice.ranked, *advice.apart) for name in each.assumes}
     named |= {name for none in advice.unavailable for name in none.lacks}
     return [promise for promise in PROMISES if promise in named]
 
 
 def _where_buffers_pay(advice: Advice) -> Iterator[str]:
-    """What buffers save of memory beside bands of the same draw, and what they cost in noise."""
+    """The memory that buffers save relative to bands with the same sampler, and the added noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys
@@ -107,7 +107,7 @@ _HONEST = "which honest clients add"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """The four numbers, the solved one marked, and what they mean."""
+    """Returns the four numbers, with a mark on the solved one, and their meaning."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
@@ -133,7 +133,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
 
 
 def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Over which rounds noise is correlated, in how many groups of clients, and what it keeps."""
+    """The rounds over which noise is correlated, the groups of clients, and the stored noise."""
     question, mechanism = answer.question, answer.cost.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -144,13 +144,13 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Whom ε is against, where pairs of clients share noise."""
+    """The adversary of ε, if pairs of clients share noise."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
 
 def _draw(answer: CalibrationAnswer) -> str:
-    """How many clients take part in a round, of how many, or how often one does."""
+    """The expected cohort and the number of clients, or the period of participation."""
     question, witness = answer.question, answer.cost.witness
     if witness.period > 1:
         return f"once in {witness.period} rounds"
@@ -160,7 +160,7 @@ def _draw(answer: CalibrationAnswer) -> str:
 
 
 def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """Whose noise counts against whom, what each party does and sends, and how a sum aborts."""
+    """The counted noise by adversary, each party's share and traffic, and the abort probability."""
     sums, question = answer.sum_json(), answer.question
     aborts = sums.get("aborts", 0.0)
     abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
@@ -187,7 +187,7 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """How many sites stay and collude, and how much louder the sum is than the noise counted."""
+    """The numbers of surviving and colluding sites, and the noise of all sites."""
     sums, question = answer.sum_json(), answer.question
     if not question.sites:
         return {}
@@ -207,14 +207,14 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _all_noise(clips: float) -> str:
-    """How loud the noise is where every site stays."""
+    """The noise if every site survives."""
     return f"all of them add noise of {ceiling(clips)} clips"
 
 
 def alternatives_table(
     answer: CalibrationAnswer, others: Iterable[tuple[str, CalibrationAnswer]]
 ) -> Table:
-    """What else would do, one change at a time."""
+    """Returns a table of answers with one changed constant each."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
         table.add_column(name, justify="left" if name == "with" else "right")

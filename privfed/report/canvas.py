@@ -1,4 +1,4 @@
-"""Pictures in the house's style, drawn without a screen."""
+"""Figures in privfed's style, drawn without a display."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def canvas(
     sharey: bool = False,
     grid: bool = True,
 ) -> Iterator[tuple[Figure, Panels]]:
-    """A figure of `size` inches, and its panels by row.
+    """A context with a figure of `size` inches, and its panels by row.
 
-    It has to be drawn and saved inside, where the house's style holds.
+    The figure must be drawn and saved inside, where the style is in effect.
     """
     with matplotlib.rc_context({**STYLE, "axes.grid": grid}):
         figure = Figure(figsize=size)
@@ -36,7 +36,14 @@ def canvas(
 
 
 def image(figure: Figure, kind: str, dpi: int, metadata: dict[str, Any] | None = None) -> bytes:
-    """The file of `kind` ("svg", "png", "pdf"); `metadata` of None leave a default out."""
+    """Returns the file of a figure.
+
+    Args:
+      figure: the figure.
+      kind: "svg", "png" or "pdf".
+      dpi: dots per inch.
+      metadata: entries of the file; None values remove a default.
+    """
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The catalogue of parts as people see it."""
+"""The table of the catalogue of parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.config.catalog import key_of
 
 
 def catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Table:
-    """Every part with its line (kind -> name -> line), under the key that names it."""
+    """Returns every part with its line (kind -> name -> line), under the key that names it."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -23,6 +23,6 @@ def catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Table:
 
 
 def _placed(key: str) -> str:
-    """`key` as it stands in a file: [client.privacy] mechanism."""
+    """Formats `key` as in a run file: [client.privacy] mechanism."""
     section, _, name = key.rpartition(".")
     return f"[{section}] {name}"

@@ -1,4 +1,4 @@
-"""A console that a run survives: closed pipes, terminals that know no Greek, hostile names."""
+"""A console for closed pipes, limited encodings and untrusted names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """`values` from left to right in at most `width` blocks, the highest for the greatest of all.
+    """Draws `values` in at most `width` blocks, scaled to the largest value.
 
-    Of more values each block shows the last of its share. One that is not finite is a gap.
+    If there are more values, each block shows the last of its share. A value that is not finite is
+    a gap.
 
     >>> sparkline([0.1, 0.5, 0.9], 8)
     '▁▅█'
@@ -56,31 +57,31 @@ _HANDLER = "privfed"
 
 
 def console(json: bool) -> Console:
-    """The screen for people: standard output, or standard error where JSON goes to the former."""
+    """Returns the console for users: standard output, or standard error if JSON uses the former."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
-    screen = SteadyConsole(stderr=json, markup=False)  # brackets in names are no markup
+    screen = SteadyConsole(stderr=json, markup=False)  # brackets in names are not markup
     if not screen.is_terminal:
-        screen.width = 160  # a path in a log is not broken in two
+        screen.width = 160  # keeps a path in a log on one line
     return screen
 
 
 class SteadyConsole(Console):
-    """A console that falls silent when nobody reads on (`privfed train | head`); the run goes on.
+    """A console that continues silently when its pipe is closed (`privfed train | head`).
 
-    Whatever is printed, in tables and by progress bars too, does nothing to the terminal but what
-    the console itself asks for.
+    All output, including tables and progress bars, is escaped: only the console itself controls the
+    terminal.
     """
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """What `Console.render_str` makes of `visible` text."""
+        """Renders `visible` text as `Console.render_str` does."""
         return super().render_str(visible(text), **how)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """What `Console.render` makes of text, `visible` before it is wrapped where it is plain."""
+        """Renders as `Console.render` does; plain text is made `visible` before it is wrapped."""
         if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
             renderable = renderable.blank_copy(visible(renderable.plain))
         for segment in super().render(renderable, options):
@@ -88,7 +89,7 @@ class SteadyConsole(Console):
             yield segment if control else Segment(visible(segment.text), segment.style, control)
 
     def on_broken_pipe(self) -> None:
-        """Send what is still printed nowhere: rich would end the process here."""
+        """Discards further output; rich would end the process here."""
         self.quiet = True
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, self.file.fileno())
@@ -96,12 +97,12 @@ class SteadyConsole(Console):
 
 
 def written(text: str, encoding: str) -> str:
-    """`text` as a stream of `encoding` shows it, with what that lacks spelled out."""
+    """Returns `text` as a stream of `encoding` shows it, with missing characters spelled out."""
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Spell out characters that the stream's encoding lacks: an error handler of `codecs`."""
+    """Replaces characters that the stream's encoding lacks: an error handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

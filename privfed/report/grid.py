@@ -32,7 +32,7 @@ from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
-    """What choosing costs beside a single run, who is tried, and about how long it takes."""
+    """Returns the cost of choosing relative to one run, the candidates, and the time."""
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
@@ -60,7 +60,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """The run that was released, and what choosing it guarantees."""
+    """Returns the released run, and the guarantee of its choice."""
     bound, name = tuned.guarantee, tuned.proposal.measure
     nominal = NOMINAL * bool(tuned.proposal.plan.simulation)
     combination = tuned.outcome["combination"].items()
@@ -80,7 +80,7 @@ def tuned_table(tuned: Tuned) -> Table:
 
 
 class ExperimentProgress:
-    """How many cells are done, running and failed, and the time left."""
+    """The numbers of completed, running and failed cells, and the time left."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -104,7 +104,7 @@ class ExperimentProgress:
         self._progress.stop()
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Say how many cells there are, `done` of them by earlier calls."""
+        """Prints the number of cells, `done` of them in earlier calls."""
         self._total, self._left, self._began = total, total - done, time.monotonic()
         before = f", {done} of them before" if done else ""
         cells = f"{counted(total, 'cell')}{before}, in {counted(processes, 'process', 'es')}"
@@ -114,12 +114,12 @@ class ExperimentProgress:
             self._task = self._progress.add_task("", total=total, completed=done, counts="")
 
     def started(self, cell: Cell) -> None:
-        """Count a cell that began."""
+        """Counts a started cell."""
         self._running += 1
         self._show()
 
     def ended(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Count a cell that ended, and say how: beside a bar only where it came to nothing."""
+        """Counts a finished cell and prints its result; next to a bar, only failures."""
         self._running -= 1
         self._ended[result["status"]] += 1
         self._left -= 1
@@ -134,7 +134,7 @@ class ExperimentProgress:
         self._show()
 
     def _show(self) -> None:
-        """Write the counts beside the bar."""
+        """Writes the counts next to the bar."""
         if self._task is None:
             return
         ended = sum(self._ended.values())
@@ -146,7 +146,7 @@ class ExperimentProgress:
 
 
 def _result_line(cell: Cell, result: dict[str, Any]) -> str:
-    """A cell by its values and seed, and its first measure, or why it has none."""
+    """A cell's values and seed, with its first metric or the reason for its failure."""
     short = Counter(_last_part(key) for key in cell.values)
     values = ", ".join(
         f"{key if short[_last_part(key)] > 1 else _last_part(key)} {text(value)}"
@@ -165,11 +165,11 @@ def _last_part(key: str) -> str:
 
 
 _SHOWN = 6
-"""Populations whose joint ε is printed; all of them are in the table and the JSON."""
+"""Number of populations whose joint ε is printed; the table and the JSON have all of them."""
 
 
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
-    """Every combination of values once, with the number of the reason why it does not run."""
+    """Returns every combination of values once, with the number of the reason for an exclusion."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     keys = [*grid.keys, *grid.tuned_keys]
     for key in (*keys, ""):
@@ -185,22 +185,22 @@ def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) 
 
 
 def excluded_table(excluded: Mapping[str, str]) -> Table:
-    """Each reason once, by its number."""
+    """Returns each reason once, by its number."""
     return rows({f"[{n}]": why for why, n in _numbered(excluded).items()})
 
 
 def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
-    """A number for each reason that excludes a cell."""
+    """Numbers the reasons that exclude cells."""
     return {why: n for n, why in enumerate(dict.fromkeys(excluded.values()), start=1)}
 
 
 def outlook_table(ahead: Outlook) -> Table:
-    """What all cells will have spent together, for each population that they are about."""
+    """Returns the joint spending of all planned cells, for each population."""
     return rows(_joint_row(ahead.joint))
 
 
 def experiment_table(outcome: Experiment) -> Table:
-    """How all cells ended, and what they guarantee together."""
+    """Returns the results of all cells, and their joint guarantee."""
     counts = outcome.counts
     ends = (DONE, REFUSED, FAILED, "waiting")
     bad = counts[REFUSED] + counts[FAILED]
@@ -215,7 +215,7 @@ def experiment_table(outcome: Experiment) -> Table:
 
 
 def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
-    """What is guaranteed over each population; those of which the same is said are one entry."""
+    """The guarantee over each population; equal statements are merged."""
     populations: dict[str, list[str]] = {}
     for joint in joints:
         populations.setdefault("\n".join(_joint_lines(joint)), []).append(joint.about)
@@ -230,7 +230,7 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Populations by name; those that differ in the seed only, together."""
+    """Names of populations; those that differ only in the seed are merged."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         head, seed, number = name.rpartition(", seed ")
@@ -244,7 +244,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _joint_lines(joint: Joint) -> Iterator[str]:
-    """What the cells over one population guarantee together, and why not more."""
+    """The joint guarantee of the cells over one population, and its limits."""
     cells, apart = _all_cells(len(joint.cells)), ""
     if joint.void:
         apart = "the others: "
@@ -262,7 +262,7 @@ def _joint_lines(joint: Joint) -> Iterator[str]:
 
 
 def _group_line(group: Group, joint: Joint) -> str:
-    """What some cells that may be composed guarantee together."""
+    """The joint guarantee of cells that can be composed."""
     bound, count = group.bound, len(group.cells)
     over = _all_cells(count) if group.cells == joint.cells else counted(count, "cell")
     most = "at most " if joint.at_most else ""
@@ -274,5 +274,5 @@ def _group_line(group: Group, joint: Joint) -> str:
 
 
 def _all_cells(count: int) -> str:
-    """All of so many cells, in words."""
+    """Describes all of `count` cells."""
     return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")

@@ -20,11 +20,11 @@ from privfed.report.canvas import canvas, image
 from privfed.report.tables import counted, rows
 
 _EXACT = 99
-"""A PSNR in decibels beyond which only rounding is left."""
+"""PSNR in decibels above which a reconstruction is exact up to rounding."""
 
 
 def inversion_table(inverted: Inverted, out: Path) -> Group:
-    """Quality by view, and what was attacked how."""
+    """Returns the reconstruction quality by view, and the facts of the attack."""
     table = _view_table("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
     for view in inverted.views:
         ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
@@ -44,7 +44,7 @@ def inversion_table(inverted: Inverted, out: Path) -> Group:
 
 
 def property_table(properties: Properties, out: Path) -> Group:
-    """How far the label distributions are off, by view."""
+    """Returns the error of the inferred label distributions, by view."""
     table = _view_table("what is seen", "by whom", "distance", "majority label")
     for guess in properties.estimates:
         distance, right = np.mean(guess.distance), np.mean(guess.majority)
@@ -58,12 +58,12 @@ def property_table(properties: Properties, out: Path) -> Group:
 
 
 def decibels(psnr: float) -> str:
-    """A PSNR as people read it."""
+    """Formats a PSNR."""
     return "exact" if psnr > _EXACT or math.isinf(psnr) else f"{psnr:.1f} dB"
 
 
 def _view_table(*columns: str) -> Table:
-    """An empty table with a row for each view."""
+    """An empty table for one row per view."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if place < 2 else "right", no_wrap=place != 1)
@@ -71,18 +71,18 @@ def _view_table(*columns: str) -> Table:
 
 
 def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
-    """A table, and below it what was attacked how, what that means, and where files are."""
+    """Combines a table with the facts of the attack, their meaning, and the output folder."""
     return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
 
 
 def _model(target: Subject) -> str:
-    """Which model was attacked, and after how much training."""
+    """The attacked model, and its number of training rounds."""
     name = target.config.names["model"]
     return f"the {name} model after {target.round} rounds" if target.round else f"a new {name}"
 
 
 def _meaning(target: Subject) -> dict[str, str]:
-    """What epsilon and the clip promise against such an attack."""
+    """The meaning of epsilon and the clipping norm for such an attack."""
     plan = target.setup.plan
     if not plan.mechanism.private:
         return {"note": SIMULATION}
@@ -95,11 +95,11 @@ def _meaning(target: Subject) -> dict[str, str]:
 
 
 _MOST = 8
-"""Columns, of however many were attacked."""
+"""Largest number of columns of a contact sheet."""
 
 
 def contact_sheet(inverted: Inverted) -> bytes | None:
-    """A PNG; None where examples are no pictures."""
+    """Returns a PNG; None if examples are not images."""
     attack, views = inverted.attack, inverted.views
     shape, values = attack.picture, (attack.low, attack.high)
     if shape is None:
@@ -119,9 +119,9 @@ def contact_sheet(inverted: Inverted) -> bytes | None:
 def _draw_images(
     line: list[Axes], name: str, x: Tensor, shape: tuple[int, ...], values: tuple[float, float]
 ) -> None:
-    """Images x `[B, *]` of `shape` (channels, height, width) beside each other, under a name.
+    """Draws images x `[B, *]` of `shape` (channels, height, width) side by side, under a name.
 
-    Their `values` lie between these two.
+    `values` are the bounds of their pixels.
     """
     low, high = values
     for axes, example in zip(line, x, strict=False):
@@ -133,7 +133,7 @@ def _draw_images(
 
 
 def _name_clients(line: list[Axes], inverted: Inverted) -> None:
-    """Say above each column whose example it is."""
+    """Labels each column with its client."""
     each = inverted.options.examples
     for column, axes in enumerate(line):
         axes.set_title(f"client {inverted.clients[column // each]}", fontsize=8)

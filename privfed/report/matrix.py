@@ -1,4 +1,4 @@
-"""The matrix as people see it: a table for each secure protocol, and the reasons by number."""
+"""The matrix of combinations: a table for each secure protocol, and the reasons by number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _LEGEND = (
 
 
 def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
-    """What goes with what, else as `written`: for the screen, and as JSON. Raises `Refused`."""
+    """Returns the combinations of parts, with all other keys as `written`, as tables and JSON.
+
+    Raises `Refused`.
+    """
     names = assembled(written).names
     by_protocol = list(combinations(written, built_in("protocol", "rule", "mechanism")))
     by_objective = list(combinations(written, built_in("objective", "sampler")))
@@ -85,7 +88,7 @@ def _table(
 
 
 def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
-    """A sign for what becomes of it, or the number of the reason why it is refused."""
+    """The sign of a verdict, or the number of the reason for a refusal."""
     if combined.event is None:
         return str(numbers[general_reason(combined)])
     return _MARKS[combined.verdict]

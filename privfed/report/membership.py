@@ -1,4 +1,4 @@
-"""What people see of a membership attack: its table, and its JSON, beside what ε allows."""
+"""The table and the JSON of a membership attack, with the bound that ε implies."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from privfed.report.canvas import canvas, image
 from privfed.report.tables import rows
 
 RATES = (0.001, 0.01)
-"""The false-positive rates at which true positives are stated."""
+"""The false-positive rates at which true-positive rates are reported."""
 CONFIDENCE = 0.95
 NOTE = "a simulation: it reads clients' own examples, and no ε covers what it shows"
 ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA, offline"}
 
 
 def claim(exposure: Exposure) -> tuple[float, float, str]:
-    """ε, δ and in words whom they are about: a bound for targets of the attack's level.
+    """Returns ε, δ and the protected unit in words: a bound for targets of the attack's level.
 
-    Membership of a client, by a coin, is one step of each relation. Of a run as it is, the members
-    were in and the others never were: one in another's place. One example more or less replaces a
-    client's data, too: one step of replace-one, two (out and in again) of the others.
+    If membership of a client is a Bernoulli draw, it is one step of each adjacency relation. In the
+    attack on a given run, the members took part and the others never did: one client replaces
+    another. Adding or removing one example also replaces a client's data: one step of replace-one,
+    two steps (removal and addition) of the other relations.
     """
     user = exposure.guarantee
     if exposure.level == "user":
@@ -53,7 +54,7 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
 
 
 def exposure_json(exposure: Exposure) -> dict[str, Any]:
-    """The object that `privfed attack membership --json` prints."""
+    """Returns the object that `privfed attack membership --json` prints."""
     epsilon, delta, about = claim(exposure)
     any_curve = next(iter(exposure.curves.values()))
     return {
@@ -78,15 +79,15 @@ def exposure_json(exposure: Exposure) -> dict[str, Any]:
 
 
 def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
-    """One attack's area, its advantage, and its true-positive rates at `RATES`."""
+    """One attack's area under the curve, its advantage, and its true-positive rates at `RATES`."""
     rates = [_rate_json(fpr, curve, exposure) for fpr in RATES]
     return {"auc": curve.auc, "advantage": curve.advantage, "tpr_at_fpr": rates}
 
 
 def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
-    """The true-positive rate at `fpr`, its confidence interval, and what ε allows at most.
+    """The true-positive rate at `fpr`, its confidence interval, and the bound that ε implies.
 
-    The bound is taken at the upper end of what the false-positive rate may be.
+    The bound is taken at the upper confidence limit of the false-positive rate.
     """
     epsilon, delta, _ = claim(exposure)
     tpr = curve.tpr_at(fpr)
@@ -103,7 +104,7 @@ def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
 
 
 def exposure_table(exposure: Exposure, folder: Path) -> Group:
-    """What each attack achieved, what ε allows at most, and what that rests on."""
+    """Returns the success of each attack, the bound that ε implies, and the conditions of both."""
     epsilon, delta, about = claim(exposure)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):
@@ -118,7 +119,7 @@ def exposure_table(exposure: Exposure, folder: Path) -> Group:
 
 
 def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
-    """What was attacked, by how many trials, and what the numbers are worth."""
+    """The attacked runs, the number of trials, and the validity of the numbers."""
     curve, several = next(iter(exposure.curves.values())), exposure.attacked > 1
     trained = f"{exposure.attacked} runs" if several else f"the run {exposure.path}"
     each = ", each in turn with the others as shadows" if several else ""
@@ -137,25 +138,25 @@ def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterat
 
 
 def _rate(rate: dict[str, Any], curve: Roc) -> str:
-    """A true-positive rate with its interval, where there are enough non-members for it."""
+    """A true-positive rate with its interval, if there are enough non-members."""
     if not rate["resolved"]:
         return f"not resolved ({curve.nonmembers} non-members)"
     return f"{rate['tpr']:.2%} [{rate['low']:.2%}, {rate['high']:.2%}]"
 
 
 _LEAST = 1e-4
-"""The value at which both axes begin."""
+"""Lower end of both axes."""
 
 
 def exposure_files(exposure: Exposure) -> dict[str, bytes]:
-    """The picture and the numbers, by the names of their files."""
+    """Returns the figure and the numbers, by file name."""
     pictures = {f"roc.{kind}": roc_picture({"": exposure}, kind) for kind in ("svg", "png")}
     numbers = (dump(exposure_json(exposure), indent=1) + "\n").encode()
     return {**pictures, "membership.json": numbers}
 
 
 def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
-    """ROCs on logarithmic axes, one panel each by title, with chance and what ε allows."""
+    """Draws ROC curves on logarithmic axes, one panel each, with chance and the bound of ε."""
     size = (0.6 + 3.4 * len(exposures), 3.6)
     with canvas(1, len(exposures), size, sharey=True) as (figure, (panels,)):
         for axes, (title, exposure) in zip(panels, exposures.items(), strict=True):
@@ -170,7 +171,7 @@ def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
 
 
 def _draw_bound(axes: Axes, exposure: Exposure) -> None:
-    """Chance, and the largest true-positive rates that epsilon allows."""
+    """Draws chance, and the largest true-positive rates that epsilon allows."""
     epsilon, delta, _ = claim(exposure)
     fpr = np.geomspace(_LEAST, 1, 400)
     axes.plot(fpr, fpr, color="#888888", linewidth=0.8, label="chance")
@@ -181,11 +182,11 @@ def _draw_bound(axes: Axes, exposure: Exposure) -> None:
 
 
 def _draw_curves(axes: Axes, exposure: Exposure) -> None:
-    """Each attack's rates, from the smallest that its number of non-members can tell."""
+    """Draws each attack's rates, from the smallest that its number of non-members resolves."""
     grid = np.geomspace(_LEAST, 1, 400)
     styles = zip(exposure.curves.items(), COLOURS, DASHES, strict=False)
     for (name, curve), colour, dash in styles:
-        fpr = grid[grid >= 1 / curve.nonmembers]  # fewer false positives were none
+        fpr = grid[grid >= 1 / curve.nonmembers]  # smaller rates mean no false positive
         tpr = curve.tpr[np.searchsorted(curve.fpr, fpr, side="right") - 1]
         axes.plot(
             fpr,

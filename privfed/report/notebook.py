@@ -1,4 +1,4 @@
-"""A run in a notebook: its plan, then a bar that is drawn over again."""
+"""A run in a notebook: its plan, then a bar that is redrawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privfed.run.outcome import RoundRecord
 
 
 def silent() -> Console:
-    """A console that shows nothing."""
+    """Returns a console without output."""
     return Console(file=io.StringIO(), quiet=True)
 
 
@@ -43,24 +43,24 @@ class NotebookProgress(PlainProgress):
         self._done, self._measures, self._notes = 0, "", list[str]()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Begin the bar after `done` rounds."""
+        """Begins the bar after `done` rounds."""
         self._notebook = notebook = importlib.import_module("IPython.display")
         self._budget, self._rounds, self._done = plan.budget, plan.config.run.rounds, done
         self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)
 
     def after_round(self, round: int) -> None:
-        """Move the bar, a hundred times at most."""
+        """Moves the bar, at most a hundred times."""
         self._done = round
         if round % max(self._rounds // 100, 1) == 0 or round == self._rounds:
             self._draw()
 
     def aborted(self, round: int, reason: str) -> None:
-        """Say that a round came to nothing, and was charged."""
+        """Reports an aborted round, which was charged."""
         self._notes.append(abort_line(round, reason))
         self._draw()
 
     def after(self, record: RoundRecord) -> None:
-        """Show an evaluation, and what it warns of."""
+        """Shows an evaluation and its warning."""
         self._measures = f"at {record.round}: {measures_line(record, self._budget)}"
         if record.warning:
             self._notes.append(f"round {record.round}: WARNING: {record.warning}")

@@ -1,4 +1,4 @@
-"""What people see of a run that has ended."""
+"""The table of a completed run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from privfed.run.outcome import Outcome
 
 
 def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """A measure, and what the best answer that looks at nothing has."""
+    """Formats a metric next to its baseline, the best constant prediction.
+
+    Args:
+      name: the metric.
+      measures: the metrics of the model.
+      constant: those of the baseline.
+    """
     score = measure(name, measures[name])
     if name not in constant:
         return score
@@ -34,7 +40,7 @@ def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """How a run ended; no epsilon without what it means."""
+    """Returns the results of a run; every epsilon with its meaning."""
     plan, bound = outcome.plan, outcome.guarantee
     event, config = plan.event, plan.config
     return rows(
@@ -66,7 +72,7 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def _test_row(outcome: Outcome) -> dict[str, str]:
-    """The first measure on the test set, where there is one."""
+    """The first metric on the test set, if there is one."""
     if not outcome.test_examples:
         return {}
     name = next(iter(outcome.measures))
@@ -80,7 +86,7 @@ def _test_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _scored_on(outcome: Outcome) -> str:
-    """The examples that the model was scored on: how many, and whose."""
+    """The examples of the evaluation: their number and origin."""
     if outcome.public:
         return (
             f"{outcome.test_examples} examples of {outcome.public} clients declared public, "
@@ -92,7 +98,7 @@ def _scored_on(outcome: Outcome) -> str:
 
 
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
-    """What clients measured last, each with its interval."""
+    """The last metrics of evaluation by clients, each with its interval."""
     evaluation = outcome.plan.config.evaluation
     confidence, scored = evaluation.confidence, "on what they hold back"
     if not evaluation.holdout:
@@ -105,7 +111,7 @@ def _clients_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _attack_row(outcome: Outcome) -> dict[str, str]:
-    """How often attackers with a target met it."""
+    """The attack success rate of attackers with a target."""
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
@@ -113,7 +119,7 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
-    """Which clients the rows speak against; with attackers whose rows nobody saw, why not."""
+    """The clients whose rows are suspicious, or the reason why rows were not observed."""
     config, misbehaviour = outcome.plan.config, outcome.misbehaviour
     if misbehaviour is None:
         if not (config.attacked and config.run.simulation_metrics):
@@ -136,7 +142,7 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _excluded_rows(outcome: Outcome) -> dict[str, str]:
-    """Which parties of secure sums were proved to lie, if any, and what holds no longer for it."""
+    """The parties proved to be Byzantine, if any, and the guarantees that no longer hold."""
     if not outcome.culprits:
         return {}
     party = "site" if outcome.plan.cost.limits.sites else "client"
@@ -146,7 +152,7 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Warnings about a large delta, and where the model got worse and it is established."""
+    """Warnings about a large delta, and about an established divergence of the model."""
     warnings = [outcome.guarantee.weakness]
     if outcome.divergence.established:
         warnings.append(outcome.divergence.sentence(outcome.plan.mechanism.private))
@@ -155,7 +161,7 @@ def _warning_row(outcome: Outcome) -> dict[str, str]:
 
 
 def spent_rounds(outcome: Outcome) -> str:
-    """How many rounds moved the model, and what became of the others."""
+    """Returns the number of rounds that changed the model, and the fate of the others."""
     rounds = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
     aborted = len(outcome.aborts)
     lost = outcome.charges - outcome.updates - outcome.evaluations - aborted

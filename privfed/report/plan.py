@@ -1,4 +1,4 @@
-"""What people see of a plan, before anybody trains: what it will guarantee, and what it takes."""
+"""The table of a plan before training: its guarantee and its cost."""
 
 from __future__ import annotations
 
@@ -42,9 +42,15 @@ def plan_table(
     power: Power | None = None,
     by_command: bool = False,
 ) -> Table:
-    """What this run will guarantee and take: the header of `train`, and all of `check`.
+    """Returns the guarantee and cost of a run: the header of `train`, and all of `check`.
 
-    `by_command`: with what the command `privfed check` can say beside.
+    Args:
+      plan: the plan.
+      forecast: the cost of its rounds.
+      path: the run directory, if there is one.
+      site: the guarantee for a site's own clients.
+      power: the statistical power of the canaries.
+      by_command: whether to mention further options of `privfed check`.
     """
     config = plan.config
     return rows(
@@ -71,14 +77,14 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """Where other draws and mechanisms are compared with those of a run that is checked."""
+    """The command that compares other samplers and mechanisms, if they are comparable."""
     if not comparable(plan):
         return {}
     return {"advice": "privfed check --advise compares other draws and noise at this ε"}
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Rows on who trains what, and how it is aggregated."""
+    """Rows on data, training and aggregation."""
     config, names = plan.config, plan.config.names
     return {
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
@@ -98,7 +104,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _groups_row(config: Config) -> dict[str, str]:
-    """What tells a client's group, where its row depends on that."""
+    """The origin of a client's group, if its row depends on it."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}
@@ -108,32 +114,32 @@ def _groups_row(config: Config) -> dict[str, str]:
 
 
 def _parameters(forecast: Forecast) -> str:
-    """How many numbers a model has, and how many of them stay with clients."""
+    """The number of parameters, and of those that stay with clients."""
     count = f"{forecast.parameters:,} parameters"
     return f"{count} sent, {forecast.local:,} that stay with clients" if forecast.local else count
 
 
 def _local_work(config: Config) -> str:
-    """How far a client trains in a round."""
+    """The local work of a client in a round."""
     epochs, steps, first = config.client.epochs, config.client.steps, config.client.local_epochs
     alone = f" ({first} of what stays, then what is sent)" if first else ""
     return f"{epochs} epochs{alone}" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:
-    """Which model, and which of what it returns is its output."""
+    """The model, and its output."""
     key = config.start.output
     return f"{config.names['model']} model" + ("" if key == "" else f", its output {key!r}")
 
 
 def _server_rate(config: Config) -> str:
-    """The server's learning rate, of an optimizer which has one: parts from outside need not."""
+    """The server's learning rate; optimizers from outside may have none."""
     rate = getattr(config.optimizer, "lr", None)
     return "" if rate is None else f" at rate {rate:g}"
 
 
 def _cohort(plan: Plan, forecast: Forecast) -> str:
-    """How many are drawn each round, by which rule."""
+    """The expected cohort and the sampling rule."""
     config = plan.config
     sampler, clients = config.sampler, config.data.clients
     witness = sampler.witness(0, clients)
@@ -151,13 +157,13 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
 
 
 def _rule_row(config: Config) -> dict[str, str]:
-    """How updates are aggregated, where that is more than a mean."""
+    """The aggregation rule, if it is more than a mean."""
     plain = not config.rule.robust and not config.aggregation.before
     return {} if plain else {"rule": rule_in_words(config)}
 
 
 def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """What the rule remembers of each client, where it lies, and how often a client returns."""
+    """The rule's history of each client, its place, and the rate of participation."""
     config = plan.config
     size = 4 * numbers_per_history(config, forecast.parameters)
     if not size:
@@ -181,7 +187,7 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """What a round sends, how long all take here, and what is kept between two of them."""
+    """The traffic of a round, the time of all rounds, and the state between them."""
     pairs = {
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a "
@@ -204,10 +210,11 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes in secure sums,
-    and of compressed updates.
+    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes.
 
-    Vectors are counted without the odd number beside them.
+    Bytes for secure sums and compressed updates.
+
+    Scalars are not counted.
     """
     if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
@@ -216,14 +223,14 @@ def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
 
 
 def _time(forecast: Forecast) -> str:
-    """How long all rounds take here, and what that guess rests on."""
+    """The time of all rounds on this machine, and the basis of the estimate."""
     why = "a guess: two batches" if forecast.guessed else "as public facts suggest"
     shown = duration(forecast.seconds)
     return f"about {shown} here, for clients of {forecast.examples:.3g} examples ({why})"
 
 
 def _trainer(plan: Plan, forecast: Forecast) -> str:
-    """How clients' models are trained here, as measured or asked for."""
+    """The trainer, as measured or configured."""
     run = plan.config.run
     precision = f", {forecast.precision}" if forecast.precision else ""
     if run.trainer == "stacked":
@@ -233,7 +240,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 
 def _advice_rows(plan: Plan) -> dict[str, str]:
-    """A budget that is not used up, and a delta that promises next to nothing."""
+    """Warnings about an unused budget, and about a large delta."""
     pairs = {}
     if left := unspent(plan):
         pairs["unspent"] = str(left)
@@ -243,7 +250,7 @@ def _advice_rows(plan: Plan) -> dict[str, str]:
 
 
 def _file_rows(config: Config, path: Path | None) -> dict[str, str]:
-    """Rows on where the run leaves its traces."""
+    """Rows on the files of the run."""
     pairs = {}
     if config.run.heads:
         pairs["heads"] = f"{config.run.heads} gets each head of the ledger before a cohort is drawn"

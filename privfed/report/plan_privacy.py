@@ -29,13 +29,13 @@ from privfed.report.tables import LONGER_THAN_CLIPPED
 from privfed.run.forecast import Forecast
 
 _SHOWN = (0.5, 0.25, 0.1)
-"""The shares of noise that are told of in a line."""
+"""The fractions of noise that the line reports."""
 _TOO_LOUD = 0.05
-"""The part by which canaries may make noise louder before it is warned of."""
+"""Relative increase of the noise by canaries above which a warning is shown."""
 
 
 def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """How many canaries there are, and how much louder they make the noise; nothing without."""
+    """Returns the number of canaries and the noise that they add; empty without canaries."""
     count, relation = plan.config.audit.canaries, plan.event.relation
     if not count:
         return {}
@@ -52,7 +52,7 @@ def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _measured(forecast: Forecast) -> str:
-    """How that is known of canaries that train: by others like them, at the start."""
+    """The measured update norm of canaries that train, from similar ones at the start."""
     if forecast.canaries is None or not forecast.signal:
         return ""
     part = forecast.canaries.norm / forecast.signal
@@ -60,12 +60,12 @@ def _measured(forecast: Forecast) -> str:
 
 
 def power_row(power: Power) -> dict[str, str]:
-    """What the canaries would notice, and how many it takes to refute the claim."""
+    """Returns the statistical power of the canaries, and the number needed to refute the claim."""
     return {"power": f"{power_in_words(power)}. {fewest_in_words(power)}"}
 
 
 def power_in_words(power: Power) -> str:
-    """With which probability canaries notice less noise than is charged."""
+    """Returns the probabilities with which canaries detect less noise than is charged."""
     noticed = [fault for fault in power.noticed if fault.share in _SHOWN]
     if not noticed:
         return "unknown, as the mechanism draws no weaker noise"
@@ -83,7 +83,7 @@ def power_in_words(power: Power) -> str:
 
 
 def fewest_in_words(power: Power) -> str:
-    """How many canaries it takes to refute the claim, whatever is wrong."""
+    """Returns the number of canaries needed to refute the claim for any fault."""
     if power.slack >= REFUTED_BELOW:
         return (
             f"No number of canaries refutes ε = {ceiling(power.epsilon)} at p < 1e-6: that a sum "
@@ -100,23 +100,23 @@ def fewest_in_words(power: Power) -> str:
 
 
 def _tails(relation: str, opposite: bool) -> str:
-    """What the half does whose coins are tails; under add/remove what the others do."""
+    """The behaviour of the half whose secret bit is 0; under add/remove that of the others."""
     if relation == ADD_REMOVE:
         return "enter"
     return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
 
 
 def _louder(plan: Plan, forecast: Forecast) -> float:
-    """The noise with canaries, over that without.
+    """Ratio of the noise with canaries to the noise without.
 
-    Clients who add noise themselves are more by those drawn; where these take places, the sum has
-    fewer rows of clients, beside which the same noise is louder.
+    If clients add noise themselves, canaries in a cohort add noise too. If canaries take clients'
+    places, the sum has fewer client rows, relative to which the same noise is larger.
     """
     assert forecast.noise is not None
     assert forecast.signal is not None
     share = canaries_drawn(plan) / forecast.cohort
     sending = canaries_sending(plan)
-    total = forecast.signal * math.sqrt(sending)  # random directions at the clip
+    total = forecast.signal * math.sqrt(sending)  # random directions with the clipping norm
     if forecast.canaries:
         total = forecast.canaries.total(sending)
     norm = total / forecast.cohort
@@ -128,7 +128,7 @@ def _louder(plan: Plan, forecast: Forecast) -> float:
 
 
 def pairs_row(plan: Plan) -> dict[str, str]:
-    """What each client adds, and what holds with how many colluders; none where none is shared."""
+    """Returns each client's noise, and the guarantee by colluders; empty if pairs share none."""
     if not noised_jointly(plan.mechanism):
         return {}
     noise, honest = plan.mechanism.noise(), plan.mechanism.honest
@@ -148,17 +148,17 @@ def pairs_row(plan: Plan) -> dict[str, str]:
 
 
 _FAINT = 0.1
-"""The ratio of signal to noise per round below which a run has little to learn from."""
+"""Signal-to-noise ratio per round below which little can be learned."""
 _NOISES = {
     "gaussian": "Gaussian",
     "skellam": "Skellam",
     "discrete_gaussians": "discrete Gaussian",
 }
-"""The distributions of noise, by how ledgers name them."""
+"""The distributions of noise, by their names in ledgers."""
 
 
 def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """What is released under how much noise, what that costs, whom it protects, and why."""
+    """Returns the release, its noise, its privacy cost, the protected unit, and the proof."""
     if not plan.mechanism.private:
         return {"privacy": "none: ε = ∞"}
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
@@ -181,19 +181,19 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def protected_unit(plan: Plan) -> str:
-    """The unit of epsilon: under a simulated partition no person, but a client made up by it."""
+    """Returns the unit of epsilon; under a simulated partition, a simulated client."""
     simulated = "simulated " if plan.config.partition.deals else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 
 def nominal_rows(plan: Plan) -> dict[str, str]:
-    """Why nothing is guaranteed, or why epsilon is nominal; nothing where neither is so."""
+    """Returns the reason why there is no guarantee, or why epsilon is nominal; empty otherwise."""
     reasons = {"guarantee": plan.void, "note": plan.simulation}
     return {key: why for key, why in reasons.items() if why}
 
 
 def _sensitivity(plan: Plan, forecast: Forecast) -> str:
-    """The L2 norm by which one client can move a sum, and where that number comes from."""
+    """The L2 sensitivity of a sum to one client, and its derivation."""
     mechanism, follows = plan.config.mechanism, ""
     if mechanism.adaptive:
         quantile = plan.config.values()["privacy"].get("clip_quantile")
@@ -209,7 +209,7 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
 
 
 def _correlation_row(plan: Plan) -> dict[str, str]:
-    """Over which rounds noise is correlated, and in how many groups clients are for that."""
+    """The rounds over which noise is correlated, and the number of groups of clients."""
     mechanism, release = plan.mechanism, plan.event.release
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -224,7 +224,7 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
 
 
 def _prior_row(plan: Plan) -> dict[str, str]:
-    """How much of the budget earlier runs over the same population spent."""
+    """The part of the budget that earlier runs over the same population spent."""
     if not plan.before.runs:
         return {}
     privacy = plan.config.privacy
@@ -244,7 +244,7 @@ def _prior_row(plan: Plan) -> dict[str, str]:
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """How loud the average update may be, beside the noise on it that stays."""
+    """Signal-to-noise ratio of the averaged update, with the noise that stays on the model."""
     if forecast.signal is None or forecast.noise is None:
         return {}
     config = plan.config
@@ -267,7 +267,7 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _event(plan: Plan) -> str:
-    """One round's release in words; z is over the change that one client can make."""
+    """One round's release in words; z is relative to the sensitivity."""
     release = plan.event.release
     noise = plan.event.noise
     if noise is None:

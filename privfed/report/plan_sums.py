@@ -1,4 +1,4 @@
-"""What people see of a plan's secure sums: who sees what, and what encoding and aborts cost."""
+"""Rows of a plan on secure sums: the view of each party, and the cost of encoding and aborts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MADE_UP = {
     "size": "shares 1, 1/2, 1/3, … of the clients",
     "label": "by clients' labels",
 }
-"""How clients are dealt to sites that no column names, and that are made up."""
+"""The simulated assignment of clients to sites, if no column states it."""
 
 
 def sites_row(config: Config) -> dict[str, str]:
-    """How many sites there are, where they come from, and what they do; nothing without sites."""
+    """Returns the number of sites, their origin and their role; empty without sites."""
     data = config.data
     if not data.sites:
         return {}
@@ -41,7 +41,7 @@ def sites_row(config: Config) -> dict[str, str]:
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """What each site adds, what that assumes, and how often a coordinate wraps."""
+    """Returns the noise share per site, its assumption, and the modular wrap-around probability."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to stay"
@@ -65,7 +65,7 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
 
 
 def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
-    """What a site promises its own clients, by its own count of answers."""
+    """Returns a site's guarantee for its own clients, by its own count of answers."""
     alone = ""
     if site.alone:
         alone = f", and ε = {ceiling(site.alone.epsilon)} if all others work together"
@@ -78,7 +78,7 @@ def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Rows on who sees what of sums, and what encoding and aborts cost; none without a protocol."""
+    """Returns the view of each party, and the cost of encoding and aborts in secure sums."""
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
@@ -106,7 +106,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
-    """Those who see a sum, with noise or not; `protocol_sight` is what the protocol says of it."""
+    """The view of the parties that see a sum; `protocol_sight` is the protocol's own statement."""
     if plan.mechanism.trust == "sum":
         return "whoever opens the sum sees it with its noise, and nobody sees a row"
     central = plan.mechanism.trust == "server"
@@ -115,7 +115,7 @@ def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
 
 
 def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
-    """How rows become whole numbers, and by how much that lengthens them."""
+    """The integer encoding of rows, and the increase of their norm."""
     steps = f", in steps of {forecast.step:.2g}" if forecast.step else ""
     longer = ""
     if forecast.encoded > LONGER_THAN_CLIPPED:
@@ -126,7 +126,7 @@ def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """What each client adds, what that assumes, and how often a coordinate wraps."""
+    """The noise share per client, its assumption, and the modular wrap-around probability."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of that is honest clients'"
     sized = f"{limits.minimum} clients make it up, and fewer abort"

@@ -11,7 +11,7 @@ from privfed.run.forecast import Forecast
 
 
 def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """What is sent of an update, and what the clip is for; nothing where all of it is sent."""
+    """Returns the size of a compressed update and the meaning of its clip; else empty."""
     compression, name = plan.config.compression, plan.config.names["compression"]
     if not compression.compresses:
         return {}
@@ -27,7 +27,7 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """What clients measure, how often, and what each part of the run would spend alone."""
+    """Returns the metrics of evaluation by clients, and the epsilon of each part alone."""
     config = plan.config
     pairs: dict[str, str] = {}
     if plan.evaluation is not None:
@@ -57,7 +57,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def objective_rows(config: Config) -> dict[str, str]:
-    """A server that steps otherwise than the paper's, and steps that may be too few."""
+    """Returns warnings about an unpublished server step, and about too few steps."""
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):
@@ -66,7 +66,7 @@ def objective_rows(config: Config) -> dict[str, str]:
             'update (server.optimizer = "fedavg" at rate 1): it rests at the same points, and may '
             "come there faster, slower or not at all"
         )
-    if least and not config.example_privacy:  # whose steps are known, and enough
+    if least and not config.example_privacy:  # with DP-SGD the steps are known, and enough
         pairs["samples"] = (
             f"a client that takes fewer than {least} local steps in a round sends a plain update, "
             f"as sgd does; batches of {config.client.batch_size}, {config.client.epochs} epochs"
@@ -75,7 +75,7 @@ def objective_rows(config: Config) -> dict[str, str]:
 
 
 def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Numbers that are trained and sent, and a client's bytes, beside those of the whole model."""
+    """Returns the trained parameters and traffic of adapters, relative to the whole model."""
     lora = plan.config.start.lora
     if lora is None or forecast.without_adapters is None:
         return {}

@@ -1,4 +1,4 @@
-"""A run while it runs: its plan, then one live line on a terminal, or a line now and then."""
+"""The progress of a run: its plan, then a live line on a terminal, or occasional lines."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ from privfed.run.outcome import RoundRecord
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands after `round` of `rounds`.
+    """The state of a run after `round` of `rounds`.
 
-    The last evaluation was at round `at` (0: there was none) and says `measure` (of that `name`)
-    and `epsilon`, with its budget; `history` has the measure of each. `rate` is rounds a second,
-    `seconds` what the run took so far.
+    Attributes:
+      at: the round of the last evaluation; 0: there was none.
+      name: its metric.
+      measure: the value of the metric.
+      epsilon: the ε spent by then, with the budget.
+      history: the metric at each evaluation.
+      rate: rounds per second.
+      seconds: the time since the start.
     """
 
     round: int
@@ -51,7 +56,7 @@ class Status:
 
 
 class _Look(NamedTuple):
-    """How wide bar and sparkline are, and whether words are spelt out, and what else is there."""
+    """The widths of bar and sparkline, and the other elements of a line."""
 
     bar: int
     spark: int
@@ -70,15 +75,20 @@ _LOOKS = (
     _Look(0, 0, pace=False, left=False),
     _Look(0, 0, pace=False, left=False, evaluation=False),
 )
-"""From the fullest to the barest."""
+"""In descending order of length."""
 
 
 def status_line(
     status: Status, width: int, as_written: Callable[[str], str] = lambda text: text
 ) -> Text:
-    """The fullest line of `status` that has at most `width` columns, `as_written` to the terminal.
+    """Returns the longest line of `status` that fits.
 
-    Of the barest, which may be too long, the end is cut off.
+    The shortest line is truncated if it does not fit.
+
+    Args:
+      status: the state of the run.
+      width: the number of columns.
+      as_written: the text as the terminal shows it.
     """
     for look in _LOOKS:
         line = Text("  " if look.name else " ").join(_parts(status, look))
@@ -122,7 +132,7 @@ def _pace(rate: float, long: bool) -> str:
 
 
 def _time(status: Status) -> str:
-    """The time left, or at the end the time that it took; "" while nobody knows."""
+    """The time left, or the total time at the end; "" if it is unknown."""
     if status.ended:
         return f"in {duration(status.seconds)}"
     if not status.rate:
@@ -133,13 +143,13 @@ def _time(status: Status) -> str:
 
 
 _WINDOW = 30.0
-"""Seconds over which the pace is taken."""
+"""Seconds over which the rate is averaged."""
 _FEWEST = 2
-"""Rounds that a pace needs."""
+"""Number of rounds that a rate needs."""
 
 
 class Pace:
-    """Rounds a second of late, as rounds are counted by `at`."""
+    """The recent number of rounds per second, from calls of `at`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -147,14 +157,14 @@ class Pace:
         self.began = clock()
 
     def at(self, round: int) -> None:
-        """Note that `round` is over (or is where the run goes on)."""
+        """Records the end of `round`, or the round from which the run resumes."""
         self._seen.append((self._clock(), round))
         while len(self._seen) > _FEWEST and self._seen[-1][0] - self._seen[0][0] > _WINDOW:
             self._seen.popleft()
 
     @property
     def rate(self) -> float | None:
-        """Rounds a second; None before there are any."""
+        """Rounds per second; None if there are too few rounds."""
         if len(self._seen) < _FEWEST:
             return None
         (began, first), (now, last) = self._seen[0], self._seen[-1]
@@ -162,16 +172,16 @@ class Pace:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return self._clock() - self.began
 
 
 MOST_LINES = 40
-"""How many evaluations of a run logs show."""
+"""Largest number of evaluations in a log."""
 
 
 class PlainProgress:
-    """A line now and then, for logs and pipes: of at most `MOST_LINES` evaluations."""
+    """Occasional lines for logs and pipes: at most `MOST_LINES` evaluations."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -184,12 +194,12 @@ class PlainProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Show the last evaluation, wherever the run stopped."""
+        """Shows the last evaluation, wherever the run stopped."""
         if self._waiting is not None:
             self._show(self._waiting)
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Show what the run will guarantee and take."""
+        """Shows the guarantee and cost of the run."""
         self._console.print(plan_table(plan, forecast, path), "")
         run = plan.config.run
         self._budget, self._rounds = plan.budget, run.rounds
@@ -197,14 +207,14 @@ class PlainProgress:
         self._every = max(math.ceil(evaluations / (MOST_LINES - 2)), 1)
 
     def after_round(self, round: int) -> None:
-        """Rounds without an evaluation have no line."""
+        """Does nothing: rounds without an evaluation have no line."""
 
     def aborted(self, round: int, reason: str) -> None:
-        """Say that a round came to nothing, and was charged."""
+        """Reports an aborted round, which was charged."""
         self._console.print(abort_line(round, reason), highlight=False)
 
     def after(self, record: RoundRecord) -> None:
-        """Show an evaluation where it is its turn, and always what it warns of."""
+        """Shows every n-th evaluation, and every warning."""
         self._evaluations += 1
         turn = self._evaluations == 1 or self._evaluations % self._every == 0
         self._waiting = None if turn else record
@@ -220,7 +230,7 @@ class PlainProgress:
 
 
 class LiveProgress(PlainProgress):
-    """One line that is drawn over again: the measure's course, ε of its budget, pace, time left."""
+    """A line that is redrawn: history of the metric, ε of the budget, rate, time left."""
 
     def __init__(self, console: Console, pace: Pace | None = None) -> None:
         super().__init__(console)
@@ -229,19 +239,19 @@ class LiveProgress(PlainProgress):
         self._live = Live(get_renderable=self._line, console=console, refresh_per_second=8)
 
     def __exit__(self, *_: object) -> None:
-        """Leave the line as the run ended."""
+        """Leaves the line in its final state."""
         self._status = replace(self._status, rate=None)
         self._live.stop()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Show what the run will guarantee and take, and begin the line after `done` rounds."""
+        """Shows the guarantee and cost of the run, and begins the line after `done` rounds."""
         super().before(plan, forecast, path, done)
         self._status = Status(done, self._rounds)
         self._pace.at(done)
         self._live.start()
 
     def after_round(self, round: int) -> None:
-        """Move the bar."""
+        """Moves the bar."""
         self._pace.at(round)
         rate, seconds = self._pace.rate, self._pace.elapsed
         self._status = replace(self._status, round=round, rate=rate, seconds=seconds)
@@ -258,26 +268,26 @@ class LiveProgress(PlainProgress):
         )
 
     def _line(self) -> Text:
-        """The line for the terminal as wide as it is now."""
+        """The line for the terminal's current width."""
         as_written = partial(written, encoding=self._console.encoding)
         return status_line(self._status, self._console.width - 1, as_written)
 
 
 def progress(console: Console) -> PlainProgress:
-    """A live line where the console can show one, else lines."""
+    """Returns a live line if the console can show one, otherwise occasional lines."""
     lively = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console) if lively else PlainProgress(console)
 
 
 def abort_line(round: int, reason: str) -> str:
-    """What is said of a round whose secure sum was aborted."""
+    """Returns the report of a round whose secure sum was aborted."""
     return f"round {round} aborted, charged and not repeated: {reason}"
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """The first measure of an evaluation, what clients measured first, and ε of the budget."""
+    """Returns the first metric of an evaluation, that of clients, and ε of the budget."""
     name, value = next(iter(record.public.items()))
-    if f"{PREFIX}{name}_low" in record.public:  # there is no test set: it is the same number
+    if f"{PREFIX}{name}_low" in record.public:  # no test set: both are the same number
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"
     charged = next((key for key in record.public if f"{key}_low" in record.public), None)
     by_clients = ""
@@ -288,6 +298,6 @@ def measures_line(record: RoundRecord, budget: float | None) -> str:
 
 
 def epsilon_of_budget(record: RoundRecord, budget: float | None) -> str:
-    """What was spent by the round of an evaluation, of the budget."""
+    """Returns the ε spent by the round of an evaluation, of the budget."""
     of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
     return f"ε {ceiling(record.public['epsilon'])}{of_budget}"

@@ -1,4 +1,4 @@
-"""What people see of released statistics: a row for each column, and what they cost."""
+"""The tables of released statistics: a row for each column, and the cost of the release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_VALUES = 6
 
 
 def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
-    """The columns, and what the release is and costs. An interval is of 95 %."""
+    """Returns the columns, and the facts and cost of the release. Intervals are of 95 %."""
     columns = Table(box=None, header_style="cyan")
     for header in ("column", "empty", "range seen", "mean", "deviation", "median", "values"):
         columns.add_column(header, overflow="fold")
@@ -66,7 +66,7 @@ def _cells(column: ColumnStatistics) -> Sequence[str]:
 
 
 def _counted(count: StatedEstimate) -> str:
-    """A count and its interval: 120 (80 to 160)."""
+    """Formats a count and its interval: 120 (80 to 160)."""
     ends = (count.low or 0.0, count.value if count.high is None else count.high)
     return f"{count.value:.0f} ({ends[0]:.0f} to {ends[1]:.0f})"
 

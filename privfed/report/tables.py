@@ -12,24 +12,24 @@ from accounting.ledger import BudgetChange
 from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
 
-if TYPE_CHECKING:  # lists of runs need no accountants, which take long to import
+if TYPE_CHECKING:  # lists of runs need no accountants
     from accounting.guarantee import Guarantee
 
 LONGER_THAN_CLIPPED = 1.0005
-"""Rows that are at most so many times as long as clipped ones are not said to be longer."""
+"""Norm increase by rounding that is too small to be reported."""
 _PARTIES = {
     "server": "the server, by the noise of honest survivors alone; it knows the cohort",
     "readers": "who reads the released aggregates, and not the messages",
     "sites": "the server, readers and colluding sites, by the noise of the other sites alone",
     "others": "all but a client's own site, by the noise of that site alone",
 }
-"""The party that distributed noise protects against, in words."""
+"""The adversary of distributed noise, in words."""
 _COLLUDING = "the server and up to {} clients that work with it, by the noise of the other clients"
-"""The same of noise that pairs of clients share."""
+"""The same for noise that pairs of clients share."""
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
-    """Two columns without borders: what it is, and what is said of it."""
+    """Returns a table of two columns without borders: names and values."""
     table = Table(box=None, show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -39,23 +39,23 @@ def rows(pairs: Mapping[str, str]) -> Table:
 
 
 def counted(count: int, what: str, ending: str = "s") -> str:
-    """A count of `what`, which ends in `ending` where it is not one."""
+    """Formats a count of `what`, with the plural `ending` unless it is 1."""
     return f"{count} {what}{ending if count != 1 else ''}"
 
 
 def head_line(head: str, charges: int) -> str:
-    """The head to keep elsewhere: `privfed audit --head` takes it."""
+    """Formats the head to record elsewhere: `privfed audit --head` takes it."""
     return f"{head} at {charges} charges"
 
 
 def chosen_row(chosen: bool) -> dict[str, str]:
-    """A note on what the epsilon of a run covers that was chosen among others."""
+    """Returns a note on the epsilon of a run that was chosen among others."""
     text = "the best of a secret number of candidates; ε covers that it was chosen"
     return {"chosen": text} if chosen else {}
 
 
 def planned_row(planned: Guarantee | None) -> dict[str, str]:
-    """The epsilon of all planned rounds; nothing where all of them were done."""
+    """Returns the epsilon of all planned rounds; empty if all of them were completed."""
     if planned is None:
         return {}
     return {
@@ -73,8 +73,9 @@ def beside_rows(
     other: Guarantee | None,
     colluders: int | None = None,
 ) -> dict[str, str]:
-    """Whom the headline is against, and what is guaranteed beside it: against the `other` party,
-    and for one example.
+    """Returns the adversary of the headline, and the other guarantees.
+
+    These are against the `other` party, and for one example of a silo.
     """
     pairs = party_rows(against, other, colluders)
     return {**pairs, "examples": example_line(examples)} if examples else pairs
@@ -83,14 +84,14 @@ def beside_rows(
 def party_rows(
     against: str, other: Guarantee | None, colluders: int | None = None
 ) -> dict[str, str]:
-    """Whom noise that clients share protects against, and as how many of them may collude."""
+    """Returns the adversary of noise that clients share, and the number of colluders."""
     if against == "clients":
         return {"against": _COLLUDING.format(colluders)}
     return two_sided(against, other) if against and other else {}
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
-    """Distributed noise protects against two parties: what the headline is about, and the other."""
+    """Returns both guarantees of distributed noise: the headline's adversary, and the other one."""
     bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.weakness}" if other.weakness else ""
@@ -101,7 +102,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
 
 
 def example_line(bound: Guarantee) -> str:
-    """What DP-SGD guarantees one example of a silo, or why there is no such bound."""
+    """Returns the guarantee of DP-SGD for one example of a silo, or the reason for none."""
     if bound.missing:
         return f"besides, {bound.sentence()}"
     return (
@@ -111,7 +112,7 @@ def example_line(bound: Guarantee) -> str:
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
-    """What the model started from, and whether `bound` covers that; nothing, where it was fresh."""
+    """Returns the starting model, and whether `bound` covers it; empty if it was new."""
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"
@@ -119,7 +120,7 @@ def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
 
 
 def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
-    """Every change of the budget since the run began."""
+    """Returns every change of the budget since the run began."""
     lines = (
         f"{'raised' if change.epsilon > change.before else 'lowered'} from ε = "
         f"{number(change.before)} to {number(change.epsilon)} from round {change.round} on"
@@ -129,7 +130,7 @@ def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
 
 
 def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
-    """Which earlier runs are declared to be over other people; nothing where none is."""
+    """Returns the earlier runs that are declared to share no client; empty if there are none."""
     if not runs:
         return {}
     others = ", ".join(runs)

@@ -1,4 +1,4 @@
-"""What people see of a trained model's use: what was predicted, and what was exported."""
+"""The tables for uses of a trained model: evaluation, prediction and export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privfed.trained.predict import Predicted
 
 
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
-    """Each measure beside a constant answer's, on what, and where `predictions` were written."""
+    """Returns each metric next to its baseline, the data, and the place of `predictions`."""
     measures, constant = evaluation.measures, evaluation.constant
     pairs = {name: beside_constant(name, measures, constant) for name in measures}
     pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
@@ -35,7 +35,7 @@ def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
 
 
 def clients_table(evaluation: ClientEvaluation) -> Table:
-    """What clients measured, each with its interval, and what it cost."""
+    """Returns the metrics of evaluation by clients, each with its interval, and their cost."""
     pairs = {
         name: f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
         f"{measure(name, estimate.high)} at {evaluation.confidence:.0%})"
@@ -59,7 +59,7 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
 
 
 def personal_table(personalised: Personalised) -> Table:
-    """What models of their own are worth to clients."""
+    """Returns the benefit of personal models to clients."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     over_clients = f"{personalised.measure} over {personalised.clients} clients"
     for name in (over_clients, "before", "after"):
@@ -86,7 +86,7 @@ def _span(interval: tuple[float, float]) -> str:
 
 
 def prediction_table(predicted: Predicted) -> Table:
-    """What a model says of a table: its scores where labels are there, and where answers went."""
+    """Returns the metrics of predictions, if labels are available, and the place of the output."""
     pairs = {name: measure(name, value) for name, value in predicted.measures.items()}
     if predicted.unscored:
         pairs["score"] = f"none: {predicted.unscored}"
@@ -101,7 +101,7 @@ def prediction_table(predicted: Predicted) -> Table:
 
 
 def export_table(exported: Exported) -> Table:
-    """What a file takes and gives, how it was checked, and what it guarantees."""
+    """Returns a file's inputs and outputs, its check, and its guarantee."""
     facts = exported.facts
     pairs = {
         "file": f"{exported.to}, {size_of(exported.size)}: {exported.called}",
@@ -123,7 +123,7 @@ def export_table(exported: Exported) -> Table:
 
 
 def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Each input, and the columns that it holds, in order."""
+    """Each input, and its columns in order."""
     preprocessing, columns = facts["preprocessing"], {"numbers": "", "categories": ""}
     if preprocessing:
         categories = (column["column"] for column in preprocessing["categories"])
@@ -136,21 +136,21 @@ def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(declared: Mapping[str, Any]) -> str:
-    """A column of numbers: how many a pattern stands for, and what is counted of dates."""
+    """A numeric column: the count of a pattern, and the unit of dates."""
     times = f" x {declared['count']}" if declared["count"] > 1 else ""
     days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
     return f"{declared['column']}{times}{days}"
 
 
 def _output(facts: Mapping[str, Any]) -> str:
-    """The output, and which labels it is about."""
+    """The output, and its labels."""
     names = [repr(name) if len(name) < 2 else name for name in facts["label"]["names"]]
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return f"{facts['output']['name']}, {_shaped(facts['output'])}" + (f": {shown}" * bool(names))
 
 
 def _shaped(tensor: Mapping[str, Any]) -> str:
-    """A tensor's type and shape."""
+    """Formats a tensor's type and shape."""
     return f"{tensor['dtype']} [{', '.join(map(str, tensor['shape']))}]"
 
 

@@ -1,1 +1,1 @@
-"""What does a grid look like? Pictures of its tables, checked before it runs and drawn after."""
+"""Figures of a grid's tables, checked before it runs and drawn afterwards."""

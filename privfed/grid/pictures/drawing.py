@@ -1,4 +1,4 @@
-"""Pictures from a grid's tables: curves with bands, heat maps, bars. Nothing else is read."""
+"""Draws figures from a grid's tables alone: curves with bands, heat maps, bars."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _FACTS = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds", "aborted")
-"""Columns that may be drawn and are no measures."""
+"""Drawable columns that are not metrics."""
 _ACROSS = 3
-"""Panels side by side."""
+"""Number of panels side by side."""
 _KINDS = {"curves": draw_curves_panel, "bars": draw_bars_panel, "heat": draw_heat_panel}
 
 
@@ -49,10 +49,19 @@ def draw_all(
     varied: Mapping[str, Sequence[Any]],
     columns: Sequence[str],
 ) -> list[Path]:
-    """Draw every figure of a grid from its tables. Raises `Refused`. Returns the files written.
+    """Draws every figure of a grid from its tables.
 
-    `varied` are the values of each key that varies. `columns` are the tables' keys: what varies,
-    and what was tuned.
+    Args:
+      files: the tables of the grid.
+      figures: the figures.
+      varied: the values of each varied key.
+      columns: the key columns of the tables, varied and tuned.
+
+    Returns:
+      The written files.
+
+    Raises:
+      Refused: if the tables are missing or those of another grid, or a figure cannot be drawn.
     """
     written = []
     words = [
@@ -71,7 +80,7 @@ def draw_all(
 
 
 def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, bytes]:
-    """The picture of `rows` as .svg and .png, by file name. Raises `Refused` for unfit keys."""
+    """Draws a figure of `rows` as .svg and .png, by file name. Raises `Refused` for unfit keys."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -87,7 +96,7 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     if not any(row.get(figure.measure) is not None for row in shown):
         raise Refused(f"figure {figure.name!r} has nothing to show: no cell has what it asks for")
     panels = values(shown, figure.panels) if figure.panels else [None]
-    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):  # names hold any letter
+    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):  # names may hold any letter
         across = min(len(panels), _ACROSS)
         down = -(-len(panels) // across)
         size = (1.2 + _panel_width(figure, shown) * across, 0.3 + 2.8 * down)
@@ -100,13 +109,13 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
 
 
 def _panel_width(figure: Figure, rows: Sequence[Row]) -> float:
-    """Inches across a panel: in a map of many columns each has room for its number."""
+    """Width of a panel in inches; in a map, every column has room for its number."""
     columns = len(values(rows, figure.x)) if figure.kind == "heat" else 0
     return max(3.4, 0.45 * columns + 1.0)
 
 
 def _with_known_measure(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> Figure:
-    """`figure` with its measure, by default the first of the tables. Raises `Refused`."""
+    """`figure` with its metric, by default the first of the tables. Raises `Refused`."""
     measured = [name for name in measures_of(keys, rows) if name not in PROGRESS]
     measure = figure.measure or next(iter(measured), "")
     measures = {*measured, *_FACTS}
@@ -122,7 +131,7 @@ def _draw_panels(
     places: Sequence[Axes],
     canvas: Canvas,
 ) -> None:
-    """Draw each panel in its place, remove the places that are left, and label the whole."""
+    """Draws each panel in its place, removes unused places, and adds labels."""
     for axes in places[len(panels) :]:
         axes.remove()
     for axes, panel in zip(places, panels, strict=False):
@@ -140,7 +149,7 @@ def _draw_panels(
 def _add_legend(
     figure: Figure, rows: Sequence[Row], canvas: Canvas, panels: Sequence[Axes]
 ) -> None:
-    """One legend for all panels: values of `by` in their order, those that any panel has drawn."""
+    """Adds one legend for all panels: the drawn values of `by`, in their order."""
     legends = [axes.get_legend_handles_labels() for axes in panels]
     handle_of = {n: h for handles, names in legends for h, n in zip(handles, names, strict=True)}
     names = [name for value in values(rows, figure.by) if (name := text(value)) in handle_of]
@@ -160,7 +169,7 @@ def _add_title(figure: Figure, canvas: Canvas, with_success: bool) -> None:
 
 
 def _bytes(canvas: Canvas, kind: str) -> bytes:
-    """The picture as a file, the same bytes whenever it is drawn."""
+    """The figure as a file with reproducible bytes."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
@@ -170,7 +179,7 @@ def _bytes(canvas: Canvas, kind: str) -> bytes:
 def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:
     """`rows` with each round of a cell at the mean of its seeds' `x`.
 
-    Seeds of a cell process different numbers of examples. Raises `Refused` where one has none.
+    Seeds of a cell process different numbers of examples. Raises `Refused` if one has no `x`.
     """
     if any(row.get(x) is None for row in rows):
         raise Refused(

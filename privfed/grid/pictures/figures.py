@@ -1,9 +1,8 @@
-"""What a grid's pictures are to show, checked before anything runs; `drawing` draws them.
+"""The declarations of a grid's figures, checked before anything runs; `drawing` draws them.
 
-How privfed's pictures look: readable in print and for the colour-blind.
-
-Lines and bars take the Okabe-Ito palette with a marker and a dash each (Okabe & Ito 2008), with a
-grey in the place of its black, on which hatching and whiskers show.
+The style is readable in print and for colour-blind readers: lines and bars take the Okabe-Ito
+palette with a marker and a dash each (Okabe & Ito 2008), with a grey in place of its black, on
+which hatching and whiskers are visible.
 """
 
 from __future__ import annotations
@@ -39,24 +38,25 @@ STYLE: Any = {
 
 ROUND = "round"
 PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
-"""What a run's progress may be drawn over; all but rounds are measured in simulations only."""
+"""The quantities of a run's progress that may be an axis; all except rounds are measured in
+simulations only."""
 
 
 class Figure(Part):
-    """One picture, `name`.svg and .png.
+    """One figure, `name`.svg and .png.
 
     `measure` (empty: the loss's own) over the values of `x` (or over "round"), one line, group of
-    bars or row of the map per value of `by`, one panel per value of `panels`. `where` fixes keys. A
-    key that varies has to appear in one of these, or in `worst`: of its values the worst mean over
-    seeds is shown. Nothing is averaged but seeds. `log` scales x, where it is a run's progress.
+    bars or row of the map per value of `by`, one panel per value of `panels`. `where` fixes keys.
+    Every varied key must appear in one of these, or in `worst`: of its values, the worst mean over
+    seeds is shown. Only seeds are averaged. `log` scales x if it is a run's progress.
     """
 
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
     """The name of its files."""
     kind: Literal["curves", "heat", "bars"] = "curves"
-    """Lines, a map (with the success of targeted attacks in brackets), or groups of bars."""
+    """Lines, a map (with the success rate of targeted attacks in brackets), or groups of bars."""
     measure: str = ""
-    """What is drawn; empty: the loss's own measure."""
+    """The metric to draw; empty: the loss's own."""
     x: str
     """The key along the axis, or a run's progress: "round", "examples", "bytes",
     "device_seconds"."""
@@ -65,25 +65,25 @@ class Figure(Part):
     panels: str = ""
     """A panel for each value of this key."""
     worst: str = ""
-    """Of this key's values the worst is shown."""
+    """The key over whose values the worst is shown."""
     where: dict[str, Any] = {}
-    """Keys that are fixed, and at what."""
+    """Fixed keys and their values."""
     lower_is_better: bool | None = None
-    """Whether less is better; None: as the measure has it (`privfed.grid.tables`)."""
+    """Whether lower values are better; None: as the metric defines it (`privfed.grid.tables`)."""
     log: bool = False
     """Whether a run's progress is shown on a logarithmic axis."""
     title: str = ""
-    """What stands above the picture."""
+    """The title above the figure."""
     labels: dict[str, str] = {}
-    """What axes call keys, by key."""
+    """Axis labels by key."""
 
     def label(self, key: str) -> str:
-        """What an axis calls `key`: with its section, since two have an "lr"."""
+        """Returns the axis label of `key`, with its section: two sections have an "lr"."""
         return self.labels.get(key, key.replace(".", " ").replace("_", " "))
 
 
 def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse, before anything runs, what could not be drawn of a grid with these keys."""
+    """Refuses figures that could not be drawn of a grid with these keys, before anything runs."""
     names = [figure.name for figure in figures]
     for figure in figures:
         if names.count(figure.name) > 1:
@@ -104,7 +104,7 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
 
 
 def values(rows: Sequence[Row], key: str) -> list[Any]:
-    """The distinct values of `key`: numbers in order, anything else as it comes."""
+    """Returns the distinct values of `key`: numbers sorted, other values in order of appearance."""
     distinct = list(dict.fromkeys(row[key] for row in rows if row.get(key) is not None))
     if all(isinstance(value, int | float) for value in distinct):
         return sorted(distinct)
@@ -112,13 +112,13 @@ def values(rows: Sequence[Row], key: str) -> list[Any]:
 
 
 def text(value: Any) -> str:
-    """A value as an axis or a legend shows it."""
+    """Formats a value for an axis or a legend."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     shown = textwrap.shorten(str(value), 30, placeholder="…") or "(empty)"
-    return f"\u200b{shown}" if shown.startswith("_") else shown  # or the legend leaves it out
+    return f"\u200b{shown}" if shown.startswith("_") else shown  # otherwise the legend omits it
 
 
 def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
@@ -127,7 +127,6 @@ def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
 
 
 def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
-    """Raises `Refused` for keys that the grid does not vary, or that a figure uses twice."""
     """Raises `Refused` for keys that the grid does not vary, or that a figure uses twice."""
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:
@@ -141,7 +140,7 @@ def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
 
 
 def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> None:
-    """Raises `Refused` unless each key that varies is shown, fixed, or shown at its worst."""
+    """Raises `Refused` unless each varied key is shown, fixed, or shown at its worst."""
     used = {figure.x, figure.by, figure.panels, figure.worst}
     fixed = {key for key, value in figure.where.items() if len(listed(value)) == 1}
     hidden = [
@@ -155,5 +154,5 @@ def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> Non
 
 
 def listed(fixed: Any) -> list[Any]:
-    """The values that a key of `where` may have, as a table holds them."""
+    """Returns the accepted values of a key of `where`, as a table holds them."""
     return [cell_of(value) for value in (fixed if isinstance(fixed, list) else [fixed])]

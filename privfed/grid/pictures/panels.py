@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FEW_DECADES = 20.0
-"""Up to which ratio of its ends a logarithmic axis has numbers within decades, too."""
+"""Ratio of its ends up to which a logarithmic axis also has numbers within decades."""
 _WIDE = 40
-"""Characters that stand side by side under one panel."""
+"""Number of characters that fit side by side under one panel."""
 ATTACK_SUCCESS = "attack_success"
-"""The measure of attacks with a target."""
+"""The attack success rate."""
 _BESIDE = 0.12
-"""How far the points of one name lie apart, of the distance between names."""
+"""Distance between the points of one name, relative to the distance between names."""
 
 Point = tuple[float, Spread]
 """A place on x, and the spread over seeds there."""
@@ -35,10 +35,10 @@ Point = tuple[float, Spread]
 def draw_curves_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draw means over seeds, with the band from the least seed to the greatest.
+    """Draws means over seeds, with the band from the smallest to the largest seed.
 
-    Names have no order: where a value of x is one, all are points with whiskers, and no line joins
-    them.
+    Names have no order: if a value of x is a name, all values are points with whiskers, without a
+    line.
     """
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
@@ -53,7 +53,7 @@ def draw_curves_panel(
 
 
 def _look(figure: Figure, number: int) -> dict[str, Any]:
-    """How the series of this number looks."""
+    """The style of a series."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -81,7 +81,7 @@ def _draw_points(axes: Axes, points: Sequence[Point], look: dict[str, Any], labe
 
 
 def _whiskers(points: Sequence[Point]) -> list[list[float]]:
-    """How far the least and the greatest seed lie from the mean."""
+    """Distances of the smallest and the largest seed from the mean."""
     return [
         [over_seeds.mean - over_seeds.low for _, over_seeds in points],
         [over_seeds.high - over_seeds.mean for _, over_seeds in points],
@@ -91,7 +91,7 @@ def _whiskers(points: Sequence[Point]) -> list[list[float]]:
 def draw_bars_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draw means over seeds, with a whisker from the least seed to the greatest."""
+    """Draws means over seeds, with a whisker from the smallest to the largest seed."""
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
     width = 0.8 / len(groups)
@@ -118,9 +118,9 @@ def draw_bars_panel(
 def draw_heat_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draw a field per pair of values, with its mean over seeds; a dash where there is none.
+    """Draws a field per pair of values, with its mean over seeds; a dash if there is none.
 
-    Where attacks had a target, how often they met it stands in brackets below.
+    For targeted attacks, the attack success rate is in brackets below.
     """
     columns = values(all_rows, figure.x)
     lines = values(all_rows, figure.by) if figure.by else [None]
@@ -147,13 +147,13 @@ def draw_heat_panel(
 
 
 def shows_success(figure: Figure, rows: Sequence[Row]) -> bool:
-    """Whether a map of another measure also has how often attacks met their target."""
+    """Whether a map of another metric also shows the attack success rate."""
     measured = any(row.get(ATTACK_SUCCESS) is not None for row in rows)
     return measured and figure.kind == "heat" and figure.measure != ATTACK_SUCCESS
 
 
 def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.ndarray:
-    """The mean over seeds `[lines, columns]` of each field of a map; NaN where there is none."""
+    """The mean over seeds `[lines, columns]` of each field of a map; NaN if there is none."""
     columns = values(all_rows, figure.x)
     field = np.full((len(values(all_rows, figure.by)) if figure.by else 1, len(columns)), np.nan)
     for line, (_, group) in enumerate(_groups(figure, rows, all_rows)):
@@ -164,7 +164,7 @@ def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.n
 
 
 def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, float]:
-    """The least and the greatest finite mean of all panels, which share one scale of colours."""
+    """The smallest and the largest finite mean of all panels, which share one colour scale."""
     spreads = _spreads_of_all_panels(figure, all_rows)
     means = [over_seeds.mean for over_seeds in spreads if over_seeds.count]
     finite = [mean for mean in means if math.isfinite(mean)] or [0.0]
@@ -172,7 +172,7 @@ def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, flo
 
 
 def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: Axes) -> None:
-    """Write what stands in each field `[lines, columns]`: in black on colours above `middle`."""
+    """Writes the number of each field `[lines, columns]`, in black on colours above `middle`."""
     for (line, column), value in np.ndenumerate(field):
         colour = "black" if math.isnan(value) or value > middle else "white"
         number = str(numbers[line, column])
@@ -180,7 +180,7 @@ def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: 
 
 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
-    """The place of each x: rounds where they are, values of a key side by side."""
+    """The place of each x: rounds at their values, values of a key side by side."""
     distinct = values(rows, figure.x)
     if figure.x in PROGRESS:
         return {x: float(x) for x in distinct}, []
@@ -193,7 +193,7 @@ def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
         axes.set_xscale("log" if figure.log else "linear")
-        low, high = axes.get_xlim()  # of what is drawn
+        low, high = axes.get_xlim()  # the limits of the drawn data
         if figure.log and high < _FEW_DECADES * low:
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.xaxis.set_minor_formatter(NullFormatter())
@@ -205,7 +205,7 @@ def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
 
 
 def _slant(axes: Axes, names: Sequence[str]) -> None:
-    """Long names stand aslant, so that they do not print over each other."""
+    """Rotates long names, so that they do not overlap."""
     if max(map(len, names), default=0) * len(names) > _WIDE:
         axes.tick_params(axis="x", rotation=30)
         for label in axes.get_xticklabels():
@@ -215,7 +215,7 @@ def _slant(axes: Axes, names: Sequence[str]) -> None:
 def _groups(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, list[Row]]]:
-    """The rows of each value of `by`, in the order of all panels; all in one without `by`."""
+    """The rows of each value of `by`, in the order of all panels; one group without `by`."""
     if not figure.by:
         yield "", list(rows)
         return
@@ -226,7 +226,7 @@ def _groups(
 def _over_x(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, Spread]]:
-    """The spread over seeds at each x; of the worst value of `worst`, where one is named."""
+    """The spread over seeds at each x; for `worst`, that of its worst value."""
     for x in values(rows, figure.x):
         at_x = [row for row in rows if row[figure.x] == x]
         if not figure.worst:
@@ -237,7 +237,7 @@ def _over_x(
             for value in values(all_rows, figure.worst)
         ]
         if not all(option.count for option in options):
-            yield x, spread([])  # without one of them, which was the worst is not known
+            yield x, spread([])  # without one value, the worst is not known
             continue
         yield x, (max if figure.lower_is_better else min)(options, key=lambda option: option.mean)
 
@@ -245,7 +245,7 @@ def _over_x(
 def _finite(
     axes: Axes, positions: Mapping[Any, float], spreads: Iterable[tuple[Any, Spread]]
 ) -> Iterator[tuple[float, Spread]]:
-    """What can be drawn, with its place on x; an infinite value is written at the panel's foot."""
+    """The drawable values with their place on x; infinite values are written at the bottom."""
     for x, over_seeds in spreads:
         if over_seeds.count and math.isfinite(over_seeds.high):
             yield positions[x], over_seeds
@@ -268,12 +268,12 @@ def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
 
 
 def _short(value: float) -> str:
-    """A number that fits a field of a map; a dash for none."""
+    """Formats a number for a field of a map; a dash for NaN."""
     if math.isnan(value):
         return "—"
     return text(round(value, 3) if abs(value) < 1 else float(f"{value:.3g}"))
 
 
 def _bracketed(value: float) -> str:
-    """A second number of a field, on a line below the first."""
+    """Formats a second number of a field, on a line below the first."""
     return f"\n({_short(value)})"

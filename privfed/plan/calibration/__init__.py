@@ -1,1 +1,1 @@
-"""What `privfed calibrate` answers: any one of noise, rounds, cohort or epsilon from the others."""
+"""Calibration: solves for any one of noise, rounds, cohort or epsilon, given the others."""

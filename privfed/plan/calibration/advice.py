@@ -1,4 +1,4 @@
-"""Draws and mechanisms beside each other, by the noise that they leave on the model."""
+"""Compares samplers and mechanisms by the noise that they leave on the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMISES: Mapping[str, str] = MappingProxyType(
         "often than its slots allow",
     }
 )
-"""What may be promised, in general words."""
+"""The operational assumptions, in general words."""
 _AWAY = (
     "a client answers in the round that it is drawn for and in no other; who cannot is missing "
     "from it, for reasons that tell of nobody's data"
@@ -45,10 +45,10 @@ _AWAY = (
 
 
 def assumptions(witness: Witness) -> dict[str, str]:
-    """The promises that the proof of this draw needs, by name, and what each means for it.
+    """Returns the operational assumptions of a sampler's proof, by name, with their meaning for it.
 
-    Without amplification a fixed schedule may be public, and who comes too late for a round may be
-    known: it is enough that nobody takes part too often.
+    Without privacy amplification a fixed schedule may be public, and dropouts may be known: it is
+    enough that no client takes part too often.
     """
     return _of_release(witness.release)
 
@@ -76,7 +76,7 @@ def _of_release(release: Release | None) -> dict[str, str]:
 
 
 def membership(relation: str, clients: int) -> str:
-    """Whether it may be known who is a client at all, in words."""
+    """Describes whether the set of clients may be public under this adjacency relation."""
     if relation == ADD_REMOVE:
         return "who is a client stays secret"
     public = f"who the {clients} clients are may be public, and there are exactly so many"
@@ -89,8 +89,11 @@ def membership(relation: str, clients: int) -> str:
 class Alternative(Encoded):
     """The plan of a run with these `keys`, in numbers.
 
-    `noise_on_model` is the rms deviation over rounds on the sums of releases, in clips. `remembers`
-    counts rows of past noise, as long as a message. `assumes` maps promises to what they mean here.
+    Attributes:
+      noise_on_model: root mean square over rounds of the standard deviation of the sums of
+        releases, in clipping norms.
+      remembers: number of stored rows of past noise, each as long as a message.
+      assumes: operational assumptions by name, with their meaning here.
     """
 
     sampler: str
@@ -106,13 +109,16 @@ class Alternative(Encoded):
 
     @property
     def ranked(self) -> bool:
-        """Whether its epsilon stands beside those of clients who come or go, or contribute zero."""
+        """Whether its adjacency relation, add/remove or zero-out, makes its epsilon comparable."""
         return self.relation != REPLACE_ONE
 
 
 @dataclass(frozen=True)
 class Unavailable(Encoded):
-    """A draw with a mechanism that has no number here: `lacks` promises, or for a `reason`."""
+    """A sampler with a mechanism for which no noise was computed.
+
+    `lacks` names the missing assumptions; otherwise `reason` explains why.
+    """
 
     sampler: str
     mechanism: str
@@ -121,7 +127,7 @@ class Unavailable(Encoded):
 
 
 def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
-    """What the `plan` of a run with these `keys` comes to; None where its noise is not known."""
+    """Returns the numbers of a plan with these `keys`; None if its noise is not known."""
     config, mechanism = plan.config, plan.mechanism
     noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
     if noise is None or plan.noise_multiplier is None:
@@ -141,7 +147,7 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
 
 
 def _solved_keys(config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """`keys` with the numbers of groups and bands that were solved for where they are left open."""
+    """`keys` with the solved numbers of groups and bands, if these were left open."""
     solved = dict(keys)
     if isinstance(config.sampler, InGroups) and "cohort.groups" in keys:
         solved["cohort.groups"] = config.sampler.possible_groups()[0]
@@ -154,11 +160,11 @@ Keys = dict[str, Any]
 
 _MOST_BANDS = 10_000
 _WORK = 20_000_000
-"""Bands times rounds that are solved for: some tenths of a second."""
+"""Limit on bands times rounds for solving: some tenths of a second."""
 
 
 def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
-    """Draws by turns, which have no number where a cohort of `size` does not divide `clients`."""
+    """Returns the samplers with fixed periods, if a cohort of `size` does not divide `clients`."""
     if clients % size == 0:
         return ()
     period = max(1, round(clients / size))
@@ -170,11 +176,11 @@ def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
 
 
 def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
-    """The keys of each, for a cohort of `size` expected of `clients`.
+    """Yields the keys of each alternative, for an expected cohort of `size` among `clients`.
 
-    Draws by slots are among them where the cohort divides the clients: a client then takes part
-    once in clients / size rounds. A cyclic draw has as many bands as it allows, or fewer where
-    solving for so many over `rounds` takes long.
+    Samplers by slots are included if the cohort size divides the number of clients: a client then
+    takes part once in clients / size rounds. Cyclic sampling has the largest allowed number of
+    bands, or fewer if solving for that number over `rounds` takes long.
     """
     for sampler in ("poisson", "fixed_size"):
         yield {"cohort.sampler": sampler, "cohort.size": size, "privacy.mechanism": "gaussian"}
@@ -193,10 +199,14 @@ def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
 
 @dataclass(frozen=True)
 class Advice:
-    """`ranked` alternatives, least noise first; those `apart` promise what is not comparable.
+    """Alternatives to a run, compared by noise.
 
-    `yours` is the run as it is configured, which is among neither; None where there is none.
-    `reference` is what others are measured by: yours, or else the first that was tried.
+    Attributes:
+      ranked: comparable alternatives, least noise first.
+      apart: alternatives whose guarantees are not comparable.
+      unavailable: alternatives without a computed noise.
+      yours: the run as it is configured; None if there is none.
+      reference: the basis of comparison: `yours`, or else the first alternative.
     """
 
     ranked: tuple[Alternative, ...]
@@ -206,17 +216,17 @@ class Advice:
     reference: Alternative | None = None
 
     def of(self, sampler: str, mechanism: str) -> Alternative | None:
-        """The alternative of these names; None where there is none."""
+        """Returns the alternative of these names; None if there is none."""
         every = (*self.ranked, *self.apart)
         return next((a for a in every if (a.sampler, a.mechanism) == (sampler, mechanism)), None)
 
     def beyond(self, alternative: Alternative) -> tuple[str, ...]:
-        """The promises that `alternative` needs and yours does not."""
+        """Returns the assumptions that `alternative` needs in addition to those of `yours`."""
         given = self.yours.assumes if self.yours else {}
         return tuple(name for name in alternative.assumes if name not in given)
 
     def to_json(self) -> dict[str, Any]:
-        """The object under "advice" that `--json` prints."""
+        """Returns the object under "advice" that `--json` prints."""
         reference = self.reference
         return {
             "yours": encoded(self.yours),
@@ -229,7 +239,7 @@ class Advice:
 
 
 def relative(alternative: Alternative, reference: Alternative | None) -> float | None:
-    """The noise on the model over that of `reference`; None where they promise other things."""
+    """Ratio of the noise on the model to that of `reference`; None if they are not comparable."""
     if reference is None or alternative.ranked != reference.ranked:
         return None
     return alternative.noise_on_model / reference.noise_on_model
@@ -244,10 +254,16 @@ def compared(
     adaptive: bool = False,
     uneven: Sequence[Unavailable] = (),
 ) -> Advice:
-    """What becomes of `base` with each of the keys `tried`, after the runs `before`.
+    """Compares the plans of a configuration with different keys.
 
-    What needs more than the `promises` that are given has no number. With `adaptive`, so has a
-    mechanism whose clip does not follow clients' norms, and what the cohort is `uneven` for.
+    Args:
+      base: the keys of the configuration.
+      tried: the keys of each alternative.
+      promises: the operational assumptions that hold.
+      before: the earlier runs that count.
+      yours: the run as it is configured, if there is one.
+      adaptive: whether mechanisms without an adaptive clipping norm are unavailable.
+      uneven: alternatives that are unavailable for this cohort size.
     """
     every = [_tried(base, keys, promises, before, adaptive) for keys in tried]
     every += uneven
@@ -266,7 +282,7 @@ def compared(
 def _tried(
     base: Raw, keys: Mapping[str, Any], promises: Collection[str], before: Priors, adaptive: bool
 ) -> Alternative | Unavailable:
-    """The plan of `base` with these `keys` in numbers, or why it has none."""
+    """The plan of `base` with these `keys` in numbers, or the reason why it has none."""
     names = keys["cohort.sampler"], keys["privacy.mechanism"]
     try:
         config = assembled(_with_keys(base, keys))
@@ -282,7 +298,7 @@ def _tried(
 
 
 def _with_keys(base: Raw, keys: Mapping[str, Any]) -> Raw:
-    """`base` with these `keys`; a cohort's size that follows from others is left to do so."""
+    """`base` with these `keys`; a cohort size that other keys determine is reset."""
     raw = copy.deepcopy(base)
     for key, value in keys.items():
         assign(raw, key, value)

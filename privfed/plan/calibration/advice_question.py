@@ -1,4 +1,4 @@
-"""What `privfed calibrate --advise` is asked: a public setting, a budget, and what is promised."""
+"""The input of `privfed calibrate --advise`: a public setting, a budget, and assumptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from privfed.sampling.cohort import Sampler
 
 
 def refuse_incomparable(plan: Plan) -> None:
-    """Raises `Refused` where nothing can be advised on `plan`, with the reason."""
+    """Raises `Refused`, with the reason, if `plan` cannot be compared with alternatives."""
     config = plan.config
     if not plan.mechanism.private or plan.mechanism.trust != "server":
         why = "compares noise that the server adds, and this run's is not"
@@ -43,7 +43,7 @@ def refuse_incomparable(plan: Plan) -> None:
 
 
 def comparable(plan: Plan) -> bool:
-    """Whether anything can be advised on `plan`."""
+    """Whether `plan` can be compared with alternatives."""
     try:
         refuse_incomparable(plan)
     except Refused:
@@ -52,9 +52,14 @@ def comparable(plan: Plan) -> bool:
 
 
 def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Advice:
-    """The alternatives to what `plan` draws and adds that are not refused with its other parts.
+    """Returns the alternatives to the sampler and mechanism of `plan` that its other parts allow.
 
-    Those that need more than the `promises` that are given have no number. Raises `Refused`.
+    Args:
+      plan: the plan of the run.
+      promises: the operational assumptions that hold; alternatives that need more are unavailable.
+
+    Raises:
+      Refused: if the plan cannot be compared.
     """
     refuse_incomparable(plan)
     config, yours = plan.config, alternative_of(plan, {})
@@ -93,9 +98,9 @@ _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
 
 @dataclass(frozen=True)
 class AdviceQuestion:
-    """`cohort` of `population` clients, or their quotient: a `sampling_rate`, or one in `period`.
+    """A `cohort` of a `population`, a `sampling_rate`, or one round per `period`.
 
-    `promises` are those that whoever runs it can keep (`privfed.plan.calibration.advice`).
+    `promises` are the operational assumptions that hold (`privfed.plan.calibration.advice`).
     """
 
     epsilon: float
@@ -110,7 +115,7 @@ class AdviceQuestion:
 
 
 def advise(question: AdviceQuestion) -> Advice:
-    """What each draw and mechanism leaves on the model for this budget. Raises `Refused`."""
+    """Compares the noise of all samplers and mechanisms at this budget. Raises `Refused`."""
     if not 0 < question.epsilon < math.inf:
         raise Refused(f"--epsilon is {question.epsilon}; expected a positive finite number")
     clients, size = _whole_clients(question)
@@ -133,7 +138,7 @@ def advise(question: AdviceQuestion) -> Advice:
 
 
 def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
-    """The clients declared, and how many of them a cohort is expected to have. Raises `Refused`."""
+    """The number of clients, and the expected cohort size. Raises `Refused`."""
     population, cohort, rate, period = (
         getattr(question, name) for name in ("population", "cohort", "sampling_rate", "period")
     )
@@ -159,21 +164,21 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
 
 
 def _counts_clients(keys: Keys) -> bool:
-    """Whether a draw depends on how many clients there are, and not on the rate alone."""
+    """Whether a sampler depends on the number of clients, and not on the rate alone."""
     sampler: type[Sampler] = find("sampler", keys["cohort.sampler"], "cohort.sampler")
     return "clients" in sampler.constants
 
 
 _ASKED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "sampling_rate")
 _COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
-"""Flags of what is compared, by their defaults."""
+"""Flags that the comparison varies, with their defaults."""
 _SPACINGS = ("separation", "slots")
 
 
 def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQuestion:
-    """What `flags` ask for, with `promises` that commas are between.
+    """Reads the question from `flags` and from `promises`, separated by commas.
 
-    Raises `Refused` for flags that advice does not go by, and for numbers that are missing.
+    Raises `Refused` for flags that advice does not use, and for missing numbers.
     """
     used = {*_ASKED, *_SPACINGS}
     left = [name for name, value in flags.items() if value is not None and name not in used]
@@ -197,15 +202,15 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
 
 
 def refuse_promises_alone(words: str | None) -> None:
-    """Raises `Refused` for promises where no advice is asked for."""
+    """Raises `Refused` for promises without a request for advice."""
     if words is not None:
         raise Refused("--promises is for --advise; add that, or leave it out")
 
 
 def promised(words: str | None) -> tuple[str, ...]:
-    """The promises in `words`, with commas between them, or "nothing"; all where none are given.
+    """Reads a list of promises, separated by commas, or "nothing"; all of them if None.
 
-    Raises `Refused`.
+    Raises `Refused` for an unknown name.
     """
     if words is None:
         return tuple(PROMISES)

@@ -1,4 +1,4 @@
-"""An answer of `privfed calibrate`: a question with nothing missing, and what it guarantees."""
+"""An answer of `privfed calibrate`: a complete question, and its guarantee."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from privfed.privacy.shared_noise import shares_noise
 
 @dataclass(frozen=True)
 class CalibrationAnswer:
-    """The `question`, with a number for what was `solved`; `bound` is over all of its rounds.
+    """The completed `question`, the name of the number that was `solved`, and the guarantee.
 
-    Noise that clients or sites share has two guarantees: `besides` is the one that is not gated.
+    Attributes:
+      bound: the guarantee over all rounds.
+      besides: the second guarantee of noise that clients or sites share, which the budget does not
+        limit.
     """
 
     question: CalibrationQuestion
@@ -28,13 +31,13 @@ class CalibrationAnswer:
 
     @property
     def colluders(self) -> int | None:
-        """How many clients may work with the server, where pairs share noise; else None."""
+        """Number of clients that may collude with the server, if pairs share noise; else None."""
         if not self.question.mechanism_class.joint:
             return None
         return solved_config_of(self.question).colluding
 
     def to_json(self) -> Mapping[str, Any]:
-        """What `privfed calibrate --json` prints."""
+        """Returns the object that `privfed calibrate --json` prints."""
         question, witness = self.question, self.cost.witness
         return {
             "epsilon": self.bound.epsilon,
@@ -60,22 +63,22 @@ class CalibrationAnswer:
 
     @property
     def warning(self) -> str:
-        """The warning about a delta above 1 / population; empty for others."""
+        """The warning about a delta above 1 / population; empty otherwise."""
         return large_delta(self.question.delta, self.question.population or 0)
 
     def _party(self) -> dict[str, Any]:
-        """Whom epsilon is against where pairs of clients share noise."""
+        """The adversary of epsilon if pairs of clients share noise."""
         count = self.colluders
         return {} if count is None else {"against": "clients", "colluders": count}
 
     def _solved_for_run(self) -> dict[str, Any]:
-        """Slots, groups, bands and buffers, where the question is about any."""
+        """Slots, groups, bands and buffers, if the question involves any."""
         names = ("slots", "groups", "bands", "buffers")
         given = {name: getattr(self.question, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
 
     def sum_json(self) -> Mapping[str, Any]:
-        """How likely a secure sum aborts; of shared noise, its grid and a party's part too."""
+        """Returns the abort probability of a secure sum and, for shared noise, its grid."""
         question = self.question
         facts = self._site_facts()
         if question.secured:
@@ -99,7 +102,7 @@ class CalibrationAnswer:
         }
 
     def _site_facts(self) -> dict[str, Any]:
-        """Whole sites: of how many as few as stay, and how many collude; and all of their noise."""
+        """Number of sites, fewest surviving and colluding sites, and the noise of all sites."""
         limits = self.cost.limits
         if not self.question.by_sites:
             return {"sites": self.question.sites} if self.question.sites else {}
@@ -112,7 +115,7 @@ class CalibrationAnswer:
         return facts
 
     def _besides(self) -> Mapping[str, Any] | None:
-        """The other guarantee: whom it is against, and its epsilon."""
+        """The second guarantee: its adversary and its epsilon."""
         if self.besides is None:
             return None
         return {"against": self.besides.against, "epsilon": self.besides.epsilon}

@@ -1,8 +1,9 @@
-"""A question of `privfed calibrate` as the run that it is about.
+"""The run that a question of `privfed calibrate` is about.
 
-A question becomes the configuration of a run, and its answer is that run's plan: hostile and
-colluding clients, aborts and few bits cost here what they cost there, and what is refused there is
-refused here. A sampling rate alone stands for a population of that quotient, without a secure sum.
+A question becomes the configuration of a run, and its answer is that run's plan: Byzantine and
+colluding clients, aborts and a small number of bits cost the same here as there, and the same
+combinations are refused. A sampling rate alone stands for a population with that quotient, without
+a secure sum.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ _OF_CLIENT_PARTIES = {
     "--colluders",
     "sampling_rate": "has no clients: with --sites give --population and --cohort",
 }
-"""What has no meaning, or no proof, where sites are the parties, and why."""
+"""Flags without a meaning, or without a proof, if sites are the parties, and the reasons."""
 
 
 def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str]:
-    """Those of the fields `names` that are given, as they are typed."""
+    """Returns those of the fields `names` that are given, as flags."""
     return [f"--{name.replace('_', '-')}" for name in names if getattr(question, name) is not None]
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """The `secure.colluders` that makes whole sites of as many as may collude; None by default."""
+    """The `secure.colluders` that corresponds to the number of colluding sites; None by default."""
     if question.colluders is None or not question.sites:
         return question.colluders
     return question.colluders / question.sites
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags of sites without any, and for those that sites leave no use."""
+    """Raises `Refused` for flags of sites without sites, and flags that sites invalidate."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return
@@ -62,7 +63,7 @@ def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
 
 
 def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` where clients are to be at several of no sites, or to collude as sites do"""
+    """Raises `Refused` for `--sites-per-client` or a number of colluders without `--sites`."""
     if flags := given_flags(question, _OF_CLIENTS):
         raise Refused(f"{flags[0]} is about sites; say with --sites how many there are")
     if question.colluders is not None and not 0 <= question.colluders < 1:
@@ -73,7 +74,7 @@ def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
 
 
 def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for a part of sites, none of them, or all of them."""
+    """Raises `Refused` for a fraction of sites, none of them, or all of them."""
     sites, colluders = question.sites, question.colluders
     if colluders is None or not sites:
         return
@@ -90,7 +91,7 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
 
 
 _MOST_CLIENTS = 10**15
-"""The most clients of a population that stands for a sampling rate: quotients as fine as floats."""
+"""Largest population that stands for a sampling rate: quotients as fine as floats."""
 _KEYS = {
     "mechanism": "privacy.mechanism",
     "sampler": "cohort.sampler",
@@ -113,11 +114,11 @@ _KEYS = {
     "against": "privacy.against",
     "rounds": "run.rounds",
 }
-"""A flag that may be given, and the key of a run file that it is; colluders are `part_of_sites`."""
+"""Optional flags and their keys in a run file; colluders are `part_of_sites`."""
 
 
 def config_of(question: CalibrationQuestion) -> Config:
-    """A run like this. Raises `Refused`."""
+    """Returns the configuration of the run. Raises `Refused`."""
     raw: Raw = {"secure": {}, "data": {}}
     for name, place in _KEYS.items():
         if (value := getattr(question, name)) is not None:
@@ -141,23 +142,23 @@ def config_of(question: CalibrationQuestion) -> Config:
 
 @functools.lru_cache(maxsize=16)
 def solved_config_of(question: CalibrationQuestion) -> Config:
-    """The same with what its parts solve for when a run starts. Raises `Refused`."""
+    """Returns the configuration with the values that its parts solve for. Raises `Refused`."""
     return with_solved_parts(config_of(question), {})
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """How many clients are declared; where rounds of one are spaced, as many as that divides."""
+    """The declared number of clients; a multiple of the spacing between a client's rounds."""
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
 
 def plan_of(question: CalibrationQuestion) -> Plan:
-    """What `privfed check` would answer. Raises `Refused`."""
+    """Returns the plan of the run. Raises `Refused`."""
     return plan(solved_config_of(question), length=question.dimension or 1)
 
 
 def cost_of(question: CalibrationQuestion) -> RoundCost:
-    """What a round costs. Raises `Refused` where a number is missing or does not fit."""
+    """Returns the cost of a round. Raises `Refused` for a missing or invalid number."""
     if question.sampling_rate is not None:
         return RoundCost(mechanism_of(question), _witness_of(question, question.sampling_rate))
     counted = {"size", "rate"} & {*question.sampler_class.constants}
@@ -168,21 +169,21 @@ def cost_of(question: CalibrationQuestion) -> RoundCost:
 
 
 def guarantee_of(question: CalibrationQuestion) -> Guarantee:
-    """What all `rounds` of it guarantee. Raises `AccountingError`."""
+    """Returns the guarantee of all `rounds`. Raises `AccountingError`."""
     assert question.rounds is not None
     event = cost_of(question).event(question.noise_multiplier)
     return guarantee(Counter({event: question.rounds}), question.delta, question.accountant)
 
 
 def mechanism_of(question: CalibrationQuestion) -> Mechanism:
-    """The mechanism by itself, without a run around it."""
+    """Returns the mechanism alone, without a run."""
     bands = {"bands": question.bands} if question.bands else {}
     mechanism: Mechanism = find("mechanism", question.mechanism, "--mechanism")(**bands)
     return mechanism
 
 
 def _witness_of(question: CalibrationQuestion, rate: float) -> Witness:
-    """The draw's rule for whole clients whose quotient is `rate`."""
+    """The sampling rule for integer numbers of clients whose quotient is `rate`."""
     quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
     sampler = find("sampler", question.sampler, "--sampler")(size=quotient.numerator)
     witness: Witness = sampler.witness(0, quotient.denominator)
@@ -198,13 +199,13 @@ _FLAGS_OF = {
     "slots": ("--slots",),
     "groups": ("--groups",),
 }
-"""A constant that the rule of a draw follows from, and the flags that give it."""
+"""The constants of a sampling rule, and the flags that determine them."""
 _OF_SUMS = ("bits", "minimum", "threshold", "colluders", "dropout")
 _OF_SHARED_NOISE = ("dimension", "sizing", "against")
 
 
 def refuse_contradictory_question(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags that would be ignored, or that cannot be meant together."""
+    """Raises `Refused` for flags that would be ignored or contradict each other."""
     refuse_contradictory_sites(question)
     _refuse_ignored(question)
     _refuse_rate(question)
@@ -223,7 +224,7 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
 
 
 def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for keys of a mechanism that is not asked about."""
+    """Raises `Refused` for keys of another mechanism."""
     for name, mechanism in (("bands", "banded"), ("buffers", "blt")):
         if getattr(question, name) and name not in _fields(question):
             raise Refused(f"--{name} is for --mechanism {mechanism}; leave it out, or choose that")
@@ -235,7 +236,7 @@ def _fields(question: CalibrationQuestion) -> set[str]:
 
 
 def _refuse_ignored(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for constants of a draw that neither sampler nor mechanism reads."""
+    """Raises `Refused` for constants of sampling that neither sampler nor mechanism reads."""
     given = {
         "--population": question.population,
         "--cohort": question.cohort,
@@ -259,7 +260,7 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
 
 
 def _refuse_rate(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for a sampling rate that is none, or beside what it stands for."""
+    """Raises `Refused` for an invalid sampling rate, or one next to its two numbers."""
     if question.sampling_rate is None:
         return
     if not 0.0 < question.sampling_rate <= 1.0:
@@ -273,7 +274,7 @@ def _refuse_rate(question: CalibrationQuestion) -> None:
 
 
 def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for numbers of a secure sum without one, and for one without these."""
+    """Raises `Refused` for numbers of a secure sum without one, and for missing numbers of one."""
     shares_noise = question.shares_noise
     _refuse_given(question, _OF_SUMS, question.secured, ", or with a --protocol")
     _refuse_given(question, _OF_SHARED_NOISE, shares_noise, "")
@@ -288,7 +289,7 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
 def _refuse_given(
     question: CalibrationQuestion, names: tuple[str, ...], have_meaning: bool, alternative: str
 ) -> None:
-    """Raises `Refused` where any flag of these `names` is given and has no meaning."""
+    """Raises `Refused` if a flag of these `names` is given and has no meaning."""
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(

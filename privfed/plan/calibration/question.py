@@ -1,4 +1,4 @@
-"""The flags of `privfed calibrate`, each declared once, and what they ask for."""
+"""The flags of `privfed calibrate`, each declared once, and the question that they form."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from privfed.core.errors import Refused
 
-if TYPE_CHECKING:  # help texts are read from here, and need no parts
+if TYPE_CHECKING:  # help texts need no parts
     from privfed.privacy.mechanism import Mechanism
     from privfed.sampling.cohort import Sampler
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 _SPACINGS = ("separation", "slots")
-"""Constants of draws that say in how many rounds a client takes part once."""
+"""Constants of samplers that set the number of rounds in which a client takes part once."""
 RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
-"""Keys of a run file, and the flags that ask about the same."""
+"""Keys of a run file, and the corresponding flags."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
-"""The constants of a draw that can be solved for."""
+"""The constants of sampling that can be solved for."""
 _KINDS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
-"""The numbers that a field of a type takes, and what they are called."""
+"""The types of numbers that a field accepts, and their names."""
 
 
 def _flag(text: str, default: object = None, **limits: object) -> dict[str, Any]:
@@ -40,16 +40,16 @@ _ROUNDS = {"least": 1, "most": 10**6}
 
 @dataclass(frozen=True)
 class CalibrationQuestion:
-    """A mechanism over a sampler, one of whose numbers is None: that is asked for.
+    """A mechanism with a sampler; exactly one of its numbers is None and is solved for.
 
     Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, both of
-    which read its type, help, default and limits here. `population` and `cohort` are whole clients;
-    `sampling_rate` replaces both where the draw follows from their quotient alone, and so do
-    `separation` under cyclic draws and `slots` under random allocation. What is None or 0 takes the
-    part's own default. Noise that clients share follows from the `dimension` of an update, and from
-    the secure sum's numbers: `protocol` is "masks" there if nothing else is given. With `sites`,
-    these hold the clients and are the parties: `minimum` and `colluders` are then whole sites, and
-    without them `colluders` is a part of a cohort.
+    which read its type, help, default and limits here. `population` and `cohort` are integer
+    numbers of clients. `sampling_rate` replaces both if sampling depends on their quotient alone;
+    so do `separation` under cyclic sampling and `slots` under random allocation. None or 0 takes
+    the part's own default. Noise that clients share depends on the `dimension` of an update and on
+    the secure sum's numbers; `protocol` is then "masks" by default. With `sites`, sites hold the
+    clients and are the parties: `minimum` and `colluders` are numbers of sites. Without,
+    `colluders` is a fraction of a cohort.
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
@@ -97,9 +97,9 @@ class CalibrationQuestion:
 
     @classmethod
     def of(cls, flags: Mapping[str, Any]) -> CalibrationQuestion:
-        """The question that `flags` ask, what is left out at its default.
+        """Returns the question of these flags, with defaults for those that are left out.
 
-        Raises `Refused` for a name that is no flag's, and for a value of another kind.
+        Raises `Refused` for an unknown name or a value of another type.
         """
         known = {each.name: each for each in fields(cls)}
         if unknown := sorted(flags.keys() - known):
@@ -117,21 +117,21 @@ class CalibrationQuestion:
 
     @property
     def sampler_class(self) -> type[Sampler]:
-        """What `sampler` names. Raises `Refused`."""
+        """The class of the `sampler`. Raises `Refused`."""
         from privfed.core.parts import find
 
         return find("sampler", self.sampler, "--sampler")
 
     @property
     def mechanism_class(self) -> type[Mechanism]:
-        """What `mechanism` names. Raises `Refused`."""
+        """The class of the `mechanism`. Raises `Refused`."""
         from privfed.core.parts import find
 
         return find("mechanism", self.mechanism, "--mechanism")
 
     @property
     def shares_noise(self) -> bool:
-        """Whether clients make up the noise together, in a secure sum."""
+        """Whether clients contribute shares of the noise in a secure sum."""
         return self.mechanism_class.trust == "sum"
 
     @property
@@ -141,17 +141,17 @@ class CalibrationQuestion:
 
     @property
     def secured(self) -> bool:
-        """Whether rows are summed by a protocol that shows nobody's."""
+        """Whether a protocol sums the rows without showing any single one."""
         return self.protocol is not None or self.shares_noise
 
     @property
     def spacing(self) -> str:
-        """The constant by which a draw spaces a client's rounds; empty where it does not."""
+        """The constant by which a sampler spaces a client's rounds; empty if it does not."""
         return next((each for each in _SPACINGS if each in self.sampler_class.constants), "")
 
     @property
     def spaced(self) -> bool:
-        """Whether a client takes part once in so many rounds."""
+        """Whether a client takes part once in a fixed number of rounds."""
         return bool(self.spacing)
 
     @property
@@ -165,25 +165,25 @@ class CalibrationQuestion:
 
     @property
     def chooses_bands(self) -> bool:
-        """Whether there are as many bands as need the least noise."""
+        """Whether the number of bands is chosen for the least noise."""
         return not self.bands and self.in_bands
 
     @property
     def draw_is_irrelevant(self) -> bool:
-        """Whether nothing is amplified: clients noise their own rows, whoever else is drawn."""
+        """Whether sampling does not amplify privacy: each client adds noise to its own row."""
         own_noise = self.mechanism_class.trust == "client" and not self.by_sites
         return own_noise and not self.spaced and not self.mechanism_class.joint
 
     @property
     def draw_is_given(self) -> bool:
-        """Whether nothing of the draw is left to solve for."""
+        """Whether no number of the sampler is left to solve for."""
         solvable = _SOLVABLE & {*self.sampler_class.constants}
         given = self.cohort or self.sampling_rate or self.separation or self.slots
         return bool(given or not solvable or self.draw_is_irrelevant)
 
     @property
     def unknown(self) -> str:
-        """Which of four numbers is asked for. Raises `Refused` unless it is exactly one."""
+        """The one of four numbers to solve for. Raises `Refused` unless exactly one is missing."""
         known = {
             "epsilon": self.epsilon is not None,
             "noise_multiplier": self.noise_multiplier is not None,

@@ -1,4 +1,4 @@
-"""How `privfed calibrate` solves for the one number that is not given."""
+"""Solves for the one number that a question of `privfed calibrate` leaves out."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _SMALLEST_RATE = 1e-9
 
 
 def large_scanned(fits: Callable[[int], bool], most: int) -> int:
-    """A large count up to `most` that fits: small ones need not where larger do; 0: none was found.
+    """Searches for a large fitting count up to `most` if fitting is not monotone; 0 if none.
 
-    (Small expected cohorts are cut more often.) Not proved to be the largest: counts a fifth apart
-    are tried, from above, then those between.
+    Small expected cohorts are truncated more often, so small counts may not fit where larger ones
+    do. The result is not proved to be the largest: counts a fifth apart are tried from above, then
+    those between.
     """
     above = most + 1
     tried = most
@@ -46,7 +47,7 @@ def large_scanned(fits: Callable[[int], bool], most: int) -> int:
 
 
 def largest_rate(fits: Callable[[float], bool]) -> float | None:
-    """The largest sampling rate that fits, to four digits; None where none above 1e-9 does."""
+    """Searches for the largest fitting sampling rate, to four digits; None if below 1e-9."""
     low = 1.0
     while not fits(low):
         low /= 4
@@ -63,9 +64,13 @@ _MOST_ROUNDS = 1_000_000
 
 
 def solve(question: CalibrationQuestion) -> CalibrationAnswer:
-    """The answer, which is that of a run's plan (`privfed.plan.calibration.as_run`).
+    """Returns the answer, taken from a run's plan (`privfed.plan.calibration.as_run`).
 
-    Raises `Refused` where there is none, or not exactly one question.
+    Args:
+      question: the question, with exactly one number missing.
+
+    Raises:
+      Refused: if there is no answer, or not exactly one question.
     """
     unknown = question.unknown
     refuse_contradictory_question(question)
@@ -77,7 +82,7 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
 
 
 def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
-    """The answer for what is `unknown`. Raises `AccountingError` where no number is enough."""
+    """The answer for the `unknown` number. Raises `AccountingError` if no number is enough."""
     if question.sites:
         refuse(config_of(question))
     if unknown != "cohort":
@@ -93,7 +98,7 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
 
 
 def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion:
-    """`question` with the bands, and the groups, that were solved for."""
+    """`question` with the solved bands and groups."""
     mechanism = plan.config.mechanism
     if isinstance(mechanism, InBands):
         question = replace(question, bands=mechanism.bands)
@@ -103,14 +108,14 @@ def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion
 
 
 def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:
-    """What the plan of such a run guarantees, and beside that where noise has two guarantees."""
+    """The guarantee of such a run's plan, with the second one of shared noise."""
     assert complete.rounds is not None
     besides = plan.besides(complete.rounds)
     return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, besides)
 
 
 def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuestion:
-    """`question` with a number for what is unknown; epsilon follows from all others."""
+    """`question` with a number for the unknown; epsilon follows from all others."""
     match unknown:
         case "noise_multiplier":
             return replace(question, noise_multiplier=_noise(question))
@@ -122,32 +127,32 @@ def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuesti
 
 
 def _affordable(question: CalibrationQuestion) -> bool:
-    """Whether it spends no more than its epsilon."""
+    """Whether its rounds spend at most its epsilon."""
     return guarantee_of(question).epsilon <= _budget(question)
 
 
 def _budget(question: CalibrationQuestion) -> float:
-    """The epsilon that was given: it is what a search for anything else has to keep."""
+    """The given epsilon, which a search for another number must not exceed."""
     assert question.epsilon is not None
     return question.epsilon
 
 
 def _noise(question: CalibrationQuestion) -> float:
-    """The smallest noise multiplier that is affordable."""
+    """The smallest affordable noise multiplier."""
     assert question.rounds is not None
     budget, delta = _budget(question), question.delta
     return cost_of(question).solve(question.rounds, budget, delta, question.accountant)
 
 
 def _most_rounds(question: CalibrationQuestion) -> int:
-    """The largest number of rounds that is affordable."""
+    """The largest affordable number of rounds."""
     beyond = f"epsilon {_budget(question):g} allows more than {_MOST_ROUNDS} rounds"
     rounds = largest(lambda n: _affordable(replace(question, rounds=n)), _MOST_ROUNDS, beyond)
     return _some(rounds, "even one round", question)
 
 
 def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
-    """`question` with the largest cohort, or rate, or the closest rounds, it can afford."""
+    """`question` with the largest affordable cohort or rate, or the smallest affordable spacing."""
     if question.spaced:
         return _spaced(question, _spacing(question))
     if question.population is not None:
@@ -161,7 +166,7 @@ def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
 
 
 def _cohort(question: CalibrationQuestion, population: int) -> int:
-    """The largest cohort; one that was tried, where a cut draw's cost does not grow with it."""
+    """The largest affordable cohort; for truncated sampling, a large affordable one."""
     most = min(population, question.cap or population)
     cut = "cap" in question.sampler_class.constants
     search = large_scanned if cut else largest
@@ -170,14 +175,14 @@ def _cohort(question: CalibrationQuestion, population: int) -> int:
 
 
 def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
-    """`question`, where a client takes part once in so many `rounds`."""
+    """`question` with one participation per client in `rounds` rounds."""
     if question.spacing == "slots":
         return replace(question, slots=rounds)
     return replace(question, separation=rounds)
 
 
 def _spacing(question: CalibrationQuestion) -> int:
-    """The smallest separation that fits; none above the number of rounds changes anything."""
+    """The smallest separation that fits; values above the number of rounds change nothing."""
     least = len(mechanism_of(question).coefficients())
     most = max(question.rounds or 1, least)
     if not _affordable(_spaced(question, most)):
@@ -192,7 +197,7 @@ def _spacing(question: CalibrationQuestion) -> int:
 
 
 def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
-    """`count`. Raises `Unaccountable` for 0: even the `smallest` is not affordable."""
+    """Returns `count`. Raises `Unaccountable` for 0: even the `smallest` is not affordable."""
     if count == 0:
         raise Unaccountable(
             f"{smallest} spends more than epsilon {_budget(question):g}; raise the noise, epsilon "
@@ -202,9 +207,9 @@ def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
 
 
 def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAnswer]]:
-    """What the solved number would be with other constants, in words; those without an answer not.
+    """Yields the answers with one other constant each, and a description of the change.
 
-    Each changes one number that was given.
+    Changes without an answer are left out.
     """
     for words, question in _variants(_unsolved(answer), answer.solved):
         try:
@@ -214,7 +219,7 @@ def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAn
 
 
 def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
-    """The question as it was asked."""
+    """The original question."""
     match answer.solved:
         case "cohort":
             return replace(
@@ -230,7 +235,7 @@ def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
 def _variants(
     question: CalibrationQuestion, unknown: str
 ) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """The same question with another number; `unknown` has none and keeps none."""
+    """Variants of the question with one other number; the `unknown` one stays None."""
     if unknown != "cohort":
         yield from _doubled_cohort(question)
     if question.rounds is not None and question.rounds > 1:
@@ -243,7 +248,7 @@ def _variants(
 
 
 def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """Twice the rate, or twice the clients of a round, with a cap that grows along."""
+    """Twice the rate, or twice the cohort with twice the cap."""
     if question.sampling_rate is not None:
         yield "2x the cohort", replace(question, sampling_rate=2 * question.sampling_rate)
     elif question.cohort is not None:

@@ -1,6 +1,6 @@
-"""Combinations of parts that have no proof, or cannot be: each with its reason.
+"""Combinations of parts that have no proof, or are impossible: each with its reason.
 
-A reason rests on what the parts declare, never on what they are called, and says what would work.
+A reason depends on the declarations of the parts, never on their names, and states an alternative.
 """
 
 from __future__ import annotations
@@ -71,6 +71,6 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Why this combination of parts has no proof, or cannot be: one reason each."""
+    """Yields the reasons why this combination of parts has no proof, or is impossible."""
     for reasons in _IN_ORDER:
         yield from reasons(config)

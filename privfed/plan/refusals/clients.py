@@ -1,4 +1,4 @@
-"""Refusals about clients: their objective, state, steps, own parts of the model, and attackers."""
+"""Refusals about clients: objective, state, steps, local model parts, and simulated attackers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from privfed.sampling.cohort import draws_of
 
 
 def client_state_refusals(config: Config) -> Iterator[str]:
-    """Every reason why clients cannot keep a state (`config.keeping`) here."""
-    if config.keeping and not config.by_sites:  # which keep none
+    """Yields every reason why clients cannot keep state (`config.keeping`) here."""
+    if config.keeping and not config.by_sites:  # sites keep none
         yield from _state_that_tells_of_others(config)
         yield from _clients_that_do_not_return(config)
         if config.objective.sums_states:
@@ -27,13 +27,13 @@ def client_state_refusals(config: Config) -> Iterator[str]:
 
 
 def _instead(config: Config) -> str:
-    """What to use where clients can keep nothing."""
+    """The alternative if clients cannot keep state."""
     fed_back = config.compression.keeps and not config.objective.keeps
     return "compression.error_feedback = false" if fed_back else "another objective"
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification is by a draw for which a state that tells when one took part has no proof."""
+    """Amplification is not proved here if state reveals the rounds of participation."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -47,7 +47,7 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
 
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
-    """A state is of use to a client that comes back."""
+    """State is useful only to clients that return."""
     count = config.messages().keeps
     numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
@@ -59,7 +59,7 @@ def _clients_that_do_not_return(config: Config) -> Iterator[str]:
 
 
 def _clients_that_are_absent(config: Config) -> Iterator[str]:
-    """The server counts who has taken part by who was drawn, and not all who were drawn came."""
+    """The server counts sampled clients as participants, although some of them are absent."""
     if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
         yield (
             f"client.objective = {config.names['objective']!r} counts who has taken part by the "
@@ -69,7 +69,7 @@ def _clients_that_are_absent(config: Config) -> Iterator[str]:
 
 
 def _states_weighed_by_examples(config: Config) -> Iterator[str]:
-    """Sums of states count every client alike."""
+    """Sums of states give every client equal weight."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but with client.objective = '
@@ -79,28 +79,28 @@ def _states_weighed_by_examples(config: Config) -> Iterator[str]:
 
 
 def most_steps(config: Config) -> int:
-    """The local steps that a client takes at most in a round; 0 where its examples say that."""
+    """The largest number of local steps in a round; 0 if it depends on the client's examples."""
     if config.example_privacy:
         return config.example_privacy.steps(config.client.epochs)
     return config.client.steps
 
 
 def adds_updates(config: Config) -> bool:
-    """Whether the next model is always the model plus the aggregate, as it is."""
+    """Whether each next model is the current model plus the aggregate."""
     schedule, rounds = config.server_schedule, range(1, config.run.rounds + 1)
     plain = config.optimizer.plain and not config.optimizer.in_client_rates
     return plain and all(schedule.factor(round) == 1.0 for round in rounds)
 
 
 def objective_refusals(config: Config) -> Iterator[str]:
-    """Every reason why the objective would lose what it is for."""
+    """Yields every reason why the objective would not have its effect."""
     yield from _models_beside_the_server(config)
     yield from _logits_of_no_classes(config)
     yield from _steps_for_nothing(config)
 
 
 def _models_beside_the_server(config: Config) -> Iterator[str]:
-    """Models move by themselves (`server_step`), and the run's model would be none of them."""
+    """The objective moves models itself (`server_step`), but the server would move another."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -125,7 +125,7 @@ def _logits_of_no_classes(config: Config) -> Iterator[str]:
 
 
 def _steps_for_nothing(config: Config) -> Iterator[str]:
-    """No client takes as many local steps as the objective takes to begin (`least_steps`)."""
+    """No client takes as many local steps as the objective needs to begin (`least_steps`)."""
     most, least = most_steps(config), config.objective.least_steps
     if most and most < least:
         key = "client.epochs" if config.example_privacy else "client.steps"
@@ -138,7 +138,7 @@ def _steps_for_nothing(config: Config) -> Iterator[str]:
 
 
 def partial_model_refusals(config: Config) -> Iterator[str]:
-    """Every reason why no part of the model can stay with clients, or be trained first."""
+    """Yields every reason why no part of the model can be local to clients, or be trained first."""
     if config.start.local:
         yield from _objectives_of_whole_models(config)
     yield from _attackers_on_their_own_way(config)
@@ -146,7 +146,7 @@ def partial_model_refusals(config: Config) -> Iterator[str]:
 
 
 def _objectives_of_whole_models(config: Config) -> Iterator[str]:
-    """The broadcast model is whole with a client's own part only, and so is one beside it."""
+    """The objective needs complete models, but `model.local` keeps a part with each client."""
     objective = config.objective
     where = (
         "model.local has a part of the model stay with each client, and client.objective = "
@@ -162,17 +162,17 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
 
 
 def _reads_sent_models(objective: Objective) -> bool:
-    """Whether examples are read at models that are sent, and not in local steps alone."""
+    """Whether examples are read at broadcast models, in addition to the local steps."""
     return bool(objective.anchored or objective.measures) or objective.exchanges > 1
 
 
 def _trains_parts(objective: Objective) -> bool:
-    """Whether a part of the model may stay with clients."""
+    """Whether a part of the model may be local to clients."""
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Attackers who steer (`attack.steers`) train the one model that is sent, and no other."""
+    """Attackers that steer the model (`attack.steers`) train the broadcast model, and no other."""
     if not (config.attacked and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
@@ -184,7 +184,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Epochs of what stays are some of `client.epochs`, and go before plain steps."""
+    """Epochs of the local part are some of `client.epochs`, and precede plain steps."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -208,7 +208,7 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
 
 
 def nothing_to_shorten(config: Config) -> Iterator[str]:
-    """Stragglers do fewer epochs, and nobody does more than one."""
+    """Stragglers train fewer epochs, but clients train one only."""
     if config.client.stragglers and config.client.epochs == 1:
         yield (
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
@@ -217,7 +217,7 @@ def nothing_to_shorten(config: Config) -> Iterator[str]:
 
 
 def nobody_to_drop(config: Config) -> Iterator[str]:
-    """Stragglers are dropped, and nobody or everybody is one."""
+    """Stragglers are dropped, but no client, or every client, is one."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
             f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
@@ -226,7 +226,7 @@ def nobody_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """A schedule has reached zero before the last round."""
+    """A schedule reaches zero before the last round."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
         if schedule.factor(config.run.rounds) == 0.0:
@@ -238,7 +238,7 @@ def rates_of_zero(config: Config) -> Iterator[str]:
 
 
 def attack_refusals(config: Config) -> Iterator[str]:
-    """Every reason why these attackers cannot be simulated."""
+    """Yields every reason why these attackers cannot be simulated."""
     yield from _attackers_without_attack(config)
     yield from _details_without_attack(config)
     yield from _everybody_pools(config)
@@ -248,7 +248,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """An attack and the part of clients that carry it out go together (`attack.acts`, `lies`)."""
+    """An attack requires a fraction of attackers, and the reverse (`attack.acts`, `lies`)."""
     attack, name, attackers = config.attack, config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = attack.acts or attackers.lies
@@ -268,7 +268,7 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
 
 
 def _lies(config: Config) -> Iterator[str]:
-    """The keys of what attackers claim that is not so, with their values."""
+    """The keys, with their values, of false statements by attackers."""
     if config.attackers.weight != 1.0:
         yield f"attack.weight {config.attackers.weight:g}"
     if config.attackers.clip_count != "true":
@@ -276,7 +276,7 @@ def _lies(config: Config) -> Iterator[str]:
 
 
 def _missing(acts: bool) -> str:
-    """Which key to set, or to remove."""
+    """The key to set, or to remove."""
     if acts:
         return "attack.fraction, or remove the other keys of the attack"
     return (
@@ -286,7 +286,7 @@ def _missing(acts: bool) -> str:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Nobody attacks (`attack.acts`, `lies`), and it is said how."""
+    """Details of an attack are set, but no client attacks (`attack.acts`, `lies`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)
@@ -298,7 +298,7 @@ def _details_without_attack(config: Config) -> Iterator[str]:
 
 
 def _everybody_pools(config: Config) -> Iterator[str]:
-    """Attackers put their examples together (`Knowledge.ATTACKERS_DATA`), and all are some day."""
+    """Attackers pool examples (`Knowledge.ATTACKERS_DATA`), and all clients attack eventually."""
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":
         yield (
@@ -319,12 +319,12 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
 
 
 def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
-    """Attackers claim a weight, and clients say none (`sends_weights`)."""
+    """Attackers overstate their weight, but clients send none (`sends_weights`)."""
     if config.attackers.weight == 1.0:
         return
     try:
         asked = sends_weights(config, rule_of(config))
-    except Refused:  # the rule is refused by itself
+    except Refused:  # the rule is refused elsewhere
         return
     if not asked:
         yield (
@@ -335,7 +335,7 @@ def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
 
 
 def _counts_that_nobody_asks(config: Config) -> Iterator[str]:
-    """Attackers lie to adaptive clipping, and the clip is fixed (`adaptive`)."""
+    """Attackers deceive adaptive clipping, but the clipping norm is fixed (`adaptive`)."""
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:
         yield (

@@ -1,4 +1,4 @@
-"""What is refused of the aggregation rule: of what it sees, and how its terms are bounded."""
+"""Refusals of aggregation rules, by the data that they see and the bounds of their terms."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from privfed.core.registry import BUILT_IN
 from privfed.plan.rule import rule_of, rules_by_sums, tolerates, weighs_by_examples
 
 _OF_UPDATES = frozenset({"root", "center", "model", "histories"})
-"""What a rule may need that is about updates, and not about gradients."""
+"""Inputs of a rule that concern updates, and not gradients."""
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The rule that runs, in its configuration, and how messages name it."""
+    """The configured rule, and its name in messages."""
 
     config: Config
     rule: SumRule | RowRule
 
     @property
     def name(self) -> str:
-        """The key and its value, with what goes before the rule."""
+        """The key and its value, with the pre-aggregators."""
         before = self.config.aggregation.before
         after = f" after aggregation.before = {before!r}" if before else ""
         return f"aggregation.rule = {self.config.names['rule']!r}{after}"
 
     @property
     def by_sums(self) -> bool:
-        """Whether sums suffice for it."""
+        """Whether the rule needs only sums of rows."""
         return isinstance(self.rule, SumRule)
 
     @property
     def plain(self) -> bool:
-        """Whether it is a sum of the rows as they are."""
+        """Whether it is a plain sum of the rows."""
         return self.by_sums and not self.rule.robust
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it has to be given beside rows."""
+        """The inputs that it needs in addition to rows."""
         return self.rule.needs() if isinstance(self.rule, RowRule) else frozenset()
 
 
 def rule_refusals(config: Config) -> Iterator[str]:
-    """Every reason against the aggregation rule, given all else that is configured."""
+    """Yields every reason against the aggregation rule, given the rest of the configuration."""
     try:
         choice = _Choice(config, rule_of(config))
     except Refused as refused:
@@ -70,7 +70,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
 
 
 def _rows_under_noise(choice: _Choice) -> Iterator[str]:
-    """Noise is added by the server or in a sum (`trust`), and the rule needs rows."""
+    """Noise is added by the server or in a sum (`trust`), but the rule needs rows."""
     mechanism = choice.config.mechanism
     if mechanism.private and not choice.by_sums and mechanism.trust != "client":
         yield (
@@ -82,7 +82,7 @@ def _rows_under_noise(choice: _Choice) -> Iterator[str]:
 
 
 def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
-    """The protocol shows nobody's row (`hides_rows`), and the rule needs rows."""
+    """The protocol hides single rows (`hides_rows`), but the rule needs rows."""
     if not choice.by_sums and choice.config.secured:
         yield (
             f"{choice.name} needs rows, which a secure sum never shows; use a rule that sums "
@@ -91,7 +91,7 @@ def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
 
 
 def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
-    """A rule that remembers clients (`keeps`) is given mixtures, which are nobody's."""
+    """A rule that remembers clients (`keeps`) receives mixtures, which belong to no client."""
     rule = choice.config.rule
     if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
         off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
@@ -121,7 +121,7 @@ def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
-    """A rule against hostile clients (`robust`) is told weights."""
+    """A Byzantine-robust rule (`robust`) has weights, which clients may misstate."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
@@ -131,7 +131,7 @@ def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
-    """A bound on weights by examples, and nobody weighs by these."""
+    """Weights by numbers of examples are bounded, but not used."""
     most = choice.config.aggregation.most_examples
     if most and not weighs_by_examples(choice.config, choice.rule):
         yield (
@@ -141,7 +141,7 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
-    """The clip moves (`adaptive`), and the rule's terms are bounded by the first one."""
+    """The clipping norm changes (`adaptive`), but the rule's terms are bounded by the first one."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             f"privacy.adaptive_clip moves the clip between rounds, and the terms of {choice.name} "
@@ -150,7 +150,7 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
 
 
 def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
-    """A key of pre-aggregators (`model_fields`) is set, and none of those listed has it."""
+    """A key of pre-aggregators (`model_fields`) is set, but none of those listed has it."""
     keys, listed = choice.config.aggregation, choice.config.before
     has = {key for part in listed for key in type(part).model_fields}
     for key, names in _keys_before().items():
@@ -163,7 +163,7 @@ def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
-    """The server's own examples would be those of clients."""
+    """The server's own examples would belong to clients."""
     if choice.config.aggregation.root and choice.config.data.holdout == "examples":
         yield (
             'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
@@ -172,7 +172,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """A secure sum without noise has numbers up to its range, and terms may be longer."""
+    """A secure sum without noise holds numbers up to its range, and terms may exceed it."""
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return
@@ -187,7 +187,7 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
 
 
 def _too_many_hostile(choice: _Choice) -> Iterator[str]:
-    """More hostile clients are expected than the rule tolerates (`most`)."""
+    """More Byzantine clients are expected than the rule tolerates (`most`)."""
     byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
     tolerated = tolerates(choice.rule, size)
     if byzantine > tolerated:
@@ -199,7 +199,7 @@ def _too_many_hostile(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """A rule that trains on examples of the server (`needs`) and these go together."""
+    """A root set is given if and only if the rule trains on the server's examples (`needs`)."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (
@@ -211,12 +211,12 @@ def _root_set(choice: _Choice) -> Iterator[str]:
 
 
 def _sum_rules() -> str:
-    """The built-in rules that sums suffice for, as they are written in a file."""
+    """The built-in rules that need only sums, in the form of a run file."""
     return ", ".join(f'"{rule}"' for rule in rules_by_sums())
 
 
 def _keys_before() -> dict[str, list[str]]:
-    """The keys of built-in pre-aggregators, and which of these has each, as written in a file."""
+    """Keys of built-in pre-aggregators, and those that have each key, in the form of a run file."""
     keys: dict[str, list[str]] = {}
     for name in BUILT_IN["before"]:
         for key in find("before", name, "aggregation.before").model_fields:

@@ -1,4 +1,4 @@
-"""Refusals about evaluation, resuming, and runs that private tuning chooses among."""
+"""Refusals about evaluation, resuming, and candidates of private tuning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
-    """Heads are kept of a ledger that anybody who has the seed makes again."""
+    """The ledger's heads are recorded, but the seed suffices to make the ledger again."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
             "run.heads keeps what nobody may cut off a ledger, but a seeded run's is made again at "
@@ -20,7 +20,7 @@ def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
 
 
 def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
-    """What a seeded run gives follows from its file, and not from how busy a machine was."""
+    """The results of a seeded run depend on its file, and not on the load of a machine."""
     if config.run.precision == "fast" and config.run.randomness == "seeded":
         yield (
             'run.precision = "fast" goes by what is measured here, but all that a seeded run gives '
@@ -29,7 +29,7 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """A checkpoint between two evaluations would lose the work that is added up between them."""
+    """A checkpoint between two evaluations loses the work that is added up between them."""
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
@@ -41,7 +41,7 @@ def measures_lost_on_resume(config: Config) -> Iterator[str]:
 
 
 def evaluation_refusals(config: Config) -> Iterator[str]:
-    """Every reason why clients cannot evaluate this run, or what is measured may not stop it."""
+    """Yields every reason why clients cannot evaluate this run, or a metric may not stop it."""
     if config.evaluation.by == "clients":
         yield from _end_without_evaluation(config)
         yield from _chosen_size(config)
@@ -58,7 +58,7 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
 
 
 def _end_without_evaluation(config: Config) -> Iterator[str]:
-    """The last round trains, and nobody learns how good its model is."""
+    """The last round trains, and its model is not evaluated."""
     every, rounds = config.evaluation_rounds.every, config.run.rounds
     if rounds % every or every == 1:
         yield (
@@ -79,7 +79,7 @@ def _chosen_size(config: Config) -> Iterator[str]:
 
 
 def _single_examples(config: Config) -> Iterator[str]:
-    """A silo's row of measures is no release that protects single examples of it."""
+    """A silo's row of metrics is not protected for single examples."""
     if config.client_mechanism.private:
         yield (
             'evaluation.by = "clients" protects whole clients, and client.privacy promises '
@@ -89,7 +89,7 @@ def _single_examples(config: Config) -> Iterator[str]:
 
 
 def _untested_canaries(config: Config) -> Iterator[str]:
-    """Canaries test what training releases, and not what evaluations release."""
+    """Canaries test the releases of training, and not those of evaluations."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, who send directions of the model and have "
@@ -98,7 +98,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 
 def _charged_at_once(config: Config) -> Iterator[str]:
-    """Where clients are at several sites elsewhere, each charges a run at once, by one event."""
+    """Sites that share clients, on machines of their own, charge a run at once, by one event."""
     if config.apart and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so that a site charges all "
@@ -108,12 +108,12 @@ def _charged_at_once(config: Config) -> Iterator[str]:
 
 
 def _scores_personal_models(objective: Objective) -> bool:
-    """Whether clients have models of their own, which need nothing measured."""
+    """Whether clients have personal models that need no further measurements."""
     return objective.personalises and not objective.measures
 
 
 def _no_personal_models(config: Config) -> Iterator[str]:
-    """Clients score the model that is sent: they have no other, or need more than it for theirs."""
+    """Clients evaluate the broadcast model: they have no other, or theirs needs more than it."""
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
@@ -131,7 +131,7 @@ def _no_personal_models(config: Config) -> Iterator[str]:
 
 
 def _nothing_measured(config: Config) -> Iterator[str]:
-    """There is no test set, and no client is asked."""
+    """There is no test set, and clients do not evaluate."""
     if config.nothing_public and config.evaluation.by == "test":
         yield (
             f'stop.patience is {config.stop.patience}, and with data.holdout = "none" nothing is '
@@ -140,7 +140,7 @@ def _nothing_measured(config: Config) -> Iterator[str]:
 
 
 def _uncharged_stop(config: Config) -> Iterator[str]:
-    """The test set is of clients that train, and nothing charges what is concluded from it."""
+    """The test set belongs to training clients, and conclusions from it are not charged."""
     protected = config.mechanism.private or config.client_mechanism.private
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":
@@ -152,7 +152,7 @@ def _uncharged_stop(config: Config) -> Iterator[str]:
 
 
 def _unknown_measure(config: Config) -> Iterator[str]:
-    """Nothing of that name is measured."""
+    """No metric of that name is measured."""
     by, loss = config.stop.by, config.loss
     known = (
         config.evaluation.measures if config.evaluation.by == "clients" else [loss.measure, "loss"]
@@ -162,7 +162,7 @@ def _unknown_measure(config: Config) -> Iterator[str]:
 
 
 def _never_reached(config: Config) -> Iterator[str]:
-    """So many evaluations without a better one, after a first one, are more than there are."""
+    """The patience exceeds the number of evaluations after the first."""
     by_clients = config.evaluation_rounds.every
     count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
     if config.stop.patience >= count:
@@ -176,7 +176,7 @@ _PRIVATE = "[tune] private = true"
 
 
 def choice_refusals(config: Config) -> Iterator[str]:
-    """Every reason why the best of a random number of such runs is not one release with a proof."""
+    """Yields the reasons why the best of a random number of runs is not one proved release."""
     if config.chosen:
         yield from _nothing_promised(config)
         yield from _other_guarantees(config)
@@ -185,7 +185,7 @@ def choice_refusals(config: Config) -> Iterator[str]:
 
 
 def _nothing_promised(config: Config) -> Iterator[str]:
-    """A choice among runs that promise nothing promises nothing."""
+    """A choice among runs without a guarantee has none."""
     if not config.mechanism.private or config.privacy.epsilon == float("inf"):
         yield (
             f"{_PRIVATE}, but its candidates have no noise; configure privacy.epsilon, or leave it "
@@ -218,7 +218,7 @@ def _other_guarantees(config: Config) -> Iterator[str]:
 
 
 def _uncharged_score(config: Config) -> Iterator[str]:
-    """The score is post-processing of what a run releases, or it is charged."""
+    """The score must be post-processing of a run's releases, or be charged."""
     if config.data.holdout == "examples":
         yield (
             f'{_PRIVATE}, but data.holdout = "examples" scores candidates on examples of clients '
@@ -227,7 +227,7 @@ def _uncharged_score(config: Config) -> Iterator[str]:
 
 
 def _tells_the_number(config: Config) -> Iterator[str]:
-    """How many candidates there were has to stay secret."""
+    """The number of candidates has to stay secret."""
     if config.apart:
         yield (
             f"{_PRIVATE}: sites on machines of their own see how many candidates there are, which "

@@ -1,4 +1,4 @@
-"""Refusals about how cohorts are drawn, and about user-level privacy and canaries."""
+"""Refusals about the sampling of cohorts, user-level privacy, and canaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unproven_objective(config: Config) -> Iterator[str]:
 
 
 def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
-    """The clip follows a count of clients, and who is absent is miscounted in it."""
+    """The clipping norm follows a count of clients, in which absent clients are miscounted."""
     absent = (
         config.availability.varies or config.client.drop_stragglers or config.cohort.dropout > 0
     )
@@ -36,7 +36,7 @@ def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
 
 
 def weights_by_private_sizes(config: Config) -> Iterator[str]:
-    """Rows weigh as many as their client's examples, a number that no noise would cover."""
+    """Rows are weighted by numbers of examples, which no noise would protect."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy example counts are private data '
@@ -45,11 +45,11 @@ def weights_by_private_sizes(config: Config) -> Iterator[str]:
 
 
 _FEWEST = 20
-"""Fewer canaries can refute hardly any claim."""
+"""The smallest number of canaries that can refute a claim with reasonable probability."""
 
 
 def canary_refusals(config: Config) -> Iterator[str]:
-    """Every reason why this run's canaries could test nothing, or would change the run."""
+    """Yields every reason why this run's canaries could test nothing, or would change the run."""
     if config.audit.canaries:
         canaries = f"audit.canaries is {config.audit.canaries}"
         yield from _nothing_claimed(config, canaries)
@@ -72,13 +72,13 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
-    """There are too few canaries for any evidence; of too many, `check` says what they cost."""
+    """There are too few canaries for any evidence; `check` reports the cost of too many."""
     if config.audit.canaries < _FEWEST:
         yield f"{canaries}, too few to say anything; expected at least {_FEWEST}, better 1000"
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """A cohort has so many places (`shares_places`), and no event says what taking one costs."""
+    """The cohort size is capped (`shares_places`), and no event covers displaced clients."""
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
@@ -90,7 +90,7 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
-    """Clients are at sites on machines of their own, and so are all rows."""
+    """Clients, and all rows, are at sites on machines of their own."""
     if config.apart:
         yield (
             f"{canaries}, but clients are at sites on machines of their own "
@@ -100,7 +100,7 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _full_sums(config: Config, canaries: str) -> Iterator[str]:
-    """Everybody takes part in a secure sum, and it has no room for canaries, too."""
+    """All clients take part in a secure sum, which has no room for canaries."""
     witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
     everybody = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < everybody:
@@ -111,13 +111,13 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
-    """Runs with simulated attackers claim nothing."""
+    """Runs with simulated attackers have no guarantee to test."""
     if config.attacked:
         yield f"{canaries}, and there are attackers, whose runs claim nothing; use one of the two"
 
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
-    """Canaries that train do so as clients do who keep nothing and have one row."""
+    """Input canaries train as clients that keep no state and have one row."""
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (
@@ -142,7 +142,7 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
 
 
 def unproven_draw(config: Config) -> Iterator[str]:
-    """The sampler cannot draw so, as its witness says."""
+    """The sampler's witness refuses this sampling."""
     try:
         config.sampler.witness(0, config.data.clients)
     except Refused as refused:
@@ -150,7 +150,7 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """The draw reads numbers of examples, which are private, or which another part counts too."""
+    """Sampling reads numbers of examples, which are private, or which another part also counts."""
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights
@@ -173,7 +173,7 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
 
 
 def secret_slots(config: Config) -> Iterator[str]:
-    """A slot of every epoch is a secret from readers, and some of what runs beside it tells it."""
+    """The slots of an epoch must be secret from readers, and another part reveals them."""
     release = release_of_draw(config)
     if not isinstance(release, RandomAllocation) or not config.mechanism.private:
         return
@@ -200,7 +200,7 @@ def secret_slots(config: Config) -> Iterator[str]:
 
 
 def release_of_draw(config: Config) -> object:
-    """What a draw makes of a Gaussian release; None where that is refused elsewhere."""
+    """Returns the release that sampling makes of a Gaussian one; None if refused elsewhere."""
     try:
         return config.sampler.witness(0, config.data.clients).release
     except Refused:

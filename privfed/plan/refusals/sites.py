@@ -1,4 +1,4 @@
-"""Refusals about sites (thresholds, draws inside them, states) and about silos with DP-SGD."""
+"""Refusals about sites (thresholds, sampling inside them, states) and about silos with DP-SGD."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def silo_refusals(config: Config) -> Iterator[str]:
-    """Every reason against these weights of silos, and against DP-SGD in silos like these."""
+    """Yields every reason against these weights of silos, and against DP-SGD in silos."""
     yield from _silo_weights(config)
     if config.client_mechanism.private:
         yield from _examples_of_phones(config)
@@ -30,7 +30,7 @@ def silo_refusals(config: Config) -> Iterator[str]:
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
-    """Declared weights stand where everybody has to weigh one, or for other silos than these."""
+    """Declared weights are set, but all weights are one or the number of silos differs."""
     weights = config.aggregation.silo_weights
     if not weights:
         return
@@ -52,7 +52,7 @@ def _silo_weights(config: Config) -> Iterator[str]:
 
 
 def _examples_of_phones(config: Config) -> Iterator[str]:
-    """DP-SGD protects one example of a silo; of a phone, whole clients are to be protected."""
+    """DP-SGD protects one example of a silo; for phones, whole clients need protection."""
     if config.data.setting != "cross_silo":
         yield (
             f"client.privacy.mechanism is {_name(config)!r}, which protects single examples of a "
@@ -71,8 +71,9 @@ def _mixed_precision(config: Config) -> Iterator[str]:
 
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
-    """Examples are read (`anchored`, `measures`, `exchanges`, `grouping`) beside the local steps,
-    which alone have noise, or an example's gradient depends on others (`losses`).
+    """Examples are read outside of the local steps, or gradients depend on other examples.
+
+    The local steps alone have noise (`anchored`, `measures`, `exchanges`, `grouping`; `losses`).
     """
     if _reads_examples(config.objective):
         instead = offered("objective", lambda part: not _reads_examples(part))
@@ -84,14 +85,14 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
 
 
 def _reads_examples(objective: Objective) -> bool:
-    """Whether examples are read by anything but the local steps."""
+    """Whether examples are read outside of the local steps."""
     gradients = objective.anchored or objective.changes_loss
     reads = gradients or objective.measures or objective.grouping
     return bool(reads) or objective.exchanges > 1
 
 
 def _steps_counted_twice(config: Config) -> Iterator[str]:
-    """A silo's steps are those that its ledger is charged for."""
+    """The steps of a silo are those that its ledger is charged for."""
     if config.client.steps:
         yield (
             f"client.steps is {config.client.steps}, and client.privacy.mechanism = "
@@ -101,7 +102,7 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
 
 
 def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
-    """Weights by examples tell how many a silo has, which DP-SGD protects."""
+    """Weights by examples reveal a silo's number of examples, which DP-SGD protects."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but how many examples a silo has is what '
@@ -111,7 +112,7 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
 
 
 def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
-    """A draw by sizes (`sampler.reads_sizes`) tells how many examples a silo has."""
+    """Sampling by sizes (`sampler.reads_sizes`) reveals a silo's number of examples."""
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
@@ -121,12 +122,12 @@ def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
 
 
 def _name(config: Config) -> str:
-    """The mechanism by which silos protect their examples."""
+    """Name of the mechanism by which silos protect their examples."""
     return config.names["client_mechanism"]
 
 
 def site_refusals(config: Config) -> Iterator[str]:
-    """Every reason against sites as the parties, or against clients at several of them."""
+    """Yields every reason against sites as the parties, or against clients at several of them."""
     yield from _sites_that_are_none(config)
     yield from _clients_at_several_sites(config)
     if config.by_sites or config.apart:
@@ -144,7 +145,7 @@ def site_refusals(config: Config) -> Iterator[str]:
 
 
 def _sites_that_are_none(config: Config) -> Iterator[str]:
-    """Sites are to be the parties, and there are none, or nothing that they take part in."""
+    """Sites are to be the parties, but there are none, or no sum in which they take part."""
     if config.secure.parties != "sites" or config.by_sites:
         return
     if not config.data.sites:
@@ -161,7 +162,7 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
 
 
 def _clients_at_several_sites(config: Config) -> Iterator[str]:
-    """A client's rows come in parts, for which few mechanisms have a proof."""
+    """A client's rows are split among sites, for which few mechanisms have a proof."""
     parts, mechanism = config.data.sites_per_client, config.mechanism
     if parts == 1:
         return
@@ -195,7 +196,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
 
 
 def _thresholds(config: Config) -> Iterator[str]:
-    """Whole sites: n_min - k >= 1, and n_min >= t (PRIVACY, section 9.1, S5 and S6)."""
+    """Numbers of sites: n_min - k >= 1, and n_min >= t (PRIVACY, section 9.1, S5 and S6)."""
     protocol, sites = config.row_hiding, config.data.sites
     if protocol is None:
         return
@@ -220,7 +221,7 @@ def _thresholds(config: Config) -> Iterator[str]:
 
 
 def _numbers_of_clients(config: Config) -> Iterator[str]:
-    """Keys that count clients of a cohort as parties: all sites take part in every round."""
+    """Keys count clients of a cohort as parties, but all sites take part in every round."""
     keys = {"secure.capacity": config.secure.capacity}
     values = config.values()["secure"]
     keys |= {f"secure.{name}": values.get(name, 0) for name in ("admitted", "neighbours")}
@@ -233,7 +234,7 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
 
 
 def _unproven_draws(config: Config) -> Iterator[str]:
-    """Sites draw their own clients, by independent coins or all of them."""
+    """Sites sample their own clients, independently at random or all of them."""
     if config.mechanism.private and not isinstance(
         release_of_draw(config), PoissonSampled | Gaussian
     ):
@@ -244,7 +245,7 @@ def _unproven_draws(config: Config) -> Iterator[str]:
 
 
 def _states_at_sites(config: Config) -> Iterator[str]:
-    """What is kept between rounds tells of earlier coins, and makes rows depend on other rows."""
+    """State kept between rounds reveals earlier sampling, and makes rows depend on other rows."""
     if config.keeping:
         yield (
             f"{config.keeping} keeps numbers of clients between "
@@ -254,7 +255,7 @@ def _states_at_sites(config: Config) -> Iterator[str]:
 
 
 def _attackers_elsewhere(config: Config) -> Iterator[str]:
-    """Who attacks is drawn among all clients, and learned from their examples, in one process."""
+    """Attackers are drawn among all clients, and pool their examples, in one process."""
     if config.apart and config.attacked:
         yield (
             f"attack.fraction is {config.attackers.fraction:g}, but clients are at sites on "
@@ -264,7 +265,7 @@ def _attackers_elsewhere(config: Config) -> Iterator[str]:
 
 
 def _one_view(config: Config) -> Iterator[str]:
-    """The guarantee is one for the server, sites and readers."""
+    """One guarantee holds against the server, sites and readers."""
     if config.privacy.against != "server":
         yield (
             "privacy.against tells the server from readers, and where sites draw their own "
@@ -273,7 +274,7 @@ def _one_view(config: Config) -> Iterator[str]:
 
 
 def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
-    """A site bounds its clients' rows: who ignores the bound would be a whole site that lies."""
+    """A site bounds its clients' rows, so unbounded rows would need a Byzantine site."""
     if config.attacked and config.attackers.stage == "after_bound":
         yield (
             'attack.stage is "after_bound", and a site bounds each of its clients\' rows: sites '
@@ -282,7 +283,7 @@ def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
 
 
 def _noise_twice(config: Config) -> Iterator[str]:
-    """Noise of each site hides its sum by itself, and leaves the range of a protocol."""
+    """Noise of each site protects its sum alone, and exceeds the range of a protocol."""
     if config.mechanism.trust == "client" and config.secured:
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by its own "
@@ -292,7 +293,7 @@ def _noise_twice(config: Config) -> Iterator[str]:
 
 
 def _rules_on_rows(config: Config) -> Iterator[str]:
-    """A rule would be shown sites' sums, and what it withstands is said of clients."""
+    """A rule on rows would receive sums of sites, but its tolerance concerns clients."""
     try:
         rule = rule_of(config)
     except Refused:

@@ -14,7 +14,7 @@ from privfed.plan.sum_limits import configured_limits
 
 
 def joint_noise_refusals(config: Config) -> Iterator[str]:
-    """Every reason why clients cannot share noise (`mechanism.joint`) here."""
+    """Yields every reason why clients cannot share noise (`mechanism.joint`) here."""
     if config.joint_noise is None:
         return
     mechanism = f"privacy.mechanism = {config.names['mechanism']!r}"
@@ -26,7 +26,7 @@ def joint_noise_refusals(config: Config) -> Iterator[str]:
 
 
 def _draws(config: Config, mechanism: str) -> Iterator[str]:
-    """Whoever draws could tell a client of colluders alone, whose noise they know."""
+    """Sampling could put a client into a cohort of colluders, which know its noise."""
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
@@ -37,7 +37,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
-    """The noise is for rows that are seen, and a protocol shows none."""
+    """The noise protects visible rows, and a protocol shows none."""
     if config.secured:
         yield (
             f"{mechanism} protects rows that the server sees, and secure.protocol = "
@@ -47,7 +47,7 @@ def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _sites(config: Config, mechanism: str) -> Iterator[str]:
-    """Clients are the parties, each of which has secrets with all others."""
+    """Clients are the parties, and each shares secrets with all others."""
     if config.by_sites:
         yield (
             f"{mechanism} is proved for clients who share secrets, not for sites that hold many; "
@@ -56,7 +56,7 @@ def _sites(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
-    """A canary that is left out leaves the noise that it shares, by which one sees it missing."""
+    """Leaving out a canary changes the noise of all other rows, which reveals its absence."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, and under {mechanism} everybody shares "
@@ -66,7 +66,7 @@ def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
-    """Measures of clients are summed over a constant, and rows that share noise are averaged."""
+    """Metrics of clients are summed over a constant, and rows that share noise are averaged."""
     if config.evaluation_rounds.every:
         yield (
             f'evaluation.by is "clients", whose measures are summed, and {mechanism} is for rows '
@@ -75,12 +75,12 @@ def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
 
 
 _OF_ANY_ROWS = frozenset({"generator", "root"})
-"""What a rule on rows may need that is neither about a model's numbers nor of former rounds."""
+"""Inputs of a rule on rows that concern neither the model's parameters nor earlier rounds."""
 _LENGTH = 1000
 
 
 def compression_refusals(config: Config) -> Iterator[str]:
-    """Every reason why updates cannot be compressed so."""
+    """Yields every reason why updates cannot be compressed with this method."""
     if config.compression.compresses:
         yield from _more_than_an_update(config)
         yield from _states_beside_gradients(config)
@@ -96,7 +96,7 @@ def _named(config: Config) -> str:
 
 
 def _more_than_an_update(config: Config) -> Iterator[str]:
-    """What is compressed is one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
+    """Compression requires one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
     if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, and client.objective = "
@@ -107,13 +107,13 @@ def _more_than_an_update(config: Config) -> Iterator[str]:
 
 
 def _sends_an_update(objective: Objective) -> bool:
-    """Whether messages are one update, in one exchange, which the server sums alone."""
+    """Whether messages are one update, in one exchange, and nothing else is summed."""
     alone = objective.sends_updates_alone and objective.layout(_LENGTH).length == _LENGTH
     return alone and not objective.sums_states and objective.exchanges == 1
 
 
 def _states_beside_gradients(config: Config) -> Iterator[str]:
-    """A state is either what was left off, or the gradient of all examples (`anchored`)."""
+    """Client state holds either the compression error, or a gradient (`anchored`)."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
             f"client.objective = {config.names['objective']!r} takes the place of a client's "
@@ -123,7 +123,7 @@ def _states_beside_gradients(config: Config) -> Iterator[str]:
 
 
 def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
-    """A compression that is not `linear` saves bytes where the server is sent rows as they are."""
+    """A compression that is not `linear` saves bytes only if the server receives single rows."""
     if config.compression.linear:
         return
     linear = offered("compression", lambda part: part.compresses and part.linear)
@@ -149,11 +149,11 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
 
 
 def _rules_for_models(config: Config) -> Iterator[str]:
-    """A rule remembers updates, or goes by layers, and what is sent are other numbers."""
+    """A rule remembers updates, or works by layers, but compressed messages have other entries."""
     try:
         rule = rule_of(config)
     except Refused:
-        return  # which is said of the rule
+        return  # the rule's own refusal
     needs = rule.needs() if isinstance(rule, RowRule) else frozenset()
     if config.compression.linear and (rule.remembers or needs - _OF_ANY_ROWS):
         yield (
@@ -164,7 +164,7 @@ def _rules_for_models(config: Config) -> Iterator[str]:
 
 
 def _noise_of_other_rounds(config: Config) -> Iterator[str]:
-    """Noise is correlated over rounds (`remembers`), and places mean something else (`fresh`)."""
+    """Noise is correlated over rounds (`remembers`), but entries change their meaning (`fresh`)."""
     if config.mechanism.remembers and config.compression.fresh:
         yield (
             f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds where "
@@ -174,7 +174,7 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
 
 
 def _two_exchanges(config: Config) -> Iterator[str]:
-    """Clients send two parts of one update (`exchanges`), which only plain sums put together."""
+    """Clients send two parts of one update (`exchanges`), which only plain sums combine."""
     if config.compression.exchanges == 1:
         return
     try:
@@ -206,7 +206,7 @@ def _two_exchanges(config: Config) -> Iterator[str]:
 
 
 def _canaries(config: Config) -> Iterator[str]:
-    """Canaries are scored by what is released, number by number of a model."""
+    """Canaries are scored by releases of whole updates."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, and they are scored by releases of whole "
@@ -215,7 +215,7 @@ def _canaries(config: Config) -> Iterator[str]:
 
 
 def secure_sum_refusals(config: Config) -> Iterator[str]:
-    """Every reason against this protocol, or against keys that would need one."""
+    """Yields every reason against this protocol, or against keys that need one."""
     yield from _party_without_shared_noise(config)
     if not config.secured:
         yield from _shared_noise_without_sums(config)
@@ -229,7 +229,7 @@ def secure_sum_refusals(config: Config) -> Iterator[str]:
 
 
 def _party_without_shared_noise(config: Config) -> Iterator[str]:
-    """A party is named, and only noise that clients share (`trust`) tells two parties apart."""
+    """A party is named, but only shared noise (`trust`) distinguishes two parties."""
     if config.privacy.against != "server" and config.mechanism.trust != "sum":
         yield (
             "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
@@ -238,7 +238,7 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
 
 
 def _shared_noise_without_sums(config: Config) -> Iterator[str]:
-    """Noise arises in a secure sum (`trust`), and there is none."""
+    """Noise is generated in a secure sum (`trust`), but there is none."""
     if config.mechanism.trust == "sum":
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} makes up its noise in a secure "
@@ -248,14 +248,14 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
 
 
 def _keys_without_protocol(config: Config) -> Iterator[str]:
-    """Keys of secure sums are set, and there is none."""
+    """Keys of secure sums are set, but there is none."""
     for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
         if getattr(config.secure, key) != unset:
             yield f"secure.{key} needs a secure.protocol; choose one, or remove the key"
 
 
 def _impossible_limits(config: Config) -> Iterator[str]:
-    """The protocol cannot sum within these limits, as it says itself."""
+    """The protocol itself refuses these limits."""
     try:
         config.protocol.over(configured_limits(config))
     except Refused as refused:
@@ -263,7 +263,7 @@ def _impossible_limits(config: Config) -> Iterator[str]:
 
 
 def _layers_without_secrets(config: Config) -> Iterator[str]:
-    """The mechanism adds noise in layers (`layered`), which the protocol cannot take off again."""
+    """The mechanism adds noise in layers (`layered`), which the protocol cannot remove again."""
     mechanism = config.mechanism
     if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
@@ -273,14 +273,14 @@ def _layers_without_secrets(config: Config) -> Iterator[str]:
 
 
 def _minimum_above_capacity(config: Config) -> Iterator[str]:
-    """No sum could have as many survivors as it needs."""
+    """No sum could have the required number of survivors."""
     secure = config.secure
     if secure.capacity and secure.minimum > secure.capacity:
         yield f"secure.minimum is {secure.minimum}, above secure.capacity = {secure.capacity}"
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
-    """Sums are `approximate`, and not the key holder (`trust`) is the one who adds the noise."""
+    """Sums are `approximate`, but the key holder (`trust`) does not add the noise."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, which "
@@ -291,8 +291,8 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """How often a sum aborts is charged for clients that drop out by coins of a known bias."""
-    if config.by_sites:  # who send are sites, whoever of their clients is at hand
+    """Abort probabilities are charged for independent dropouts with a known probability."""
+    if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:
         yield (

@@ -1,7 +1,7 @@
-"""What a page is made of: chapters of blocks, each of which `templates/blocks.html` can show.
+"""The blocks of a page: chapters of blocks that `templates/blocks.html` shows.
 
-All text here is plain: names of parts, columns and files are others' words, and are made visible
-and escaped where they are rendered.
+All text here is plain: names of parts, columns and files are untrusted, and are escaped when they
+are rendered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text of its own."""
+    """A paragraph of text."""
 
     text: str
     kind: ClassVar = "paragraph"
@@ -23,7 +23,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Quotation:
-    """A statement that a reader may quote, as it stands."""
+    """A statement that a reader may quote verbatim."""
 
     text: str
     kind: ClassVar = "quotation"
@@ -31,7 +31,7 @@ class Quotation:
 
 @dataclass(frozen=True)
 class BulletList:
-    """Several statements, of which each stands for itself."""
+    """Several independent statements."""
 
     items: Sequence[str]
     kind: ClassVar = "listing"
@@ -47,7 +47,7 @@ class ShellLine:
 
 @dataclass(frozen=True)
 class Facts:
-    """What there is to know, and what is known of it."""
+    """Names and values of facts."""
 
     pairs: Mapping[str, str]
     kind: ClassVar = "facts"
@@ -55,10 +55,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figures:
-    """A table with a heading for each column; the first cell of a line names the line.
+    """A table with column headings; the first cell of a line names the line.
 
-    `numeric` are the columns whose cells are numbers; `marked` the lines that differ from what is
-    usual, which their text says, too. A sorted table is one that readers may sort.
+    Attributes:
+      numeric: columns of numbers.
+      marked: lines that differ from the usual, which their text also states.
+      sortable: whether readers may sort the table.
     """
 
     caption: str
@@ -72,9 +74,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing as SVG, what it shows in words, and its numbers as a table.
+    """A drawing as SVG, its description, and its numbers as a table.
 
-    On a `plate` it keeps its light background, since its colours mean something.
+    On a `plate` it keeps its light background, because its colours carry meaning.
     """
 
     svg: Markup
@@ -89,7 +91,7 @@ Block = Paragraph | Quotation | BulletList | ShellLine | Facts | Figures | Pictu
 
 @dataclass(frozen=True)
 class Banner:
-    """What a reader has to know before anything else."""
+    """A notice that precedes everything else."""
 
     title: str
     text: str
@@ -97,7 +99,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of a page under a heading of its own; `banner` stands at its top."""
+    """A part of a page under its own heading, with an optional `banner` at its top."""
 
     name: str
     heading: str
@@ -107,7 +109,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Page:
-    """All of a page: what it is of, what has to be known first, and its chapters."""
+    """A page: its title and subject, its notices, and its chapters."""
 
     title: str
     of: str
@@ -117,6 +119,6 @@ class Page:
 
     @property
     def sortable(self) -> bool:
-        """Whether any table of the page may be sorted, for which a script is needed."""
+        """Whether any table of the page is sortable, which needs a script."""
         blocks = (block for chapter in self.chapters for block in chapter.blocks)
         return any(isinstance(block, Figures) and block.sortable for block in blocks)

@@ -1,4 +1,4 @@
-"""The audit: what is claimed, why that is proved, how it was tested, and what that notices."""
+"""The chapter on the audit: the claim, its proof, its test, and the power of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privfed.report.plan_privacy import fewest_in_words, power_in_words
 
 
 def power_picture(power: Power) -> Picture | None:
-    """The probabilities over what a run with less noise would truly have cost."""
+    """Draws the detection probabilities over the true ε of a run with less noise."""
     lines = [
         Line(
             f"doubted at {power.confidence:.0%}",
@@ -39,10 +39,10 @@ def _percent(value: float | None) -> str:
 
 
 def audit_chapter(facts: PageFacts) -> Chapter:
-    """All of it, for who is responsible for people's data and reads no code.
+    """Returns the chapter, written for data protection officers who read no code.
 
-    What canaries show may be known once the run has ended: they are nobody's data, and epsilon
-    holds against who knows all other clients.
+    Canary results may be published after the run: canaries hold no one's data, and epsilon holds
+    against an adversary that knows all other clients.
     """
     audit, evidence = facts.audit, facts.audit.canaries
     pairs = {
@@ -69,7 +69,7 @@ _LIMITS = (
 
 
 def _proof(facts: PageFacts) -> str:
-    """What the proof rests on, where the run's parts are at hand."""
+    """The basis of the proof, if the run's parts are available."""
     plan = facts.plan
     return f". {_capital(proof_in_words(plan))}" if plan and plan.mechanism.private else ""
 
@@ -79,7 +79,7 @@ def _capital(text: str) -> str:
 
 
 def _kept_heads(audit: RunAudit) -> dict[str, str]:
-    """Whether a file kept elsewhere agrees with the ledger."""
+    """Whether a recorded head agrees with the ledger."""
     if not audit.heads:
         return {}
     agrees = "agrees" if audit.heads.agrees else "is not here, so it was not compared"
@@ -87,7 +87,7 @@ def _kept_heads(audit: RunAudit) -> dict[str, str]:
 
 
 def _tested(audit: RunAudit) -> str:
-    """What the run's canaries say of the claim, in a sentence."""
+    """The evidence of the run's canaries on the claim, in a sentence."""
     count, evidence = audit.terms.get("canaries"), audit.canaries
     if not count:
         return (
@@ -101,7 +101,7 @@ def _tested(audit: RunAudit) -> str:
         )
     bounds = (evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final)
     known = [bound for bound in bounds if bound is not None]
-    sure = 1 - len(known) * (1 - evidence.confidence)  # that none of them is above the truth
+    sure = 1 - len(known) * (1 - evidence.confidence)  # confidence that no bound exceeds the true ε
     alone = (
         "; that is this run's own part, without earlier runs" if audit.terms.get("prior") else ""
     )
@@ -114,7 +114,7 @@ def _tested(audit: RunAudit) -> str:
 
 @dataclass(frozen=True)
 class _Mark:
-    """An ε on the axis: a bound that the truth is below or above of, or an estimate."""
+    """An ε on the axis: an upper or lower bound, or an estimate."""
 
     label: str
     epsilon: float
@@ -123,7 +123,7 @@ class _Mark:
 
 
 def canary_blocks(audit: RunAudit, evidence: Evidence) -> Sequence[Block]:
-    """All in words; analytic ε, lower bounds, and estimates but those by chance, in a picture."""
+    """Returns analytic ε, lower bounds and estimates, as a figure and in words."""
     return [_picture(_marks(audit, evidence)), Facts(evidence_rows(evidence))]
 
 
@@ -152,7 +152,7 @@ def _marks(audit: RunAudit, evidence: Evidence) -> list[_Mark]:
 
 
 def _picture(marks: Sequence[_Mark]) -> Picture:
-    """A line for each mark, with ε along the axis."""
+    """Draws a line for each mark, with ε along the axis."""
     title = "Analytic ε, and what canaries show of it"
     shown = [mark for mark in marks if math.isfinite(mark.epsilon)]
     with without_warnings(), canvas(1, 1, (5.2, 0.7 + 0.32 * len(shown))) as (figure, ((panel,),)):

@@ -1,4 +1,4 @@
-"""The configuration of a run, with what differs from the default run marked."""
+"""The configuration of a run, with differences from the default run marked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting")
 
 
 def provenance_chapter(facts: PageFacts) -> Chapter:
-    """The ledger's head, the one command, and the versions at hand."""
+    """Returns the ledger's head, the verification command, and the installed versions."""
     head = str(facts.audit.ledger_head)
     words = (
         "One command re-computes every ε on this page from the ledger, and holds the run's files "
@@ -41,7 +41,7 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
 
 
 def environment() -> str:
-    """The programs that are at hand where a page is written."""
+    """Returns the versions of the programs that write the page."""
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     return f"privfed {__version__}, Python {platform.python_version()}, {libraries}"
 
@@ -50,7 +50,7 @@ _ABSENT = object()
 
 
 def configuration_chapter(facts: PageFacts) -> Chapter:
-    """Every key as the run has it, and beside it the default where that is another."""
+    """Returns every key of the run, and its default if that differs."""
     values, usual = dict(_keys(facts.record.keys)), _usual(facts.config)
     marked = {key for key, value in values.items() if usual.get(key, _ABSENT) != value}
     lines = [
@@ -83,7 +83,7 @@ def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _usual(config: Config | None) -> dict[str, Any]:
-    """The value of each key by default: in the default run, or of a part that it has not."""
+    """The default of each key: in the default run, or of a part that it does not have."""
     if config is None:
         return {}
     try:
@@ -108,7 +108,7 @@ def _defaults(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _written(value: Any) -> str:
-    """A value as people read it."""
+    """Formats a value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -1,9 +1,8 @@
-"""Lines over rounds and over δ, drawn for a page: told apart by dash and marker, not by colour.
+"""Figures for a page: lines over rounds and over δ, distinguished by dash and marker.
 
-A drawing of matplotlib's as part of a page: its colours follow the page, its names are unique.
-
-Text stays text. Nothing in it names another resource, and a style that would reach the rest of the
-page is taken out.
+A drawing of matplotlib becomes part of a page: its colours follow the page, and its names are
+unique. Text remains text. Nothing in it refers to another resource, and styles that would affect
+the rest of the page are removed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from privfed.report.canvas import canvas, image
 from privfed.report.page.blocks import Figures, Picture
 
 _PIXELS = 1.45
-"""The most pixels that a point of a drawing becomes."""
+"""Largest number of pixels per point of a drawing."""
 _PROLOGUE = re.compile(r"\A.*?(?=<svg\b)", re.DOTALL)
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style\b.*?</style>|<!--.*?-->", re.DOTALL)
 _OPENING = re.compile(r"\A<svg\b[^>]*>", re.DOTALL)
@@ -39,13 +38,13 @@ _THEMED = {
     "#dddddd": "var(--rule)",
     "#888888": "var(--quiet)",
 }
-"""Colours of the page in the place of the house's."""
+"""Colours of the page that replace those of the drawing."""
 _COLOUR = re.compile("|".join(_THEMED), re.IGNORECASE)
 _TAG = re.compile(r"<[^>]*>")
 
 
 def inline(svg: bytes, name: str, title: str, description: str, *, themed: bool = True) -> Markup:
-    """The drawing as an element named `name`, which says what it shows.
+    """Returns the drawing as an element named `name`, with a title and a description.
 
     A `themed` one takes the colours of the page, and has no background of its own.
     """
@@ -77,7 +76,7 @@ _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 def rounded(value: float | None) -> str:
-    """A number to five digits; a dash for none."""
+    """Formats a number to five digits; a dash for None."""
     return number(value if value is None or not math.isfinite(value) else float(f"{value:.5g}"))
 
 
@@ -90,16 +89,18 @@ class Line:
 
     @property
     def drawable(self) -> Sequence[tuple[float, float]]:
-        """Those of the points that are finite."""
+        """The points with finite coordinates."""
         return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What the axes are about; `level` is a value to hold the lines against, with its label.
+    """The quantities of the axes, and their ranges.
 
-    `words` says how a value along y is written: an ε is never rounded down. `top` is where y ends,
-    as a probability does at 1.
+    Attributes:
+      words: formats a value along y: an ε is never rounded down.
+      level: a reference value for the lines, with its label.
+      top: the upper end of y, for example 1 for a probability.
     """
 
     x: str
@@ -112,7 +113,7 @@ class Axes:
 
 
 def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> Picture | None:
-    """`lines` as a picture named `name`, with their numbers; None where nothing can be drawn."""
+    """Draws `lines` as a picture named `name`, with their numbers; None if nothing can be drawn."""
     drawable = [line for line in lines if line.drawable]
     if not drawable:
         return None
@@ -149,14 +150,14 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Draw whatever names there are, as they stand: no formulas, no word on a font's letters."""
+    """A context that draws names verbatim: without formulas and without warnings about fonts."""
     with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def as_svg(figure: Figure) -> bytes:
-    """The drawing without a background, and without a word on who made it."""
+    """Returns the drawing without a background and without metadata."""
     figure.patch.set_visible(False)
     for panel in figure.axes:
         panel.patch.set_visible(False)
@@ -164,7 +165,7 @@ def as_svg(figure: Figure) -> bytes:
 
 
 def _description(axes: Axes, lines: Sequence[Line]) -> str:
-    """What the picture shows, for who does not see it."""
+    """Text description of the picture."""
     ends = [
         f"{line.label} goes from {axes.words(line.drawable[0][1])} to "
         f"{axes.words(line.drawable[-1][1])}"

@@ -37,7 +37,7 @@ _SIMULATED = Banner(
 
 
 def grid_page(facts: GridFacts, simulation: bool) -> Page:
-    """All that may be shown of a grid; what no ε covers only where `simulation` asks for it."""
+    """Returns the public page of a grid; with `simulation`, also values that no ε covers."""
     chapters = [
         _together(facts),
         Chapter("cells", "The cells", _cells(facts)),
@@ -51,7 +51,7 @@ def grid_page(facts: GridFacts, simulation: bool) -> Page:
 
 
 def _banners(facts: GridFacts) -> Iterator[Banner]:
-    """What has to be known first."""
+    """The notices that precede everything else."""
     void = [row for row in facts.rows if row.get("guarantee")]
     if void:
         why = ", ".join(dict.fromkeys(str(row["guarantee"]) for row in void))
@@ -71,7 +71,7 @@ def _together(facts: GridFacts) -> Chapter:
 
 
 def _cells(facts: GridFacts) -> list[Block]:
-    """Every cell, and the worst over attacks where they vary."""
+    """Every cell, and the worst over attacks if these vary."""
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
         blocks.append(worst_table(facts, direction))
@@ -91,7 +91,7 @@ def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figur
 
 
 def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
-    """One figure, on a light plate: the colours of maps mean something. Raises `Refused`."""
+    """One figure, on a light plate: the colours of maps carry meaning. Raises `Refused`."""
     with without_warnings():
         drawn = draw(figure, facts.rows_of(figure), [*facts.grid.axes])[f"{figure.name}.svg"]
     caption = figure.title or figure.name
@@ -114,7 +114,7 @@ def _not_done(facts: GridFacts) -> Chapter:
 
 
 def _origin(facts: GridFacts) -> Chapter:
-    """Where the numbers stand, and how to work them out again."""
+    """The files of the numbers, and the commands to recompute them."""
     words = Paragraph(
         "The first command repeats what is missing and writes the tables again; the second "
         "re-computes every ε from the runs' ledgers, as far as they are at hand."

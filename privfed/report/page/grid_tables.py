@@ -1,4 +1,4 @@
-"""The tables of a grid's page: its cells, the worst attack on each, what failed, and joint ε."""
+"""The tables of a grid's page: cells, the worst attack on each, failures, and joint ε."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class GridFacts:
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """How many rows ended how."""
+        """The number of rows by state."""
         return Counter(str(row["status"]) for row in self.rows)
 
     @property
     def measures(self) -> list[str]:
-        """The measures that any row has, the first the one to look at."""
+        """The metrics that any row has, the primary one first."""
         names = measures_of(self.grid.columns, self.rows)
         return [name for name in names if any(_is_there(row.get(name)) for row in self.rows)]
 
     @property
     def figures(self) -> list[Figure]:
-        """The figures that anybody may see."""
+        """The public figures."""
         return [figure for figure in self.grid.figure if not simulated(figure)]
 
     def rows_of(self, figure: Figure) -> Sequence[Row]:
-        """The rows that a figure is drawn from."""
+        """Returns the rows that a figure is drawn from."""
         return self.rounds if figure.x in PROGRESS else self.rows
 
     def worst_first(self) -> Figure | None:
-        """The grid's measure and its direction, where attacks vary; None where neither is known."""
+        """Returns the grid's metric and direction if attacks vary; None if it is unknown."""
         if ATTACK not in self.grid.axes:
             return None
         try:
@@ -65,12 +65,12 @@ class GridFacts:
 
 
 def simulated(figure: Figure) -> bool:
-    """Whether a figure is over what is measured in simulations only."""
+    """Whether a figure shows values that are measured in simulations only."""
     return figure.x in PROGRESS and figure.x != ROUND
 
 
 def grid_facts(files: Files) -> GridFacts:
-    """Read the grid and its tables. Raises `Refused` where it has none yet."""
+    """Reads the grid and its tables. Raises `Refused` if it has none yet."""
     grid = load_grid(files.grid)
     words = [key for key, options in grid.axes.items() if _any_text(options)]
     rows = read_table(files.table, words)
@@ -84,7 +84,7 @@ def grid_facts(files: Files) -> GridFacts:
 
 
 def files_of(grid: Path) -> Files:
-    """The tables beside a grid file."""
+    """Returns the tables in the folder of a grid file."""
     return Files(grid, grid.parent)
 
 
@@ -97,7 +97,7 @@ def _is_there(value: Any) -> bool:
 
 
 def counted_ends(facts: GridFacts) -> str:
-    """How the runs of the grid ended, in words."""
+    """Describes the results of the grid's runs."""
     ends = ", ".join(f"{count} {end}" for end, count in facts.ends.items())
     return f"{len(facts.cells)} cells over {len(facts.grid.seeds)} seeds: {ends or DONE}"
 
@@ -106,9 +106,9 @@ _MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee", "aga
 
 
 def cell_figures(facts: GridFacts) -> Figures:
-    """Every cell over its seeds: measures, and the largest ε with all that it means.
+    """Returns every cell over its seeds: metrics, and the largest ε with its meaning.
 
-    What all cells say alike of their ε stands once, in the caption.
+    Terms that all cells share are stated once, in the caption.
     """
     keys, measures = facts.grid.columns, facts.measures
     meanings = [_meaning(cell) for cell in facts.cells]
@@ -138,7 +138,7 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """For each combination of other keys the attack that harms most, by the mean over seeds."""
+    """Returns the most harmful attack, by the mean over seeds, for each set of other keys."""
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min
@@ -157,7 +157,7 @@ def worst_table(facts: GridFacts, direction: Figure) -> Figures:
 
 
 def failures_table(facts: GridFacts) -> Figures | None:
-    """The runs that are not done, by reason; None where all are."""
+    """Returns the unfinished runs, by reason; None if there are none."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in facts.rows:
         if row["status"] != DONE:
@@ -172,7 +172,7 @@ def failures_table(facts: GridFacts) -> Figures | None:
 
 
 def joint_table(facts: GridFacts) -> Figures | None:
-    """What all cells over the same people guarantee together; None where no table says."""
+    """Returns the joint guarantee of all cells over one population; None if no table states it."""
     names = ("joint_epsilon", "joint_cells", *_TERMS, "joint_note")
     stated = [row for row in facts.rows if row.get("joint_epsilon") is not None]
     distinct = dict.fromkeys(tuple(row.get(name) for name in names) for row in stated)
@@ -191,7 +191,7 @@ _TERMS = ("delta", "unit", "relation")
 
 
 def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str], list[Row]]]:
-    """The cells that agree in `keys`, under their values."""
+    """Groups the cells by their values of `keys`."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for cell in cells:
         groups.setdefault(tuple(cell.get(key) for key in keys), []).append(cell)
@@ -199,7 +199,7 @@ def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str],
 
 
 def _spread(cell: Row, name: str) -> str:
-    """A measure over the seeds of a cell."""
+    """Formats a metric over the seeds of a cell."""
     parts = ("mean", "sd", "min", "max")
     mean, deviation, low, high = (cell.get(f"{name}_{part}") for part in parts)
     if mean is None or deviation is None:
@@ -214,7 +214,7 @@ def _brief(value: Any) -> str:
 
 
 def _epsilon(cell: Row) -> str:
-    """The largest ε over the seeds of a cell; nominal where it is a simulation."""
+    """Formats the largest ε over the seeds of a cell; nominal for a simulation."""
     largest = cell.get("epsilon_max")
     if largest is None:
         return "—"
@@ -223,7 +223,7 @@ def _epsilon(cell: Row) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """The number in a cell of a table; None for none. Raises `Broken` for another word."""
+    """The number in a cell of a table; None if it is empty. Raises `Broken` for another text."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):
@@ -231,7 +231,7 @@ def _number(value: Any) -> float | None:
 
 
 def _meaning(cell: Row) -> dict[str, str]:
-    """What the ε of a cell is about, and whether it is void."""
+    """The terms of a cell's ε, and whether it is void."""
     names = (*_TERMS, "sampler", "accountant")
     stated = {"guarantee": str(cell.get("guarantee") or "as stated")}
     start = f"the start, {cell['uncovered']}" if cell.get("uncovered") else "—"
@@ -242,7 +242,7 @@ def _meaning(cell: Row) -> dict[str, str]:
 
 
 def _value(value: Any) -> str:
-    """A cell of the table as people read it."""
+    """Formats a cell of the table."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

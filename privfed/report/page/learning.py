@@ -1,4 +1,4 @@
-"""What the model learned: its measures by round beside the best constant answer, and aborts."""
+"""The chapter on learning: metrics by round next to the baseline, and aborted rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.run.evaluation.charged_measures import PREFIX
 
 
 def learning_chapter(facts: PageFacts) -> Chapter:
-    """How the run ended, and a picture of each measure."""
+    """Returns the results of the run, and a picture of each metric."""
     blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
     blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
     worst = [name for name in facts.group_measures if name.startswith("worst_group_")]
@@ -50,7 +50,7 @@ def _rows(facts: PageFacts) -> dict[str, str]:
 
 
 def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
-    """What the scored model lacks, where a part of each client's stays with it."""
+    """The missing part of the evaluated model, if clients keep a local part."""
     if not (facts.config and facts.config.start.local):
         return {}
     return {"model": "what is shared, with what stays with clients as newcomers begin"}
@@ -71,7 +71,7 @@ def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _picture(name: str, facts: PageFacts) -> Picture | None:
-    """A measure by round, held against the best constant answer."""
+    """Draws a metric by round, with the baseline."""
     constant = (facts.summary.get("constant") or {}).get(name)
     points = [(line["round"], line[name]) for line in facts.rounds if _is_number(line.get(name))]
     level = None if constant is None else ("best constant answer", float(constant))
@@ -83,13 +83,13 @@ def _picture(name: str, facts: PageFacts) -> Picture | None:
 
 
 def _charged(facts: PageFacts) -> list[str]:
-    """What clients measured, by the names that metrics have."""
+    """The metrics of evaluation by clients."""
     named = (key for line in facts.rounds for key in line if f"{key}_low" in line)
     return list(dict.fromkeys(named))
 
 
 def _clients_picture(name: str, facts: PageFacts) -> Picture | None:
-    """What clients measured by round, between the ends of its interval."""
+    """Draws a metric of evaluation by clients, with the ends of its interval."""
     labels = {name: "estimate", f"{name}_low": "low", f"{name}_high": "high"}
     lines = [
         Line(label, [(line["round"], line[key]) for line in facts.rounds if key in line])
@@ -109,7 +109,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _aborts(aborts: Mapping[int, str]) -> Figures:
-    """Rounds whose secure sum was aborted, by reason: each was charged."""
+    """Rounds whose secure sum was aborted, by reason; each was charged."""
     counts = Counter(aborts.values())
     rounds = {why: [str(r) for r, reason in aborts.items() if reason == why] for why in counts}
     lines = [[why, str(count), ", ".join(rounds[why])] for why, count in counts.most_common()]

@@ -1,4 +1,4 @@
-"""Who was proved to lie in secure sums, and what that means for the draw and for ε."""
+"""The parties that secure sums proved to be Byzantine, and the effect on sampling and on ε."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ_ON = (
 
 
 def left_out_chapters(facts: PageFacts) -> list[Chapter]:
-    """A chapter, where somebody was proved to lie; a list of no chapters elsewhere."""
+    """Returns a chapter if a party was proved to be Byzantine; otherwise an empty list."""
     if not facts.record.culprits:
         return []
     sites = facts.config is not None and facts.config.by_sites
@@ -48,7 +48,7 @@ def left_out_chapters(facts: PageFacts) -> list[Chapter]:
 
 
 def _table(culprits: Sequence[Culprit], party: str) -> Figures:
-    """A line for each, in the order of the list."""
+    """One line for each party, in the order of the list."""
     lines = [
         [str(each.client), str(each.round), str(each.exchange), _HOW[each.reason], _proof(each)]
         for each in culprits
@@ -58,14 +58,14 @@ def _table(culprits: Sequence[Culprit], party: str) -> Figures:
 
 
 def _proof(culprit: Culprit) -> str:
-    """What shows that it lied."""
+    """The evidence against a party."""
     if culprit.complaints:
         return f"complaints of {culprit.complaints} holders"
     return "a proof: messages that it signed"
 
 
 def _draw(sites: bool) -> Iterator[str]:
-    """What being left out changes of the draw: nothing for all others."""
+    """The effect of exclusion on sampling: none for all other clients."""
     if sites:
         yield (
             "Sampling: a site that is left out is asked in no later round. Whether a site stays "
@@ -83,7 +83,7 @@ def _draw(sites: bool) -> Iterator[str]:
 
 
 def _noise(plan: Plan | None) -> Iterator[str]:
-    """What ε rests on, and whether that is left."""
+    """The effect of exclusion on ε."""
     if plan is None:
         return
     if rests_on_a_secret_draw(plan):
@@ -102,7 +102,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
 
 
 def _complaints(culprits: Sequence[Culprit]) -> Iterator[str]:
-    """A count of complaints is less than a proof."""
+    """The caveat that complaints are weaker than a proof."""
     if any(each.complaints for each in culprits):
         yield (
             "Complaints name who lied while no more lie than are counted on (secure.colluders and "

@@ -1,4 +1,4 @@
-"""What is guaranteed, in words that may be quoted, and what is not covered."""
+"""The chapter on the guarantee, in quotable sentences, and its limits."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _TRUSTED = {
     "client": "nobody is trusted: each client adds the noise to its own row",
     "nobody": "no noise is added",
 }
-"""Whom the guarantee asks to trust, by where noise comes from."""
+"""The trusted parties, by the origin of the noise."""
 _TRUSTED_AT_SITES = {
     "sum": "a client's own site with its rows, and nobody with an exact sum: sites add the noise",
     "client": "a client's own site alone, which adds all of the noise to its own sum",
 }
-"""The same where sites are the parties."""
+"""The same if sites are the parties."""
 _TRUSTED_IN_PAIRS = (
     "all but {colluders} of the other clients, whose noise counts, and not the server: each client "
     "adds noise of its own, and noise that it shares with each other one"
 )
-"""The same where pairs of clients share noise."""
+"""The same if pairs of clients share noise."""
 
 
 def promise_chapter(facts: PageFacts) -> Chapter:
-    """The guarantees of the run, each with all that it means."""
+    """Returns the guarantees of the run, each with its terms."""
     blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
     if reservations := list(_reservations(facts)):
         blocks += [Paragraph("What this does not cover:"), BulletList(reservations)]
@@ -50,12 +50,12 @@ def promise_chapter(facts: PageFacts) -> Chapter:
 
 
 def _simulated(facts: PageFacts) -> str:
-    """The word that a unit has where a partition made it up."""
+    """The adjective of a unit that a simulated partition created."""
     return "simulated " if facts.config and facts.config.partition.deals else ""
 
 
 def headline(facts: PageFacts) -> str:
-    """The ε of the run with all that belongs to it, in one line."""
+    """Returns the ε of the run with all its terms, in one line."""
     bound = facts.audit.guarantee
     assert bound is not None
     return (
@@ -93,7 +93,7 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
 
 
 def _terms(facts: PageFacts) -> dict[str, str]:
-    """The terms of the guarantee, each by itself."""
+    """The terms of the guarantee, one by one."""
     audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
     assert bound is not None
     against = party_rows(bound.against, audit.other, audit.terms.get("colluders"))
@@ -121,7 +121,7 @@ def _terms(facts: PageFacts) -> dict[str, str]:
 
 
 def _sites(audit: RunAudit) -> dict[str, str]:
-    """How many sites were declared, and how many of them the proof counts on."""
+    """The number of declared sites, and of those that must survive."""
     stated = audit.terms.get("sites")
     if not stated:
         return {}
@@ -135,7 +135,7 @@ def _sites(audit: RunAudit) -> dict[str, str]:
 
 
 def _seen(audit: RunAudit) -> str:
-    """Who sees what of messages."""
+    """The messages that each party sees."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
     if trust == "sum":
         return "whoever opens a sum sees it with its noise, and nobody sees a row"
@@ -145,7 +145,7 @@ def _seen(audit: RunAudit) -> str:
 
 
 def _noise(audit: RunAudit) -> str:
-    """How much noise there is, and how it is drawn."""
+    """The noise multiplier, and the arithmetic of sampling noise."""
     z, arithmetic = audit.noise_multiplier, str(audit.terms["arithmetic"])
     return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
 
@@ -159,7 +159,7 @@ def _earlier(facts: PageFacts) -> dict[str, str]:
 
 
 def _trust(facts: PageFacts) -> dict[str, str]:
-    """Whom the guarantee rests on, and its proof; nothing where nothing is guaranteed."""
+    """The trusted parties and the proof; empty if there is no guarantee."""
     terms, plan = facts.audit.terms, facts.plan
     if terms.get("guarantee"):
         return {}
@@ -173,7 +173,7 @@ def _trust(facts: PageFacts) -> dict[str, str]:
 
 
 def _reservations(facts: PageFacts) -> Iterator[str]:
-    """Whom or what the guarantee leaves out."""
+    """The limits of the guarantee."""
     terms, bound = facts.audit.terms, facts.audit.guarantee
     if note := terms.get("note"):
         yield f"{note}."

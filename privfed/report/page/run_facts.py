@@ -1,4 +1,4 @@
-"""What a page about a run is written from: its directory, read once, and its ledger audited."""
+"""The facts for a run's page: its directory, read once, and its audited ledger."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ from privfed.store.tensorfile import unpack
 
 @dataclass(frozen=True)
 class PageFacts:
-    """A run whose ledger is in order.
+    """A run whose ledger is valid.
 
-    `rounds` are its evaluated rounds, and `summary` is empty where it has not ended. `plan`,
-    `exchange` and the `power` of its canaries follow from its configuration, None where its parts
-    are not at hand.
+    Attributes:
+      rounds: its evaluated rounds.
+      summary: empty if the run has not ended.
+      plan: follows from the configuration; None if the run's parts are not available, as for
+        `exchange` and `power`.
+      exchange: the forecast of a round.
+      power: the statistical power of its canaries.
     """
 
     record: RunRecord
@@ -46,17 +50,17 @@ class PageFacts:
 
     @property
     def config(self) -> Config | None:
-        """The configuration with its parts, where they are at hand."""
+        """The configuration with its parts, if they are available."""
         return self.plan.config if self.plan else None
 
     @property
     def nominal(self) -> bool:
-        """Whether ε is nominal, as the ledger says: the run was a simulation."""
+        """Whether ε is nominal according to the ledger: the run was a simulation, or is void."""
         return bool(self.audit.terms.get("note") or self.audit.terms.get("guarantee"))
 
     @property
     def meaning(self) -> str:
-        """What every ε of this run is about."""
+        """The terms of every ε of this run."""
         bound = self.audit.guarantee
         assert bound is not None
         against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
@@ -65,32 +69,32 @@ class PageFacts:
 
     @property
     def lost_claims(self) -> Sequence[str]:
-        """What was claimed, and no longer holds with these culprits; in sentences."""
+        """The guarantees that no longer hold with these culprits, in sentences."""
         if self.plan is None:
             return tuple(map(str, self.summary.get("lost_claims") or ()))
         return lost_claims(self.plan, self.record.culprits)
 
     @property
     def measures(self) -> list[str]:
-        """The measures of its loss by name, the first the one to look at, and the loss last."""
+        """The metrics of the run by name, the primary one first, and the loss last."""
         known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}
         keys = dict.fromkeys(key for line in self.rounds for key in line if key not in known)
         return [key for key in keys if not key.startswith(PREFIX) and not about_groups(key)]
 
     @property
     def group_measures(self) -> list[str]:
-        """The measures of declared groups of the test set, and how far these lie apart."""
+        """The metrics of declared groups of the test set, and the differences between groups."""
         keys = dict.fromkeys(key for line in self.rounds for key in line if about_groups(key))
         return [key for key in keys if not key.startswith(PREFIX)]
 
     def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What no ε covers of an evaluated round."""
+        """Returns the values of an evaluated round that no ε covers."""
         stated = line.get("simulation_only")
         return stated if isinstance(stated, dict) else {}
 
 
 def run_facts(run: Path | RunDirectory) -> PageFacts:
-    """Read and audit the run. Raises `Broken` where its files prove nothing, `Refused` for none."""
+    """Reads and audits the run. Raises `Broken` for contradictory files, or `Refused`."""
     record = RunRecord.open(run)
     audited = audit(record)
     if audited.problems or audited.guarantee is None:
@@ -113,9 +117,9 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
 def _planned(
     directory: RunDirectory,
 ) -> tuple[Plan | None, RoundForecast | None, Power | None]:
-    """The run's plan, what a round sends by it, and what its canaries notice, without its people.
+    """The run's plan, traffic per round and canary power, without reading client data.
 
-    None without its parts.
+    None if its parts are not available.
     """
     try:
         config = directory.config.read()
@@ -139,7 +143,7 @@ def _planned(
 
 
 def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
-    """The summary with numbers for its measures; empty where the run went on since."""
+    """The summary with numeric metrics only; empty if the run continued since."""
     summary = record.summary
     if summary.get("ledger_head") != record.head:
         return {}
@@ -152,13 +156,13 @@ def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an evaluation measured, as far as it is numbers, and what only simulations know."""
+    """The numeric values of an evaluation, and its simulation values."""
     apart = {key: line[key] for key in ("simulation_only",) if key in line}
     return {**_measured(line), **apart}
 
 
 def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers among `values` that can be drawn."""
+    """The drawable numbers among `values`."""
     return {
         key: value
         for key, value in values.items()
@@ -171,4 +175,4 @@ def _drawable(value: float) -> bool:
 
 
 _LARGEST = 1e100
-"""Beyond it a measure is none that a run of ours wrote."""
+"""Bound beyond which a metric cannot come from a run."""

@@ -23,7 +23,7 @@ from privfed.run.forecast import RoundForecast
 
 
 def messages_chapter(facts: PageFacts) -> Chapter:
-    """Signal against noise, the clip, and bytes."""
+    """Returns the chapter on the signal-to-noise ratio, the clipping norm, and bytes."""
     exchange = facts.exchange
     if exchange is None:
         why = "Parts that the configuration names are not at hand, so this cannot be worked out."
@@ -37,7 +37,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
 
 
 def _noise(exchange: RoundForecast) -> dict[str, str]:
-    """How loud the average update may be, beside the noise on it."""
+    """Signal-to-noise ratio of the averaged update."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
@@ -69,7 +69,7 @@ def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
 
 
 def _staying(facts: PageFacts) -> dict[str, str]:
-    """What clients keep, where they do."""
+    """The client state, if there is any."""
     if not (facts.config and facts.config.keeping):
         return {}
     what = "what each client keeps from round to round is never sent, and no ε covers it once shown"
@@ -77,7 +77,7 @@ def _staying(facts: PageFacts) -> dict[str, str]:
 
 
 def spending_chapter(facts: PageFacts) -> Chapter:
-    """Two pictures, or why there is nothing to draw."""
+    """Returns two pictures, or the reason why nothing can be drawn."""
     ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
     rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
@@ -102,7 +102,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 
 def _parts(facts: PageFacts) -> list[Block]:
-    """What each kind of release would have spent by itself, where there are several."""
+    """The spending of each kind of release alone, if there are several."""
     charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []
@@ -136,7 +136,7 @@ def _words(facts: PageFacts) -> Paragraph:
 
 
 def _lines(curve: Curve) -> Sequence[Line]:
-    """A line for each accountant, where it has a bound."""
+    """A line for each accountant with a bound."""
     bounds = {name: [(at, by[name]) for at, by in curve] for name in ACCOUNTANTS}
     lines = (
         Line(name, [(at, epsilon) for at, epsilon in points if epsilon is not None])
@@ -146,7 +146,7 @@ def _lines(curve: Curve) -> Sequence[Line]:
 
 
 def run_page(facts: PageFacts, simulation: bool) -> Page:
-    """All that may be shown of a run; what no ε covers only where `simulation` asks for it."""
+    """Returns the public page of a run; with `simulation`, also values that no ε covers."""
     chapters = [
         promise_chapter(facts),
         spending_chapter(facts),
@@ -163,7 +163,7 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
 
 
 def _banners(facts: PageFacts) -> Iterator[Banner]:
-    """What has to be known first, whatever was asked for."""
+    """The notices that precede everything else."""
     terms = facts.audit.terms
     if facts.audit.refuted:
         yield Banner("Refuted", "The run's canaries refute the ε that its ledger claims.")

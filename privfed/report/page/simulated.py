@@ -1,6 +1,6 @@
-"""What no ε covers: measures of a simulation, and its attackers.
+"""The chapter on values that no ε covers: metrics of a simulation, and its attackers.
 
-A page has it only where it was asked for, under a banner of its own.
+A page has it only on request, under a banner of its own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BANNER = Banner(
 
 
 _MOST = 100
-"""Clients that a page shows."""
+"""Number of clients that a page shows."""
 
 
 def simulation_chapter(facts: PageFacts) -> Chapter:
-    """All of it, or that there is none."""
+    """Returns the chapter, or the statement that it is empty."""
     blocks = [*_attackers(facts), *_misbehaviour(facts), *_measures(facts)]
     nothing = Paragraph("The run has no measures of a simulation, and no attackers.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
@@ -42,7 +42,7 @@ def _attackers(facts: PageFacts) -> Iterator[Block]:
 
 
 def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
-    """How clients stood out, and which did; nothing where nobody watched their rows."""
+    """The suspicious clients and the measures; nothing if rows were not observed."""
     stated = facts.summary.get("misbehaviour")
     if isinstance(stated, dict):
         measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
@@ -52,7 +52,7 @@ def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
 
 
 def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
-    """How many clients stood out by each measure, and how many of them were hostile."""
+    """The number of suspicious clients by each measure, and of Byzantine ones among them."""
     counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
     return Figures(
         "How clients stood out, by measure",
@@ -68,7 +68,7 @@ def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
 def _clients_that_stood_out(
     clients: Sequence[Mapping[str, str]], measures: Sequence[str]
 ) -> Iterator[Block]:
-    """The lines of the `clients` that differ by any of the `measures`, the first of them."""
+    """The first of the `clients` that differ by any of the `measures`."""
     answers = [f"{name}_{answer}" for name in measures for answer in ("differs", "named")]
     unlike = [line for line in clients if any(line.get(each) == "yes" for each in answers)]
     yield Paragraph(
@@ -85,7 +85,7 @@ def _clients_that_stood_out(
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:
-    """What each evaluated round counted of its clients."""
+    """Client statistics of each evaluated round."""
     stated = {line["round"]: dict(_flat(facts.simulation(line))) for line in facts.rounds}
     names = list(dict.fromkeys(name for measures in stated.values() for name in measures))
     if names:

@@ -1,4 +1,4 @@
-"""A page is written beside what it is about, or where it was asked for."""
+"""Writes a page next to its subject, or to a given file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLICY = (
 
 
 def render(page: Page) -> str:
-    """The page; all text in it is made visible, and escaped."""
+    """Returns the HTML of the page; all text in it is escaped."""
     templates = Environment(
         loader=PackageLoader("privfed.report.page"),
         autoescape=True,
@@ -51,7 +51,7 @@ def render(page: Page) -> str:
 
 
 def _policy(script: str) -> str:
-    """What a browser may do for this page: of scripts, this one alone."""
+    """The content security policy: no scripts except this one."""
     if not script:
         return _POLICY
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -59,18 +59,18 @@ def _policy(script: str) -> str:
 
 
 def _source(name: str) -> str:
-    """A file beside the templates, as it is."""
+    """Reads a file next to the templates."""
     return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:
-    """Every text but what is HTML already, with no character hidden."""
+    """Escapes hidden characters of every text that is not yet HTML."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @dataclass(frozen=True)
 class Written(Encoded):
-    """The page at `path`, of `about`; `refuted` where canaries refute what the run claims."""
+    """The page at `path`, of `about`; `refuted` if canaries refute the run's claim."""
 
     path: Path = field(metadata=called("page"))
     about: Path = field(metadata=called("of"))
@@ -81,11 +81,18 @@ class Written(Encoded):
 def write_run_page(
     run: Path | RunDirectory, out: Path | None = None, simulation: bool = False
 ) -> Written:
-    """Write the page of a run, by default as report/page.html in its directory.
+    """Writes the page of a run.
 
-    With `simulation` it goes to private/simulation.html, for nobody else to read: it is not to be
-    published. Raises `Broken` where the run's files prove nothing, and `Refused` for no run, and
-    for a place that holds anything but such a page.
+    With `simulation`, the page is private and must not be published.
+
+    Args:
+      run: the run, or its path.
+      out: the file; by default report/page.html in the run's directory, or private/simulation.html.
+      simulation: whether to show values that no ε covers.
+
+    Raises:
+      Broken: if the run's files contradict each other.
+      Refused: if there is no run, or `out` is not such a page.
     """
     facts = run_facts(run)
     path = out or _own_place(facts.record.path, simulation)
@@ -96,9 +103,15 @@ def write_run_page(
 def write_grid_page(
     grid: Path | Files, out: Path | None = None, simulation: bool = False
 ) -> Written:
-    """Write the page of a grid, by default as GRID.html beside its tables.
+    """Writes the page of a grid, by default as GRID.html next to its tables.
 
-    Raises `Refused` where the grid has no table yet, or is none, and as `write_run_page` does.
+    Args:
+      grid: the grid file, or its files.
+      out: the file to write.
+      simulation: whether to show values that no ε covers.
+
+    Raises:
+      Refused: if the grid has no table yet, or `out` is not such a page.
     """
     files = files_of(grid) if isinstance(grid, Path) else grid
     path = out or files.named(".simulation.html" if simulation else ".html")
@@ -107,7 +120,7 @@ def write_grid_page(
 
 
 def _own_place(run: Path, simulation: bool) -> Path:
-    """Where a page lies in the run's directory, whose folder is made if it is missing."""
+    """The place of a page in the run's directory; its folder is created if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
         raise Refused(f"{folder} is a link, which leads out of the run; name a file by --out")
@@ -116,7 +129,7 @@ def _own_place(run: Path, simulation: bool) -> Path:
 
 
 def _write(path: Path, page: str, simulation: bool) -> None:
-    """Write `page` at `path`. Raises `Refused` where anything but a page of its kind lies there."""
+    """Writes `page` at `path`. Raises `Refused` if another kind of file exists there."""
     refuse_place(path, simulation)
     kind = _KINDS[simulation]
     content = page.replace(_HEAD, f"{_HEAD}\n{kind}", 1)
@@ -132,11 +145,11 @@ _KINDS = {
     False: '<meta name="generator" content="privfed report">',
     True: '<meta name="generator" content="privfed report, simulation">',
 }
-"""What a page begins with, by whether it holds what only a simulation may know."""
+"""The beginning of a page, by whether it holds simulation values."""
 
 
 def refuse_place(path: Path, simulation: bool = False) -> None:
-    """Raise `Refused` where no page can be written at `path`, or another file lies there."""
+    """Raises `Refused` if no page can be written at `path`, or another file exists there."""
     if path.is_dir():
         raise Refused(f"--out {path} is a folder; expected a file to write the page to")
     if not path.parent.is_dir():
@@ -152,4 +165,4 @@ def refuse_place(path: Path, simulation: bool = False) -> None:
 
 
 _BEGINNING = 1000
-"""How many bytes of a file tell whether it is a page of ours."""
+"""Number of bytes that identify a file as a page of privfed."""

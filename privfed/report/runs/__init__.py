@@ -1,1 +1,1 @@
-"""What people see of the runs in a folder, and of two side by side."""
+"""The tables of the runs in a folder, and of two runs side by side."""

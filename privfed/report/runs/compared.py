@@ -1,8 +1,7 @@
-"""Two runs side by side: what they were asked for, what they promise, and what came of it.
+"""Compares two runs: configurations, guarantees and results.
 
-What differs between two configurations, key by key, as their files spell it.
-
-No part is built, and nothing imported that a file names: defaults are those of built-in parts.
+Configurations are compared key by key, as their files state them. No part is built and no module
+that a file names is imported: defaults are those of built-in parts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of run files and what stands there in each of two; None where it does not stand."""
+    """A key of run files and its values in two of them; None if a file does not state it."""
 
     key: str
     first: Any
@@ -42,10 +41,10 @@ class Difference:
 
 
 def differences(first: Document, second: Document) -> tuple[Difference, ...]:
-    """Every key that differs, in the order of the files.
+    """Returns every key that differs, in the order of the files.
 
-    A key that only one of them states at its default is none where both name the part that it
-    belongs to: it came with a later version.
+    If only one file states a key, at its default, and both name the part that defines it, the key
+    does not differ: it came with a later version.
     """
     first, second = _catalogued(first), _catalogued(second)
     left, right = dict(_flat(first)), dict(_flat(second))
@@ -64,7 +63,7 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
 
 
 def _catalogued(document: Document) -> Document:
-    """`document` with built-in parts by their names, where a file spells their modules."""
+    """`document` with the names of built-in parts instead of their modules."""
     tables: dict[str, Any] = dict(document)
     for name, section in SECTIONS.items():
         table = tables.get(name)
@@ -79,12 +78,12 @@ def _catalogued(document: Document) -> Document:
 
 
 def _part_name(kind: str, part: Any) -> Any:
-    """The name of a built-in part, however it is spelt; anything else as it is."""
+    """The name of a built-in part in any spelling; any other value unchanged."""
     return next((name for name, target in BUILT_IN[kind].items() if part == target), part)
 
 
 def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value by the names on the way to it."""
+    """Every value with its path of names."""
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, (*above, name))
@@ -95,7 +94,7 @@ def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 def _came_later(
     place: tuple[str, ...], first: Document, second: Document, values: tuple[Any, Any]
 ) -> bool:
-    """Whether the one of `values` that stands there is what a file means that is silent on it."""
+    """Whether the one stated value is the default in the file that does not state it."""
     *above, key = place
     section = ".".join(above)
     (stated,) = (value for value in values if value is not _ABSENT)
@@ -104,7 +103,7 @@ def _came_later(
 
 
 def _section(document: Document, names: list[str]) -> Document:
-    """The table at `names`; an empty one where there is none."""
+    """The table at `names`; empty if there is none."""
     table: Any = document
     for name in names:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -112,7 +111,7 @@ def _section(document: Document, names: list[str]) -> Document:
 
 
 def _defaults(name: str, stated: Document) -> dict[str, Any]:
-    """The defaults of a section's keys, as far as the parts that it names are built in."""
+    """The defaults of a section's keys, as far as its parts are built in."""
     section = SECTIONS.get(name)
     if section is None:
         return {}
@@ -129,14 +128,14 @@ def _defaults(name: str, stated: Document) -> dict[str, Any]:
 
 
 _MEANING = {"unit": "unit", "relation": "relation", "delta": "δ"}
-"""What two ε have to share to be compared, beside the party, in words."""
+"""Terms that two ε must share to be comparable, in addition to the party."""
 _PRIVATE = {"canaries": "canaries", "examples": "silos with ledgers of their own"}
-"""Terms of a ledger of which an audit reads something under private/, in words."""
+"""Terms of a ledger for which an audit reads private files."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a round measured, and the ε spent until then; None where the run does not say."""
+    """The metrics of a round and the ε spent by then; None if the run does not state them."""
 
     round: int
     value: float | None
@@ -146,7 +145,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs: its line, every guarantee by its ledger, and its evaluated rounds."""
+    """One of two runs: its row, every guarantee by its ledger, and its evaluated rounds."""
 
     row: RunRow
     guarantees: tuple[Mapping[str, Any], ...]
@@ -154,7 +153,7 @@ class Side:
     curve: tuple[Evaluated, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Its line, with what else is compared."""
+        """Returns its row and the other compared values."""
         guarantees, curve = encoded(self.guarantees), encoded(self.curve)
         return {**self.row.to_json(), "guarantees": guarantees, "rounds_evaluated": curve}
 
@@ -163,9 +162,10 @@ class Side:
 class Comparison:
     """Two runs, and the keys in which their configurations differ.
 
-    `incomparable` says why one ε cannot be held against the other; it is empty where it can.
-    `joint` is the guarantee over both, where they are about the same people, and `why_no_joint`
-    why there is none.
+    Attributes:
+      incomparable: reasons why their ε are not comparable; empty if they are.
+      joint: the guarantee over both, if they concern the same population.
+      why_no_joint: the reason why there is no joint guarantee.
     """
 
     sides: tuple[Side, Side]
@@ -175,7 +175,7 @@ class Comparison:
     why_no_joint: str
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed compare --json` prints."""
+        """Returns the object that `privfed compare --json` prints."""
         return {
             "runs": encoded(self.sides),
             "settings": encoded(self.settings),
@@ -187,9 +187,15 @@ class Comparison:
 
 
 def compare_runs(first: Path, second: Path) -> Comparison:
-    """The runs at `first` and `second`, read without what lies under private/.
+    """Compares two runs without reading private files.
 
-    Raises `Refused` for a path that is no run, and `Broken` for a run that is broken.
+    Args:
+      first: the directory of one run.
+      second: the directory of the other.
+
+    Raises:
+      Refused: for a path that is not a run.
+      Broken: for a run whose files are broken.
     """
     records = [_read(path) for path in (first, second)]
     left, right = (_side(each) for each in records)
@@ -219,7 +225,7 @@ def _side(record: RunRecord) -> Side:
 
 
 def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
-    """What each evaluated round measured, by `measure` or what its own line states first."""
+    """The values of each evaluated round: `measure`, or the first metric of its line."""
     for round in sorted(record.evaluated):
         line = record.evaluated[round]
         name = measure or measure_name(line)
@@ -229,7 +235,7 @@ def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
 
 
 def _incomparable(left: Side, right: Side) -> Iterator[str]:
-    """Why the headline of one run cannot be held against the other's."""
+    """The reasons why the headlines of two runs are not comparable."""
     for side in (left, right):
         if side.row.guarantee:
             yield f"{side.row.run} promises nothing"
@@ -248,7 +254,7 @@ def _incomparable(left: Side, right: Side) -> Iterator[str]:
 def _joint(
     sides: tuple[Side, Side], records: Sequence[RunRecord]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """The guarantee over both runs, or why there is none."""
+    """The guarantee over both runs, or the reason why there is none."""
     left, right = (side.row for side in sides)
     if not (left.charges and right.charges):
         return None, "one of them released nothing"

@@ -1,4 +1,4 @@
-"""Two runs side by side as a table: how they ended, what they promise, what differs."""
+"""The table of two runs: results, guarantees and differences."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from privfed.report.runs.listing_table import (
 from privfed.report.tables import rows
 
 _MOST_ROUNDS = 8
-"""Evaluated rounds that are shown; all of them are in --json."""
+"""Number of evaluated rounds shown; --json has all of them."""
 Line = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Both runs in columns beside each other, then what is said of both."""
+    """Both runs side by side in columns, and notes on both."""
 
     compared: Comparison
 
@@ -45,7 +45,7 @@ class ComparisonTable:
 
 
 def _table(compared: Comparison) -> Table:
-    """Both runs in columns, in sections; lines without a word in either are left out."""
+    """Both runs in columns, in sections; lines without a value in either are left out."""
     left, right = compared.sides
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=False)
     table.add_column("", style="cyan", overflow="fold", max_width=25)
@@ -69,7 +69,7 @@ def _table(compared: Comparison) -> Table:
 
 
 def _notes(compared: Comparison) -> dict[str, str]:
-    """What is said of both runs together, by what it is about."""
+    """Notes on both runs together, by topic."""
     why = "; ".join(compared.incomparable)
     comparable = "comparable: same unit, relation, δ and party"
     pairs = {"their ε": f"not comparable: {why}" if why else comparable}
@@ -84,7 +84,7 @@ def _notes(compared: Comparison) -> dict[str, str]:
 
 
 def _facts(left: Side, right: Side) -> Iterator[Line]:
-    """How far the runs are, and what came of them."""
+    """The progress and results of the runs."""
     both = left.row, right.row
     yield _line("state", [row.state for row in both])
     yield _line("rounds charged", map(rounds_cell, both))
@@ -97,7 +97,7 @@ def _facts(left: Side, right: Side) -> Iterator[Line]:
 
 
 def _guarantees(compared: Comparison) -> Iterator[Line]:
-    """Each guarantee of both runs, with what it is about."""
+    """Each guarantee of both runs, with its terms."""
     sides = compared.sides
     for place in range(max(len(side.guarantees) for side in sides)):
         both = [side.guarantees[place] if place < len(side.guarantees) else {} for side in sides]
@@ -112,7 +112,7 @@ def _guarantees(compared: Comparison) -> Iterator[Line]:
 
 
 def _settings(compared: Comparison) -> Iterator[Line]:
-    """The keys that differ, as run files spell their values."""
+    """The keys that differ, with their values as in run files."""
     for each in compared.settings:
         yield each.key, _spelled(each.first), _spelled(each.second)
     if not compared.settings:
@@ -120,7 +120,7 @@ def _settings(compared: Comparison) -> Iterator[Line]:
 
 
 def _rounds(left: Side, right: Side) -> Iterator[Line]:
-    """The measure and ε of both at evaluated rounds, evenly chosen."""
+    """The metric and ε of both at evaluated rounds, evenly chosen."""
     rounds = sorted({point.round for side in (left, right) for point in side.curve})
     for round in _thinned(rounds):
         yield f"{round}", _at(left, round), _at(right, round)
@@ -135,7 +135,7 @@ def _thinned(rounds: Sequence[int]) -> list[int]:
 
 
 def _at(side: Side, round: int) -> str:
-    """What a run measured and had spent at a round; a dash where it was not evaluated."""
+    """The metric and ε of a run at a round; a dash if it was not evaluated."""
     for point in side.curve:
         if point.round == round:
             known = side.measure is not None and point.value is not None
@@ -162,7 +162,7 @@ def _line(name: str, values: Any) -> Line:
 
 
 def _spelled(value: Any) -> str:
-    """A value as TOML has it; a dash for none."""
+    """Formats a value as TOML; a dash for None."""
     if value is None:
         return NOTHING
     return tomli_w.dumps({"a": value}).removeprefix("a = ").strip()

@@ -1,4 +1,4 @@
-"""The runs of a folder, and which of them are about the same people."""
+"""The runs of a folder, and the groups over the same population."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.core.errors import Refused, unreadable
 from privfed.report.runs.run_row import RunRow, row_at
 
 DEPTH = 3
-"""How many folders deep runs are looked for: so deep lie those of a grid in its folder."""
+"""Depth of folders that are searched, which includes the runs of a grid in its folder."""
 _WORDS = {
     "unit": "unit",
     "relation": "relation",
@@ -19,15 +19,17 @@ _WORDS = {
     "against": "the party against whom it holds",
 }
 _MEANING = (*_WORDS,)
-"""What runs have to share, beside the people, for one ε to cover them."""
+"""Terms that runs must share, in addition to the population, for one ε to cover them."""
 
 
 @dataclass(frozen=True)
 class SamePeople(Encoded):
-    """Runs about the people called `population`, by path.
+    """Runs over the same population, by path.
 
-    Each of `together` are some of them for which `privfed audit` has a joint ε, and `obstacles` say
-    why there is none over all.
+    Attributes:
+      population: the name of the population.
+      together: groups of runs for which `privfed audit` computes a joint ε.
+      obstacles: reasons why there is no ε over all runs.
     """
 
     population: str
@@ -38,7 +40,7 @@ class SamePeople(Encoded):
 
 @dataclass(frozen=True)
 class Listing(Encoded):
-    """The runs in `folder`, those that began last at the end."""
+    """The runs in `folder`, the most recent last."""
 
     folder: Path
     rows: tuple[RunRow, ...]
@@ -46,7 +48,7 @@ class Listing(Encoded):
 
 
 def list_runs(folder: Path) -> Listing:
-    """The runs in `folder`, or the one that it is. Raises `Refused` where there is no folder."""
+    """Lists the runs in `folder`, or the run that it is. Raises `Refused` if there is no folder."""
     if not folder.is_dir():
         raise Refused(f"{folder} is no folder; expected one that holds run directories")
     rows = sorted(map(row_at, run_directories(folder)), key=lambda row: (row.began or "", row.run))
@@ -54,7 +56,7 @@ def list_runs(folder: Path) -> Listing:
 
 
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
-    """Every run directory in `folder`, down to `depth`; nothing hidden, and nothing private."""
+    """Yields the run directories in `folder`, down to `depth`, except hidden and private ones."""
     try:
         if _is_run(folder):
             yield folder
@@ -72,13 +74,13 @@ def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a run has, or had, its files here: a ledger, or a configuration beside releases."""
+    """Whether this is a run's directory: with a ledger, or a configuration and releases."""
     config = (folder / "config.toml").is_file()
     return (folder / "ledger.jsonl").is_file() or (config and (folder / "releases").is_dir())
 
 
 def _same_people(rows: Sequence[RunRow]) -> tuple[SamePeople, ...]:
-    """Runs of one population, where there are several that released something."""
+    """Groups of several runs of one population that released something."""
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         if row.people and row.charges:
@@ -87,7 +89,7 @@ def _same_people(rows: Sequence[RunRow]) -> tuple[SamePeople, ...]:
 
 
 def _group(group: Sequence[RunRow]) -> SamePeople:
-    """Runs of one population."""
+    """The group of runs of one population."""
     once = {row.id: row for row in group if not row.guarantee}
     of_meaning: dict[tuple[object, ...], list[str]] = {}
     for row in once.values():
@@ -99,7 +101,7 @@ def _group(group: Sequence[RunRow]) -> SamePeople:
 
 
 def _obstacles(group: Sequence[RunRow]) -> Iterator[str]:
-    """Why no one ε covers all of these runs."""
+    """The reasons why no single ε covers all of these runs."""
     differ = [key for key in _MEANING if len({getattr(row, key) for row in group}) > 1]
     if differ:
         yield f"they differ in {', '.join(map(_WORDS.__getitem__, differ))}"

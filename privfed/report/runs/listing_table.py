@@ -1,4 +1,4 @@
-"""The runs of a folder as a table: a line for each where there is room, else two."""
+"""The table of the runs of a folder: one line for each if it fits, otherwise two."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _DIGEST = 64
 
 
 def on_a_line(text: str) -> str:
-    """`text`, which may be somebody else's words, with its line breaks and tabs spelt out."""
+    """Returns untrusted `text` with its line breaks and tabs escaped."""
     return text.replace("\n", "\\n").replace("\t", "\\t")
 
 
 def rounds_cell(row: RunRow) -> str:
-    """Rounds charged, of those planned."""
+    """Formats the charged and the planned rounds."""
     if row.state == BROKEN:
         return NOTHING
     return f"{row.charges} of {row.rounds if row.rounds is not None else '?'}"
 
 
 def epsilon_cell(row: RunRow) -> str:
-    """The ε spent; a dash where there is no ledger to say."""
+    """Formats the ε spent; a dash without a valid ledger."""
     return NOTHING if row.epsilon is None or row.state == BROKEN else ceiling(row.epsilon)
 
 
 def nominal_mark(row: RunRow) -> str:
-    """A mark beside the ε of a simulation."""
+    """Returns a mark for the ε of a simulation."""
     return (NOMINAL * row.nominal).strip()
 
 
 def meaning_line(row: RunRow) -> str:
-    """What an ε is about: two with different lines are not compared."""
+    """Returns the terms of an ε; runs with different lines are not comparable."""
     parts = [
         at_delta(row.delta, digits=10),
         f"for one {row.unit}",
@@ -62,34 +62,34 @@ def meaning_line(row: RunRow) -> str:
 
 
 def party(against: str | None, trust: str | None) -> str:
-    """Against whom an ε holds, as the ledger states it or whom the mechanism trusts."""
+    """Returns the adversary of an ε, as the ledger states it or as the trust model implies."""
     if against:
         return PARTY_WORDS.get(against, against)
     return "everybody, the server too" if trust == "client" else "all but a trusted server"
 
 
 def measure_cell(row: RunRow) -> str:
-    """The measure and its value."""
+    """Formats the metric and its value."""
     if row.measure is None or row.value is None:
         return NOTHING
     return f"{row.measure} {measure(row.measure, row.value)}"
 
 
 def constant_cell(row: RunRow) -> str:
-    """The best constant answer, where it is known."""
+    """Formats the baseline, if it is known."""
     if row.measure is None or row.constant is None:
         return ""
     return f"constant {measure(row.measure, row.constant)}"
 
 
 def population_cell(row: RunRow) -> str:
-    """The population's name; of a digest, its beginning."""
+    """Formats the population's name; a digest is shortened."""
     name = row.population or NOTHING
     return f"{name[:8]}…" if len(name) == _DIGEST and name.isalnum() else name
 
 
 def time_cells(row: RunRow) -> tuple[str, str]:
-    """When the run began, by the clock here, and how long it took."""
+    """Formats the start of the run in local time, and its duration."""
     if row.began is None:
         return NOTHING, ""
     began = datetime.fromisoformat(row.began).astimezone()
@@ -99,9 +99,9 @@ def time_cells(row: RunRow) -> tuple[str, str]:
 
 
 _WIDE = 140
-"""Columns of a screen that a line for each run fits on."""
+"""Screen width from which each run fits on one line."""
 _SHOWN = 4
-"""Populations, and runs of one, that are named; all of them are in --json."""
+"""Number of populations, and of runs of one, that are named; --json has all of them."""
 _STYLES = {"running": "cyan", "broken": "red", "interrupted": "yellow"}
 _HEADINGS = (
     ("run", "population"),
@@ -116,7 +116,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class RunsTable:
-    """The runs of a folder, what their ε mean, and which are about the same people."""
+    """The runs of a folder, the terms of their ε, and the groups over the same population."""
 
     listing: Listing
 
@@ -135,7 +135,7 @@ class RunsTable:
 
 
 def _table(listing: Listing, stacked: bool) -> Table:
-    """All runs; `stacked` puts what belongs together into one column, on two lines."""
+    """All runs; `stacked` puts each pair of values into one column, on two lines."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for pair in _HEADINGS:
         for heading in ["\n".join(pair).rstrip()] if stacked else filter(None, pair):
@@ -153,7 +153,7 @@ def _table(listing: Listing, stacked: bool) -> Table:
 
 
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
-    """The cells of a pair's one column, or of two where both have headings."""
+    """The cells of a pair's one column, or of two if both have headings."""
     first, second = map(on_a_line, cells)
     if stacked:
         return [f"{first}\n{second}".rstrip()]
@@ -161,7 +161,7 @@ def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
 
 
 def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
-    """What stands under each of `_HEADINGS`."""
+    """The values under each of `_HEADINGS`."""
     return [
         (_name(row.run, folder), population_cell(row)),
         (row.state, rounds_cell(row)),
@@ -173,7 +173,7 @@ def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
 
 
 def _meanings(listing: Listing) -> dict[str, int]:
-    """What the ε of the runs are about, each numbered."""
+    """The terms of the runs' ε, numbered."""
     lines = dict.fromkeys(meaning_line(row) for row in listing.rows if _has_epsilon(row))
     return {line: number for number, line in enumerate(lines, 1)}
 
@@ -183,13 +183,13 @@ def _has_epsilon(row: RunRow) -> bool:
 
 
 def _name(run: str, folder: Path) -> str:
-    """A run as it is called in its folder."""
+    """The name of a run within its folder."""
     inside = Path(run).relative_to(folder)
     return run if inside == Path() else str(inside)
 
 
 def _notes(listing: Listing) -> dict[str, str]:
-    """What readers of the table have to know, by what it is about."""
+    """Notes on the table, by topic."""
     folder = listing.folder
     pairs = {f"ε [{number}]": on_a_line(line) for line, number in _meanings(listing).items()}
     for row in listing.rows:
@@ -210,13 +210,13 @@ def _notes(listing: Listing) -> dict[str, str]:
 
 
 def _left_out(row: RunRow) -> str:
-    """How many parties were proved to lie in secure sums, and what no longer holds for it."""
+    """The number of parties proved to be Byzantine, and the guarantees that no longer hold."""
     lost = f". {row.lost_claims}" if row.lost_claims else ""
     return f"{row.excluded} proved to lie in its secure sums (excluded.jsonl){lost}"
 
 
 def _group_lines(group: SamePeople) -> Iterator[str]:
-    """How to ask for the joint ε of runs about the same people, and why there is none over all."""
+    """The command for the joint ε of runs over one population, and the obstacles to one."""
     if group.obstacles:
         yield f"{_named(group.runs)}: no one ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:
@@ -224,6 +224,6 @@ def _group_lines(group: SamePeople) -> Iterator[str]:
 
 
 def _named(runs: Sequence[str]) -> str:
-    """Some of the runs as a command line names them, and how many more there are."""
+    """Some of the runs as a command line names them, and the number of the others."""
     rest = len(runs) - _SHOWN
     return shlex.join(runs[:_SHOWN]) + (f" … and {rest} more" if rest > 0 else "")

@@ -1,8 +1,7 @@
-"""One run in a line: how far it is, what it spent and measures, and whom it is about.
+"""A run in one row: its progress, spending, metric and population.
 
-When a run began and how long it took, as the times of its files say.
-
-A copy has times of its own, and the pauses of a run that was resumed count.
+Start and duration are derived from the times of its files. A copy has times of its own, and the
+pauses of a resumed run count.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ STOPPED_BY_LIARS = "stopped by liars"
 
 
 def state_of(record: RunRecord) -> str:
-    """Whether the run goes on, and if not, how it ended."""
+    """Returns the state of the run: running, or how it ended."""
     if record.held:
         return RUNNING
     if not record.charges and not record.summary:
@@ -49,13 +48,13 @@ def state_of(record: RunRecord) -> str:
 
 
 def number_in(facts: Mapping[str, Any], key: str) -> float | None:
-    """The finite number that stands under `key`; None for anything else."""
+    """Returns the finite number under `key`; None for any other value."""
     value = _number(facts.get(key))
     return value if value is not None and math.isfinite(value) else None
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
-    """The ε that a line of a run's files states, which may be infinite; None for no number."""
+    """Returns the ε that a line of a run's files states, possibly infinite; None without."""
     value = _number(facts.get("epsilon"))
     return None if value is None or math.isnan(value) or value < 0 else value
 
@@ -69,13 +68,13 @@ def _number(value: Any) -> float | None:
 
 
 def planned_rounds(record: RunRecord) -> int | None:
-    """The rounds that config.toml asks for; None where it states no whole number."""
+    """Returns the rounds of config.toml; None if it does not state an integer."""
     rounds = record.setting("run", "rounds")
     return rounds if type(rounds) is int else None
 
 
 def times_of(path: Path) -> tuple[str | None, float | None]:
-    """When the first of a run's files was written, and seconds until the last."""
+    """Returns the time of the first file of a run, and the seconds until the last."""
     directory = RunDirectory(path)
     last = (directory.ledger, directory.metrics.path, directory.checkpoint.path, directory.summary)
     times = []
@@ -87,16 +86,16 @@ def times_of(path: Path) -> tuple[str | None, float | None]:
     seconds = round(max(times) - min(times), 3)
     try:
         began = datetime.fromtimestamp(min(times), UTC)
-    except (OSError, OverflowError, ValueError):  # no year that a calendar has
+    except (OSError, OverflowError, ValueError):  # no valid year
         return None, seconds
     return began.isoformat(timespec="milliseconds"), seconds
 
 
 def epsilon_of(record: RunRecord) -> float | None:
-    """The ε spent, earlier runs that the ledger counts included; None before a ledger is open.
+    """Returns the ε spent, including counted earlier runs; None before a ledger is open.
 
-    It is infinite where nothing is promised. The summary's and the metrics' figure is taken where
-    they are about all charges of the ledger. Raises `Broken` where the ledger cannot be accounted.
+    It is infinite if there is no guarantee. The summary's or the metrics' figure is used if it
+    covers all charges of the ledger. Raises `Broken` if the ledger cannot be accounted for.
     """
     ledger = record.begun
     if ledger is None:
@@ -112,12 +111,12 @@ def epsilon_of(record: RunRecord) -> float | None:
 
 
 def uncovered_of(record: RunRecord) -> str:
-    """Why no ε covers what the starting model tells of the same people; "" where it does."""
+    """Returns the reason why no ε covers the starting model; "" if it is covered."""
     lineage = record.terms.get("lineage")
     fresh = isinstance(lineage, dict) and not (lineage.get("runs") or lineage.get("unknown"))
     if record.begun is None or fresh:
         return ""
-    from privfed.plan.prior_spending import Priors  # which imports accountants
+    from privfed.plan.prior_spending import Priors  # imports accountants
 
     try:
         return Priors.stated(record.terms).uncovered
@@ -126,10 +125,10 @@ def uncovered_of(record: RunRecord) -> str:
 
 
 def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
-    """Each guarantee of a run, re-computed from its ledger: the headline is the first.
+    """Returns each guarantee of a run, recomputed from its ledger, the headline first.
 
-    What single examples of silos were charged is bounded as if one silo had always taken part:
-    their own ledgers are private. Raises `Broken` where the ledger cannot be accounted.
+    Charges for single examples of silos are bounded as if one silo had taken part in every round:
+    the silos' own ledgers are private. Raises `Broken` if the ledger cannot be accounted for.
     """
     try:
         return _accounted(ledger)
@@ -170,26 +169,34 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _last_line(record: RunRecord) -> dict[str, Any]:
-    """The metrics at the last charge; nothing where that round was not evaluated."""
+    """The metrics at the last charge; empty if that round was not evaluated."""
     charges = record.begun.charges if record.begun else ()
     return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
 
 _NO_MEASURES = frozenset({"format", "round", "epsilon"})
-"""Numbers of a line of the metrics that measure no model."""
+"""Numbers of a line of the metrics that do not evaluate a model."""
 
 
 @dataclass(frozen=True)
 class RunRow(Encoded):
-    """A run directory in a line; what its files do not state is None.
+    """A run directory in one row; values that its files do not state are None.
 
-    `id` is the ledger's, which copies share. `reason` says why a run is broken. `charges` are
-    rounds paid for, `rounds` those planned. `epsilon` covers earlier runs that the ledger counts;
-    it is infinite where nothing is promised, of which `guarantee` may say why. `nominal`: `note`
-    says why it describes a simulation. `excluded` counts parties proved to lie in secure sums, and
-    `lost_claims` says what no longer holds for it. `constant` is the `value` that the best constant
-    answer has of the `measure`. Runs whose `people` are equal are about the same ones. `began` and
-    `seconds` are from files' times.
+    Attributes:
+      id: the ledger's, which copies share.
+      reason: the reason why a run is broken.
+      charges: the charged rounds.
+      rounds: the planned rounds.
+      epsilon: covers counted earlier runs; infinite without a guarantee, for which `guarantee` may
+        state the reason.
+      nominal: whether `note` describes a simulation.
+      measure: the primary metric.
+      value: its last value.
+      constant: its baseline, the best constant prediction.
+      people: equal for runs over the same population.
+      began: from the times of files, like `seconds`.
+      excluded: the number of parties proved to be Byzantine in secure sums.
+      lost_claims: the guarantees that no longer hold because of them.
     """
 
     run: str
@@ -224,7 +231,7 @@ class RunRow(Encoded):
 
 
 def row_at(path: Path) -> RunRow:
-    """The run at `path`; of one that is broken, why."""
+    """Returns the row of the run at `path`; for a broken run, with the reason."""
     try:
         return row_of(RunRecord.read(path))
     except PrivfedError as error:
@@ -234,7 +241,7 @@ def row_at(path: Path) -> RunRow:
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """A run whose files were read. Raises `Broken` where its ledger cannot be accounted."""
+    """Returns the row of a run that was read. Raises `Broken` for an invalid ledger."""
     terms = record.terms
     began, seconds = times_of(record.path)
     measure, value, constant = _measured(record)
@@ -272,7 +279,7 @@ def row_of(record: RunRecord) -> RunRow:
 
 
 def _people_digest(record: RunRecord) -> str | None:
-    """A digest of whom a run is about, as ledgers are compared: name and unit."""
+    """A digest of the run's population by name and unit, as ledgers are compared."""
     stated = record.terms.get("population")
     if not isinstance(stated, dict) or not stated:
         return None
@@ -281,26 +288,26 @@ def _people_digest(record: RunRecord) -> str | None:
 
 
 def _lost_claims(record: RunRecord) -> str | None:
-    """What the summary says no longer holds."""
+    """The guarantees that no longer hold, from the summary."""
     stated = record.summary.get("lost_claims") if record.summarised else None
     return " ".join(map(str, stated)) or None if isinstance(stated, list) else None
 
 
 def _population_name(record: RunRecord) -> str | None:
-    """What a run's population is called: its name, or else the digest that identifies it."""
+    """The population's name, or else the digest that identifies it."""
     stated = record.terms.get("population")
     named = stated.get("name") if isinstance(stated, dict) else None
     return _word(named) or _word(record.setting("data", "population"))
 
 
 def measure_name(line: Mapping[str, Any]) -> str | None:
-    """The measure to look at, which the summary and each line of the metrics state first."""
+    """Returns the primary metric, which the summary and each line of the metrics state first."""
     names = (name for name in line if name not in _NO_MEASURES)
     return next((name for name in names if number_in(line, name) is not None), None)
 
 
 def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None]:
-    """The run's measure, its value at last, and that of the best constant answer."""
+    """The run's metric, its last value, and the baseline."""
     line = record.summary if record.summarised else {}
     if not line and record.evaluated:
         line = record.evaluated[max(record.evaluated)]
