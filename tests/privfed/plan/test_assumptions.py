@@ -39,7 +39,9 @@ from privfed.run.train import resume
 
 PEOPLE = ("data.population=everybody", "data.clients=30", "run.rounds=2", "privacy.delta=1e-4")
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
-MASKED = (*PEOPLE, *EVERYBODY, "privacy.mechanism=skellam", "secure.protocol=masks")
+ARITHMETIC = "secure.simulate=arithmetic"
+SECURED = (*PEOPLE, *EVERYBODY, "privacy.mechanism=skellam", "secure.protocol=masks")
+MASKED = (*SECURED, ARITHMETIC)
 SITES = (*PEOPLE, "data.sites=5")
 AT_SITES = (*SITES, "privacy.mechanism=skellam", "secure.protocol=masks")
 NO_COLLUDERS = "secure.colluders=0.0"
@@ -87,8 +89,8 @@ REFUSED = {
     ),
     "trusted key holder": (
         (*PEOPLE, *EVERYBODY),
-        ("secure.protocol=bfv",),
-        ("secure.protocol=masks",),
+        ("secure.protocol=bfv", ARITHMETIC),
+        ("secure.protocol=masks", ARITHMETIC),
         "trusts the key holder",
     ),
     "colluding and Byzantine parties": (
@@ -485,7 +487,7 @@ def test_what_is_a_fact_of_each_run_is_charged_in_its_own_events(name, tmp_path)
 EQUAL = {
     "adjacency relation": (PEOPLE, ("cohort.sampler=fixed_size",), (), "different meaning"),
     "population": (PEOPLE, ("data.population=others",), (), "is not a client of this run"),
-    "party": (MASKED, ("secure.protocol=none", "privacy.mechanism=gaussian"), (), "against"),
+    "party": (SECURED, ("secure.protocol=none", "privacy.mechanism=gaussian"), (), "against"),
     "simulation": (PEOPLE, ("run.randomness=seeded",), (), "is a simulation"),
     "void guarantee": (
         (*PEOPLE, "run.randomness=seeded"),

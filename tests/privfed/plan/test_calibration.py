@@ -29,7 +29,14 @@ LOCAL = CalibrationQuestion("local_gaussian", "full", 1e-5, "tightest", rounds=5
 CUT = replace(FIXED, sampler="truncated_poisson")
 
 
-@pytest.mark.parametrize("asked", [POISSON, FIXED, CYCLIC, LOCAL, CUT], ids=lambda q: q.sampler)
+FEWER_CUT = replace(CUT, population=500, cohort=100, rounds=10)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [POISSON, FIXED, CYCLIC, LOCAL, FEWER_CUT, pytest.param(CUT, marks=pytest.mark.slow)],
+    ids=["poisson", "fixed size", "cyclic", "full", "truncated", "truncated, many"],
+)
 def test_each_number_is_found_back_from_the_others(asked):
     whole = solve(asked)
     noise = whole.question.noise_multiplier
@@ -75,7 +82,9 @@ def test_larger_cohorts_may_fit_where_small_truncated_ones_do_not():
     assert capped.question.cohort <= 70
 
 
-@pytest.mark.parametrize("asked", [POISSON, FIXED, CYCLIC], ids=lambda q: q.sampler)
+@pytest.mark.parametrize(
+    "asked", [replace(POISSON, accountant="rdp"), FIXED, CYCLIC], ids=lambda q: q.sampler
+)
 def test_alternatives_change_one_number_each(asked):
     answer = solve(asked)
     others = dict(alternatives(answer))
@@ -126,6 +135,7 @@ def test_a_separation_that_no_number_of_rounds_needs_is_refused():
 
 def test_the_table_names_what_was_solved():
     words = ["--sampling-rate", 0.1, "--rounds", 20, "--delta", 1e-4, "--epsilon", 4]
+    words += ["--accountant", "rdp"]
     shown = run("calibrate", *words).stdout
     assert "(solved for)" in shown
     assert "2x the cohort" in shown
