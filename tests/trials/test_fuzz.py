@@ -16,7 +16,7 @@ SLOW = [name for name in TARGETS if "run director" in name]
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_was_spoiled_is_read_or_refused(tmp_path, name):
-    outcomes = fuzz(name, TARGETS[name], tmp_path, range(12 if name in SLOW else 60))
+    outcomes = fuzz(name, TARGETS[name], tmp_path, range(12 if name in SLOW else 30))
     assert sum(outcomes.values()) >= 12
     assert outcomes["refused"] or "audited" in name, "an audit tells of what is wrong instead"
 

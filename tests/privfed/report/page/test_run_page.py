@@ -15,6 +15,7 @@ from html_page import Document
 from small import trained
 
 import privfed
+from privfed.auditing.canaries import power
 from privfed.core.errors import Broken, Refused
 from privfed.report.page.blocks import Banner, BulletList, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
@@ -24,6 +25,14 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\"'&$\\frac{x"
 SIMULATED = ("run.simulation_metrics=true", "run.checkpoint_every=2")
 ATTACKED = ("attack.name=alie", "attack.fraction=0.25")
 ROWS = ("aggregation.rule=median", "privacy.mechanism=local_gaussian")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_fault():
+    """What canaries would notice is computed for one fault, as each takes a second."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(power, "_SHARES", (0.5,))
+        yield
 
 
 @pytest.fixture(scope="module")
