@@ -76,7 +76,7 @@ def judged(algorithm, scenarios, releases=1000):
     return examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
 
 
-@pytest.mark.parametrize("releases", [24, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("releases", [24, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_is_shipped_keeps_its_claims(name, releases):
     algorithm, scenarios = configured(*SHIPPED[name])

@@ -77,7 +77,7 @@ def test_what_is_shipped_keeps_its_claims(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED | ALSO_SHIPPED)
 def test_in_many_releases_what_is_shipped_keeps_its_claims(name):
-    kept((SHIPPED | ALSO_SHIPPED)[name], 1500)
+    kept((SHIPPED | ALSO_SHIPPED)[name], 400)
 
 
 class LocalWithoutClip(LocalGaussian):

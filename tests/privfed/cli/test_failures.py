@@ -190,7 +190,12 @@ def test_a_ledger_that_is_broken_is_no_bug(capsys):
     assert "cut" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("runs", ".", "--json"), ("--help",)])
+TABLES = [("list", "--json"), ("runs", ".", "--json")]
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), *(pytest.param(words, marks=pytest.mark.slow) for words in TABLES)]
+)
 def test_an_output_that_takes_nothing_is_one_sentence(words, tmp_path):
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
