@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from scipy.stats import binom
 
 from accounting.bounds import random_allocation
@@ -168,10 +169,52 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
     return _gaussian(z / 2, q, grid).compute_mixture(uncut, min(cut * (1 + 1e-9), 1.0))
 
 
+class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
+    """The library's, which inverts its loss at all epsilons at once in place of one by one."""
+
+    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
+        """The divergences at `epsilon`, which are the library's to the last bit."""
+        if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
+            return super().get_delta_for_epsilon(epsilon)
+        epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD
+        edge = math.log1p(-self.sampling_prob)
+        inside = epsilons < -edge if adds else epsilons > edge
+        deltas = np.zeros(len(epsilons))
+        if not adds:
+            deltas[~inside] = -np.expm1(epsilons[~inside])
+        at = self._inverses(epsilons[inside])
+        lower = np.exp(epsilons[inside] + self.mu_lower_log_cdf(at))
+        deltas[inside] = self.mu_upper_cdf(at) - lower
+        return np.clip(deltas, 0, 1)
+
+    def _inverses(self, epsilons: np.ndarray) -> np.ndarray:
+        """`inverse_privacy_loss` of each of `epsilons`, between the edge and infinity."""
+        adds, rate = self.adjacency_type == AdjacencyType.ADD, self.sampling_prob
+        signed = -epsilons if adds else epsilons
+        near = np.isclose(signed, math.log(1 - rate), rtol=1e-8, atol=0.0) | (signed == 0.0)
+        first, second = signed + np.log(1 / rate), np.log(1 / rate - 1)
+        near |= first <= second
+        exponents = np.where(near, -1.0, second - first)
+        losses = first + np.log1p(-np.exp(exponents))
+        at = (
+            -0.5 * self.sensitivity
+            - (-losses if adds else losses) * (self._standard_deviation**2) / self.sensitivity
+        )
+        at = self.sensitivity + at if adds else at
+        at[near] = [self.inverse_privacy_loss(each) for each in epsilons[near]]
+        return at
+
+
 def _gaussian(z: float, rate: float, grid: float) -> Any:
-    return library.from_gaussian_mechanism(
-        standard_deviation=z, sampling_prob=rate, value_discretization_interval=grid
-    )
+    def masses(adjacency: AdjacencyType) -> Any:
+        return library._create_pld_pmf_from_monotone_privacy_loss(
+            SampledGaussian(z, sampling_prob=rate, adjacency_type=adjacency),
+            pessimistic_estimate=True,
+            value_discretization_interval=grid,
+            use_connect_dots=True,
+        )
+
+    return library._pld_for_subsampled_mechanism(masses, rate)
 
 
 def _grid(counts: Counts) -> float:

@@ -5,6 +5,7 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,6 +152,19 @@ def test_epsilons_at_many_deltas_are_the_librarys_to_the_last_bit(counts):
         for delta in (1e-14, *np.geomspace(1e-10, 0.5, 12).tolist(), 0.9, 1 - 1e-12):
             known = float(side._masses.get_epsilon_for_delta(delta))
             assert side.epsilon(delta) == known, delta
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.3, 0.5, 0.999])
+@pytest.mark.parametrize("z", [0.4, 2.0, 60.0])
+def test_losses_of_sampled_gaussians_are_the_librarys(rate, z):
+    """Which inverts them one by one."""
+    theirs = library.from_gaussian_mechanism(
+        z, sampling_prob=rate, value_discretization_interval=2e-3
+    )
+    ours = pld._gaussian(z, rate, 2e-3)
+    for delta in (1e-9, 1e-5, 0.1):
+        wanted = pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-12)
+        assert ours.get_epsilon_for_delta(delta) == wanted
 
 
 def test_no_noise_and_no_mechanism_are_infinite():
