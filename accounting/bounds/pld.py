@@ -196,11 +196,10 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
         near |= first <= second
         exponents = np.where(near, -1.0, second - first)
         losses = first + np.log1p(-np.exp(exponents))
-        at = (
-            -0.5 * self.sensitivity
-            - (-losses if adds else losses) * (self._standard_deviation**2) / self.sensitivity
-        )
-        at = self.sensitivity + at if adds else at
+        losses = -losses if adds else losses
+        squared, moved = self._standard_deviation**2, self.sensitivity
+        at: np.ndarray = -0.5 * moved - losses * squared / moved
+        at = moved + at if adds else at
         at[near] = [self.inverse_privacy_loss(each) for each in epsilons[near]]
         return at
 
