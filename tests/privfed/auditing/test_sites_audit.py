@@ -120,7 +120,10 @@ def sized_for(algorithm, **changes):
     return replace(algorithm, mechanism=algorithm.mechanism.resolved(replace(setting, sites=sites)))
 
 
-@pytest.mark.parametrize("protection", [SKELLAM, ("privacy.mechanism=local_gaussian",)])
+LOCAL = ("privacy.mechanism=local_gaussian",)
+
+
+@pytest.mark.parametrize("protection", [SKELLAM, pytest.param(LOCAL, marks=pytest.mark.slow)])
 def test_coins_that_the_server_knows_are_refuted(protection):
     """Whoever knows that the target was drawn sees what everybody's taking part shows."""
     algorithm, scenarios = configured(*protection)
