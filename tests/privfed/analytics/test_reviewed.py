@@ -50,7 +50,7 @@ def noised(x, rng, noise=6.0, bounds=None):
     return Sums.of(asked, sums, noise).columns()[0].numbers
 
 
-@pytest.mark.parametrize("repeats", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_mean_lies_in_its_interval(repeats):
     rng = np.random.default_rng(1)
     people = [np.full(1500, 5.0), rng.pareto(1.1, 1500) + 1, -rng.exponential(10, 1500)]

@@ -627,7 +627,10 @@ def test_the_worst_case_of_what_is_missing_is_not_known():
     assert ">0.6<" not in picture
 
 
-@pytest.mark.parametrize("kind", ["curves", "bars", "heat"])
+SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("bars", "heat")]
+
+
+@pytest.mark.parametrize("kind", ["curves", *SLOW_KINDS])
 def test_awkward_tables_are_drawn(kind):
     same = 0.013039117352056168
     rows = [

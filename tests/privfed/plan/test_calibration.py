@@ -87,7 +87,13 @@ def test_a_cap_bounds_the_cohort_that_is_found():
 
 
 @pytest.mark.parametrize(
-    "asked", [replace(POISSON, accountant="rdp"), FIXED, CYCLIC], ids=lambda q: q.sampler
+    "asked",
+    [
+        pytest.param(replace(POISSON, accountant="rdp"), marks=pytest.mark.slow),
+        pytest.param(FIXED, marks=pytest.mark.slow),
+        CYCLIC,
+    ],
+    ids=["poisson", "fixed size", "cyclic"],
 )
 def test_alternatives_change_one_number_each(asked):
     answer = solve(asked)

@@ -165,6 +165,7 @@ def test_reasons_that_differ_by_a_name_share_a_number():
     assert "…" in general_reason(alike[0])
 
 
+@pytest.mark.slow
 def test_the_matrix_is_printed_and_is_json():
     args = ["check", "--matrix", *(word for key in (*SMALL, *BASE) for word in ("--set", key))]
     shown = CliRunner().invoke(main, args)
