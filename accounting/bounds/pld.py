@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as library
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from scipy.stats import binom
 
 from accounting.bounds import random_allocation
@@ -46,11 +48,82 @@ def pld_epsilon(counts: Counts, delta: float) -> float | None:
 @functools.lru_cache(maxsize=1024)
 def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
     with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
-        return float(_distribution(counts).get_epsilon_for_delta(delta))
+        return _distribution(counts).epsilon(delta)
+
+
+_LEAST_LOSS = -1.0
+"""The loss below which no walk has to go: one that has not ended at a loss below 0 comes to 0."""
+
+
+class Side:
+    """One side of a distribution of losses: the least epsilon at several deltas.
+
+    For every delta the library walks down from the largest loss, and sums up both laws' masses.
+    From the second delta on these sums are kept. What is found is the same to the last bit.
+    """
+
+    def __init__(self, masses: Any) -> None:
+        self._masses = masses
+        self._asked = 0
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon at which the divergence of this side is at most `delta`."""
+        self._asked += 1
+        if self._asked == 1 or type(self._masses) is not DensePLDPmf:
+            return float(self._masses.get_epsilon_for_delta(delta))
+        return self._found(delta)
+
+    @functools.cached_property
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Losses `[n]` from the largest on, and both laws' masses `[n + 1]` before each of them."""
+        masses, step = self._masses, -self._masses._discretization
+        largest = (masses._lower_loss + masses.size - 1) * masses._discretization
+        losses = np.cumsum(np.concatenate([[largest], np.full(masses.size - 1, step)]))
+        losses = losses[losses >= _LEAST_LOSS]
+        upper = np.flip(masses._probs)[: len(losses)]
+        lower = np.array([math.exp(-loss) for loss in losses.tolist()]) * upper
+        return (
+            losses,
+            np.cumsum(np.concatenate([[masses._infinity_mass], upper])),
+            np.cumsum(np.concatenate([[0.0], lower])),
+        )
+
+    def _found(self, delta: float) -> float:
+        losses, upper, lower = self._sums
+        if upper[0] > delta:
+            return math.inf
+        vast = (upper[1:] >= delta) & (lower[1:] == 0.0)
+        ratios = np.full(len(losses), -1.0)
+        np.divide(upper[:-1] - delta, lower[:-1], out=ratios, where=lower[:-1] > 0.0)
+        logs = np.log(ratios, out=np.full(len(losses), -math.inf), where=ratios > 0.0)
+        ends = logs >= losses
+        place = _first(ends | vast)
+        if place < len(losses) and not ends[place]:
+            return max(0.0, float(losses[place]))
+        if upper[place] <= lower[place] + delta:
+            return 0.0
+        return math.log((float(upper[place]) - delta) / float(lower[place]))
+
+
+def _first(those: np.ndarray) -> int:
+    """The place of the first of `those` that holds; their number, where none does."""
+    return int(np.argmax(those)) if those.any() else len(those)
+
+
+class Distribution:
+    """The privacy losses of all events together, of who is added and of who is removed."""
+
+    def __init__(self, losses: Any) -> None:
+        both = (losses._pmf_remove,) if losses._symmetric else (losses._pmf_remove, losses._pmf_add)
+        self._sides = [Side(masses) for masses in both]
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon at `delta`, of the worse side."""
+        return max(side.epsilon(delta) for side in self._sides)
 
 
 @functools.lru_cache(maxsize=4)
-def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
+def _distribution(counts: tuple[tuple[Any, int], ...]) -> Distribution:
     """The distribution of all events' losses together: some megabytes, used at several deltas."""
     grid = _grid(dict(counts))
     total = None
@@ -58,7 +131,7 @@ def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
         event = _losses(release, grid)
         event = event.self_compose(count) if count > 1 else event
         total = event if total is None else total.compose(event)
-    return total
+    return Distribution(total)
 
 
 @functools.lru_cache(maxsize=8)
@@ -96,10 +169,51 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
     return _gaussian(z / 2, q, grid).compute_mixture(uncut, min(cut * (1 + 1e-9), 1.0))
 
 
+class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
+    """The library's, which inverts its loss at all epsilons at once in place of one by one."""
+
+    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
+        """The divergences at `epsilon`, which are the library's to the last bit."""
+        if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
+            return super().get_delta_for_epsilon(epsilon)
+        epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD
+        edge = math.log1p(-self.sampling_prob)
+        inside = epsilons < -edge if adds else epsilons > edge
+        deltas = np.zeros(len(epsilons))
+        if not adds:
+            deltas[~inside] = -np.expm1(epsilons[~inside])
+        at = self._inverses(epsilons[inside])
+        lower = np.exp(epsilons[inside] + self.mu_lower_log_cdf(at))
+        deltas[inside] = self.mu_upper_cdf(at) - lower
+        return np.clip(deltas, 0, 1)
+
+    def _inverses(self, epsilons: np.ndarray) -> np.ndarray:
+        """`inverse_privacy_loss` of each of `epsilons`, between the edge and infinity."""
+        adds, rate = self.adjacency_type == AdjacencyType.ADD, self.sampling_prob
+        signed = -epsilons if adds else epsilons
+        near = np.isclose(signed, math.log(1 - rate), rtol=1e-8, atol=0.0) | (signed == 0.0)
+        first, second = signed + np.log(1 / rate), np.log(1 / rate - 1)
+        near |= first <= second
+        exponents = np.where(near, -1.0, second - first)
+        losses = first + np.log1p(-np.exp(exponents))
+        losses = -losses if adds else losses
+        squared, moved = self._standard_deviation**2, self.sensitivity
+        at: np.ndarray = -0.5 * moved - losses * squared / moved
+        at = moved + at if adds else at
+        at[near] = [self.inverse_privacy_loss(each) for each in epsilons[near]]
+        return at
+
+
 def _gaussian(z: float, rate: float, grid: float) -> Any:
-    return library.from_gaussian_mechanism(
-        standard_deviation=z, sampling_prob=rate, value_discretization_interval=grid
-    )
+    def masses(adjacency: AdjacencyType) -> Any:
+        return library._create_pld_pmf_from_monotone_privacy_loss(
+            SampledGaussian(z, sampling_prob=rate, adjacency_type=adjacency),
+            pessimistic_estimate=True,
+            value_discretization_interval=grid,
+            use_connect_dots=True,
+        )
+
+    return library._pld_for_subsampled_mechanism(masses, rate)
 
 
 def _grid(counts: Counts) -> float:

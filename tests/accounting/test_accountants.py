@@ -5,15 +5,18 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.accountants import epsilon, supports
+from accounting.bounds import pld
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import guarantee, refuse_unaccountable
 from accounting.noises import Gaussian, same_cohort
-from accounting.releases import PoissonSampled, Unprotected
+from accounting.over_rounds import AllocatedEpoch
+from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, Unprotected
 
 
 def poisson(q: float, z: float) -> Event:
@@ -124,10 +127,44 @@ def test_rounding_up_never_hides_a_real_divergence():
 def test_run_length_encoding_equals_single_compositions():
     accountant = dp_accounting.rdp.RdpAccountant()
     event = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.1))
-    for _ in range(20):
+    for _ in range(3):
         accountant.compose(event)
-    ours = epsilon({poisson(0.05, 1.1): 20}, 1e-5, "rdp")
+    ours = epsilon({poisson(0.05, 1.1): 3}, 1e-5, "rdp")
     assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+
+
+LOSSES = [
+    {PoissonSampled(0.3, Gaussian(0.3)): 1},
+    {PoissonSampled(0.3, Gaussian(2.0)): 7},
+    {PoissonSampled(0.5, Gaussian(60.0)): 7},
+    {PoissonSampled(0.2, Gaussian(2.0)): 3, Gaussian(4.0): 2},
+    {AllocatedEpoch(5, Gaussian(0.7)): 3},
+    {SeveralSites(0.2, 2, Gaussian(1.0)): 4},
+    {TruncatedPoisson(0.3, 5, 12, Gaussian(1.0)): 2},
+]
+
+
+@pytest.mark.parametrize("counts", LOSSES, ids=lambda counts: str(next(iter(counts)).kind))
+def test_epsilons_at_many_deltas_are_the_librarys_to_the_last_bit(counts):
+    """Of one distribution the walk is summed up once; also where it ends at 0, or never."""
+    for side in pld._distribution(tuple(counts.items()))._sides:
+        side.epsilon(0.1)  # the first is the library's own
+        for delta in (1e-14, *np.geomspace(1e-10, 0.5, 12).tolist(), 0.9, 1 - 1e-12):
+            known = float(side._masses.get_epsilon_for_delta(delta))
+            assert side.epsilon(delta) == known, delta
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.3, 0.5, 0.999])
+@pytest.mark.parametrize("z", [0.4, 2.0, 60.0])
+def test_losses_of_sampled_gaussians_are_the_librarys(rate, z):
+    """Which inverts them one by one."""
+    theirs = library.from_gaussian_mechanism(
+        z, sampling_prob=rate, value_discretization_interval=2e-3
+    )
+    ours = pld._gaussian(z, rate, 2e-3)
+    for delta in (1e-9, 1e-5, 0.1):
+        wanted = pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-12)
+        assert ours.get_epsilon_for_delta(delta) == wanted
 
 
 def test_no_noise_and_no_mechanism_are_infinite():

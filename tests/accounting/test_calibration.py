@@ -157,7 +157,12 @@ def accountings(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("kind", KINDS)
+DEAR = ("little privacy", "many rounds", "seldom cut")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.slow) if k in DEAR else k for k in KINDS]
+)
 def test_few_accountings_find_the_least_noise(kind, accountings):
     """One of them is by the accountant that is less tight, where there are two."""
     event, rounds, target, delta = KINDS[kind]
@@ -200,7 +205,9 @@ def test_noise_is_within_the_target_where_epsilon_falls_in_steps(step):
     assert spent(z) <= target - step / 2 < spent(z * (1 - 3e-5))
 
 
-@pytest.mark.parametrize("wrong", [1e-3, 0.3, 30.0, 1e3])
+@pytest.mark.parametrize(
+    "wrong", [0.3, *(pytest.param(w, marks=pytest.mark.slow) for w in (1e-3, 30.0, 1e3))]
+)
 def test_a_wrong_guess_costs_accountings_and_no_privacy(wrong):
     event, rounds, target, delta = KINDS["the default run"]
 

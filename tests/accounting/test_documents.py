@@ -33,10 +33,16 @@ def test_what_is_no_json_is_a_value_error(text):
         from_json(text)
 
 
+PARSERS = ("json.loads", "json.load", "tomllib.loads")
+
+
 def parses(path):
     """Whether the module at `path` calls a parser of JSON or TOML itself."""
-    calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if _calls(node))
-    return any(ast.unparse(call) in ("json.loads", "json.load", "tomllib.loads") for call in calls)
+    text = path.read_text()
+    if not any(name in text for name in PARSERS):
+        return False
+    calls = (node.func for node in ast.walk(ast.parse(text)) if _calls(node))
+    return any(ast.unparse(call) in PARSERS for call in calls)
 
 
 def _calls(node):

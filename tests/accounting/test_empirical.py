@@ -56,7 +56,12 @@ def test_gaussians_that_never_vary():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "low", "high"), [(1.0, 0.90, 1.95), (3.0, 2.96, 4.24), (10.0, 9.92, 11.58)]
+    ("epsilon", "low", "high"),
+    [
+        pytest.param(1.0, 0.90, 1.95, marks=pytest.mark.slow),
+        (3.0, 2.96, 4.24),
+        pytest.param(10.0, 9.92, 11.58, marks=pytest.mark.slow),
+    ],
 )
 def test_estimates_fall_in_the_published_bands(epsilon, low, high):
     """Of 1,000 canaries in a Gaussian release, d = 4,000, by the known null N(0, 1/d)."""
@@ -110,7 +115,10 @@ def test_guesses_are_about_the_ends():
         guess(scores, coins, 7)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 3.0, 10.0])
+SLOW = [pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (1.0, 10.0)]
+
+
+@pytest.mark.parametrize("epsilon", [3.0, *SLOW])
 def test_bounds_by_two_samples_exceed_the_truth_no_more_often_than_they_say(epsilon):
     rng, z = np.random.default_rng(1), noise_for(epsilon, 1e-3)
     claims = [(gaussian_epsilon(z, at), at) for at in (1e-3, 0.01, 0.1, 0.3)]

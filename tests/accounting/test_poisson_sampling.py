@@ -80,8 +80,9 @@ def refutations(bound, count, seed=1, curve=curve_of):
     return forward, reverse
 
 
-def test_no_pair_of_laws_exceeds_the_bound_in_either_direction():
-    assert refutations(poisson_sampled, 3000) == (0, 0)
+@pytest.mark.parametrize("pairs", [500, pytest.param(3000, marks=pytest.mark.slow)])
+def test_no_pair_of_laws_exceeds_the_bound_in_either_direction(pairs):
+    assert refutations(poisson_sampled, pairs) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_a_curve_of_one_direction_alone_is_not_enough(direction):
         first, second = (p, q) if direction == "forward" else (q, p)
         return functools.cache(lambda k: max(renyi(first, second, k), 0.0))
 
-    forward, reverse = refutations(poisson_sampled, 1000, curve=curve)
+    forward, reverse = refutations(poisson_sampled, 300, curve=curve)
     assert (reverse if direction == "forward" else forward) > 0
 
 

@@ -11,7 +11,7 @@ GENERATED = frozenset({"reference", "_build"})
 
 
 def first() -> list[Path]:
-    """What a newcomer reads: run by every test run."""
+    """What a newcomer reads: the README, which every test run plays, and the tutorials."""
     return [ROOT / "README.md", *sorted((DOCS / "tutorials").glob("*.md"))]
 
 

@@ -5,8 +5,14 @@ from documents import lookups, pages
 from documents.blocks import blocks, spans
 from documents.page import check, parse
 
+README, *TUTORIALS = pages.first()
 
-@pytest.mark.parametrize("page", pages.first(), ids=pages.name)
+
+@pytest.mark.parametrize(
+    "page",
+    [README, *(pytest.param(page, marks=pytest.mark.slow) for page in TUTORIALS)],
+    ids=pages.name,
+)
 def test_what_newcomers_read_runs(page):
     check(page)
 
@@ -17,17 +23,19 @@ def test_all_other_pages_run(page):
     check(page)
 
 
-@pytest.mark.parametrize("page", pages.studies(), ids=pages.name)
-def test_studies_name_commands_that_there_are(page):
-    for block in blocks(page):
-        parse(block)
+def test_studies_name_commands_that_there_are():
+    for page in pages.studies():
+        for block in blocks(page):
+            parse(block)  # which names the page and the line of what is wrong
 
 
-@pytest.mark.parametrize("page", pages.every(), ids=pages.name)
-def test_commands_and_options_within_lines_are_there(page):
-    named = [(line, span) for line, span in spans(page.read_text("utf-8"))]
-    ours = [(line, lookups.wrong_names(span)) for line, span in named if is_command(span)]
-    assert [f"{page}:{line}: {gone}" for line, gone in ours if gone] == []
+def test_commands_and_options_within_lines_are_there():
+    wrong = []
+    for page in pages.every():
+        for line, span in spans(page.read_text("utf-8")):
+            if is_command(span) and (gone := lookups.wrong_names(span)):
+                wrong.append(f"{page}:{line}: {gone}")
+    assert wrong == []
 
 
 def is_command(span):

@@ -299,8 +299,12 @@ def _checked(ended: Ended, number: signal.Signals) -> Ended:
 
 
 def _give(words: Words, said: list[Path]) -> None:
-    """In a process of its own, which ends here."""
+    """In a process of its own, which ends here.
+
+    It hears Ctrl-C as at a terminal, also where this process is a background job that does not.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code, begun = 1, False
     try:
         for number, file in zip((1, 2), said, strict=True):

@@ -66,8 +66,12 @@ def soaked(path: Path, rounds: int, *overrides: str) -> Growth:
     """Train for so many rounds."""
     readings, every = Readings(max(rounds // 9, 1)), max(rounds // 50, 1)
     seldom = (f"run.evaluate_every={every}", f"run.checkpoint_every={every}", *QUICK)
-    with without_disk():
-        train(small(*overrides, *seldom, f"run.rounds={rounds}"), path, [readings])
+    gc.freeze()  # what was there before is no part of the run, and takes long to look through
+    try:
+        with without_disk():
+            train(small(*overrides, *seldom, f"run.rounds={rounds}"), path, [readings])
+    finally:
+        gc.unfreeze()
     first = len(readings.rounds) // 3
     span = readings.rounds[-1] - readings.rounds[first]
     return Growth(

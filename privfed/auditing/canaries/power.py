@@ -68,8 +68,10 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
     says later what was said before the run.
     """
     audit, privacy = plan.config.audit, plan.config.privacy
+    if not audit.canaries or plan.noise_multiplier is None:
+        return None
     claims, slack = refutable_claims(plan.spent, privacy.delta, privacy.accountant)
-    if not audit.canaries or not claims or plan.noise_multiplier is None:
+    if not claims:
         return None
     curve, statistics = ClaimedCurve(claims), 1 if audit.by_inputs else 2
     levels = [

@@ -179,6 +179,13 @@ def test_without_a_share_its_cost_has_to_be_said(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def description(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("described")
+    assert described(folder).exit_code == 0
+    return folder / "out"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -188,9 +195,8 @@ def test_without_a_share_its_cost_has_to_be_said(tmp_path):
         ("run.randomness=secret", "is a simulation"),
     ],
 )
-def test_others_cannot_count_it(tmp_path, change, reason):
-    assert described(tmp_path).exit_code == 0
-    text = run("declare", "--from", tmp_path / "out", "--label", "sex").stdout
+def test_others_cannot_count_it(tmp_path, description, change, reason):
+    text = run("declare", "--from", description, "--label", "sex").stdout
     size = "0 " if "full" in change else "20 "
     (tmp_path / "train.toml").write_text(text.replace("size = 0 ", f"size = {size}"))
     answer = run("train", tmp_path / "train.toml", "--set", change, "--out", tmp_path / "trained")

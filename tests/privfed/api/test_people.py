@@ -13,6 +13,8 @@ from privfed.config.reading import load
 from privfed.core.streams import Streams
 from privfed.run.train import train
 
+NOISE = {"noise_multiplier": 0.5, "delta": 1e-2}
+
 
 def examples(table):
     keys = {k: v for k, v in table.section.items() if k not in ("source", "clients", "holdout")}
@@ -111,9 +113,7 @@ def test_arrays_train_predict_and_score(tmp_path):
     arrays, rng = images(), np.random.default_rng(1)
     public = (rng.integers(0, 256, (9, 4, 4)), rng.integers(0, 3, 9))
     people = privfed.Arrays(arrays, test=public, **SHAPED)
-    run = privfed.train(
-        people, cohort={"size": 5}, rounds=2, epsilon=50, delta=1e-2, out=tmp_path / "run"
-    )
+    run = privfed.train(people, cohort={"size": 5}, rounds=2, privacy=NOISE, out=tmp_path / "run")
     predicted = run.predict(public[0])
     assert predicted.num_rows == 9
     assert {"probability_0", "probability_2"} <= {*predicted.column_names}
@@ -266,7 +266,7 @@ def test_datasets_are_scored_and_predicted_too(tmp_path):
     arrays, rng = images(), np.random.default_rng(1)
     public = Pairs(rng.integers(0, 256, (9, 4, 4)), rng.integers(0, 3, 9))
     people = privfed.Arrays(arrays, test=public, **SHAPED)
-    sizes = {"cohort": {"size": 5}, "rounds": 1, "epsilon": 50, "delta": 1e-2}
+    sizes = {"cohort": {"size": 5}, "rounds": 1, "privacy": NOISE}
     run = privfed.train(people, out=tmp_path / "run", **sizes)
     assert run.evaluate(public)["accuracy"] == run.evaluate()["accuracy"]
     predicted = run.predict(public)["prediction"].to_pylist()

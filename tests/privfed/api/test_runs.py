@@ -32,6 +32,8 @@ from privfed.core.own_code import sources_digest
 from privfed.core.streams import drawing_alone
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
+NOISED = {"cohort": {"size": 20}, "rounds": 4, "privacy": {"noise_multiplier": 1.0}}
+"""Arguments of `SMALL`, without a budget that noise has to be solved for."""
 FRAME, PUBLIC = patients(60), patients(20, seed=1)
 
 
@@ -60,7 +62,7 @@ def test_the_guarantee_is_the_audits(run):
 
 
 def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
-    large = {**SMALL, "delta": 0.5}
+    large = {**NOISED, "delta": 0.5}
     why = r"δ = 0.5 is above 1 / clients (1/60)"
     with pytest.warns(UserWarning, match=re.escape(why)) as warned:
         run = privfed.train(people(), model="mlp", out=tmp_path / "run", **large)
@@ -83,10 +85,8 @@ def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
     ],
 )
 def test_no_other_delta_is_warned_of(delta, keys, tmp_path):
-    arguments = {**SMALL, "delta": delta, **keys}
-    if keys:
-        del arguments["epsilon"]
-    run = privfed.train(people(), model="mlp", out=tmp_path / "run", **arguments)
+    run = privfed.train(people(), model="mlp", out=tmp_path / "run",
+                        **{**NOISED, "delta": delta, **keys})  # fmt: skip
     assert "warning" not in run.summary
     assert "above" not in run.guarantee.sentence
 
@@ -177,6 +177,7 @@ print(len(run.resume(rounds=5, epsilon=20).ledger), run.model[0].out_features)
 """
 
 
+@pytest.mark.slow
 def test_another_process_reads_it_and_goes_on_with_the_objects_passed_again(tmp_path):
     run = privfed.train(people(), model=net(), out=tmp_path / "run", **SMALL)
     before = run.summary["accuracy"]
@@ -338,14 +339,13 @@ def test_others_start_freely(run, tmp_path):
 def test_a_run_that_began_afresh_and_is_counted_leaves_nothing_uncovered(tmp_path):
     first = privfed.train(people(), model="mlp", out=tmp_path / "first", **SMALL)
     module = first.model
-    prior = {"prior": [first.path], "epsilon": 30, "delta": 1e-3}
+    prior = {"prior": [first.path], "noise_multiplier": 1.0, "delta": 1e-3}
     second = privfed.train(people(), model=module, rounds=2, cohort={"size": 20}, privacy=prior,
                            out=tmp_path / "second")  # fmt: skip
     assert "starting model" not in second.guarantee.sentence
     assert second.guarantee.epsilon > first.guarantee.epsilon
     with torch.no_grad():
         module[1].weight += 1  # whoever did that may have used anything
-    prior["epsilon"] = 50
     third = privfed.check(people(), model=module, rounds=2, cohort={"size": 20}, privacy=prior)
     assert third.uncovered
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_sent_to_other_processes_is_refused(monkeypatch):
 
 
 def test_runs_are_audited_together(run, tmp_path):
-    prior = {"prior": [run.path], "epsilon": 40, "delta": 1e-3}
+    prior = {"prior": [run.path], "noise_multiplier": 1.0, "delta": 1e-3}
     second = privfed.train(people(), model="mlp", rounds=2, cohort={"size": 20}, privacy=prior,
                            out=tmp_path / "second")  # fmt: skip
     together = privfed.audit([run.path, second.path])

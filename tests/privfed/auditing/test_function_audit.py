@@ -19,7 +19,7 @@ GAUSSIAN = FunctionClaim.of_gaussian(1.0, 1.0, 1, DELTA)
 MODULE = "experiments.audits_elsewhere.wrong_mechanisms"
 
 
-def audited(function, claim=GAUSSIAN, releases=2000):
+def audited(function, claim=GAUSSIAN, releases=1000):
     return audit_function(ReleasedFunction.of(function), claim, releases, seed=1)
 
 
@@ -106,7 +106,7 @@ def test_seeds_that_repeat_are_seen_by_repetition_alone():
 
 
 def test_the_p_value_is_corrected_over_all_scores():
-    result = audited(noised(math.sqrt(3.0) / 1.3))
+    result = audited(noised(math.sqrt(3.0) / 1.3), releases=2000)
     smallest = min(each.verdict.p_value for each in result.tested)
     assert 0 < result.p_value == 3 * smallest
 
@@ -215,7 +215,7 @@ def grows():
 )
 def test_what_is_no_such_function_is_refused(function, reason):
     with pytest.raises(Refused, match=reason):
-        audited(function)
+        audited(function, releases=2000)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from accounting.empirical import claimed_releases
 from accounting.empirical.claimed_releases import claimed_points
 from accounting.empirical.release_scores import linear_scores
 from accounting.empirical.two_sample import judge
@@ -60,6 +61,13 @@ SHIPPED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def few_points(request, monkeypatch):
+    """Claims are held against few points of their profiles; in the slow lane, against many."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(claimed_releases, "_DELTAS", (1e-3, 0.1, 0.2, 0.4))
+
+
 def configured(*overrides):
     return scenarios_of(plan_of_mechanism(load(None, [*BASE, *overrides])))
 
@@ -68,10 +76,23 @@ def judged(algorithm, scenarios, releases=1000):
     return examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
 
 
-@pytest.mark.parametrize("releases", [60, pytest.param(3000, marks=pytest.mark.slow)])
+ALIKE = ("passes", "several exchanges", "exchanges of a compression", "bands in groups", "layers")
+"""What has its mechanism and its sampler in common with others."""
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name not in ALIKE])
+def test_what_is_shipped_keeps_its_claims(name):
+    algorithm, scenarios = configured(*SHIPPED[name])
+    keeps_its_claims(judged(algorithm, scenarios[::2], 24))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_is_shipped_keeps_its_claims(name, releases):
-    found = judged(*configured(*SHIPPED[name]), releases)
+def test_in_many_releases_what_is_shipped_keeps_its_claims(name):
+    keeps_its_claims(judged(*configured(*SHIPPED[name]), 600))
+
+
+def keeps_its_claims(found):
     assert not found.refuted
     assert found.p_value > 1e-3
     assert all(one.verdict.epsilon_lower <= one.epsilon for one in found.tested)
@@ -149,7 +170,11 @@ def faulty(kind, **changes):
 
 @pytest.mark.parametrize(
     ("kind", "scenario", "releases"),
-    [(Unclipped, 0, 600), (ClipsTheSum, 3, 1500), (WeighsClipped, 1, 800)],
+    [
+        (Unclipped, 0, 300),
+        pytest.param(ClipsTheSum, 3, 1500, marks=pytest.mark.slow),
+        (WeighsClipped, 1, 800),
+    ],
 )
 def test_a_wrong_bound_is_refuted(kind, scenario, releases):
     algorithm, scenarios = faulty(kind)
@@ -161,7 +186,7 @@ def test_a_wrong_bound_is_refuted(kind, scenario, releases):
 @pytest.mark.parametrize("part", [0.5, 0.8, 1.0])
 def test_too_little_noise_is_refuted(part):
     algorithm, scenarios = faulty(Noisy, part=part)
-    assert judged(algorithm, scenarios[:1], 300).refuted == (part < 1.0)
+    assert judged(algorithm, scenarios[:1], 150).refuted == (part < 1.0)
 
 
 @pytest.mark.parametrize("part", [0.8, 1.0])
@@ -171,7 +196,7 @@ def test_too_little_correlated_noise_is_refuted(name, part, monkeypatch):
     kind = type(algorithm.mechanism)
     real = kind.deviation
     monkeypatch.setattr(kind, "deviation", lambda self: part * real(self))
-    audited = judged(algorithm, scenarios[:1], 300)
+    audited = judged(algorithm, scenarios[:1], 200)
     assert audited.refuted == (part < 1.0)
     assert audited.noise == pytest.approx(part, abs=0.05)
 
@@ -198,11 +223,14 @@ def test_noise_that_rounds_share_is_refuted(fresh, monkeypatch):
     assert judged(algorithm, scenarios[2:3], 300).refuted == (not fresh)
 
 
-@pytest.mark.parametrize("sampler", [FixedAsPoisson, SharesTheSeed])
-def test_a_wrong_sampler_is_refuted(sampler):
+@pytest.mark.parametrize(
+    ("sampler", "releases"),
+    [(FixedAsPoisson, 600), pytest.param(SharesTheSeed, 2500, marks=pytest.mark.slow)],
+)
+def test_a_wrong_sampler_is_refuted(sampler, releases):
     algorithm, scenarios = configured("cohort.size=6")
     wrong = replace(algorithm, sampler=sampler(size=6))
-    assert judged(wrong, scenarios[1:2], 2500).refuted
+    assert judged(wrong, scenarios[1:2], releases).refuted
 
 
 ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=5", "cohort.size=0")
@@ -290,8 +318,8 @@ def test_evidence_of_bands_is_the_likelihood_ratio_of_noise_made_independent():
 def test_passes_over_one_cohort_charged_apart_are_refuted():
     algorithm, scenarios = configured("aggregation.rule=geometric_median", "aggregation.passes=4")
     charged = CountsPassesApart(**algorithm.mechanism.model_dump())
-    assert not judged(algorithm, scenarios[1:2]).refuted
-    assert judged(replace(algorithm, mechanism=charged), scenarios[1:2]).refuted
+    assert not judged(algorithm, scenarios[1:2], 100).refuted
+    assert judged(replace(algorithm, mechanism=charged), scenarios[1:2], 100).refuted
 
 
 def test_the_p_value_of_honest_noise_is_one():
@@ -324,8 +352,7 @@ def test_what_claims_nothing_is_not_tested():
 
 def test_in_secret_mode_every_release_draws_afresh():
     config = load(None, [*BASE, "audit.confidence=0.9"])
-    audited = audit_mechanism(config, 40)
-    again = audit_mechanism(config, 40)
+    audited, again = audit_mechanism(config, 20), audit_mechanism(config, 20)
     assert audited.confidence == 0.9
     assert audited.noise != again.noise
     assert not audited.refuted
@@ -343,7 +370,7 @@ def test_a_description_keeps_its_claim(name, tmp_path):
     chosen = [each for each in overrides if not each.startswith(("data.clients", "run."))]
     config = description_of(run_file(tmp_path, clients=12), chosen, asking)
     algorithm, scenarios = scenarios_of(plan_of_mechanism(config))
-    assert not judged(algorithm, scenarios, 60).refuted
+    assert not judged(algorithm, scenarios, 24).refuted
     if name == "central":  # a planted fault: every client is counted twice
         twice = WeighsClipped(**algorithm.mechanism.model_dump())
         assert judged(replace(algorithm, mechanism=twice), scenarios[1:2], 800).refuted

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from accounting.empirical import claimed_releases
 from privfed.auditing.mechanism_audit import examine
 from privfed.auditing.scenarios import TakesEverybody, plan_of_mechanism, scenarios_of
 from privfed.config.reading import load
@@ -44,6 +45,13 @@ ALSO_SHIPPED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def few_points(request, monkeypatch):
+    """Claims are held against few points of their profiles; in the slow lane, against many."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(claimed_releases, "_DELTAS", (1e-3, 0.1, 0.4))
+
+
 def configured(*overrides):
     return scenarios_of(plan_of_mechanism(load(None, [*BASE, *overrides])))
 
@@ -69,7 +77,7 @@ def test_what_is_shipped_keeps_its_claims(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED | ALSO_SHIPPED)
 def test_in_many_releases_what_is_shipped_keeps_its_claims(name):
-    kept((SHIPPED | ALSO_SHIPPED)[name], 1500)
+    kept((SHIPPED | ALSO_SHIPPED)[name], 400)
 
 
 class LocalWithoutClip(LocalGaussian):
@@ -112,12 +120,15 @@ def sized_for(algorithm, **changes):
     return replace(algorithm, mechanism=algorithm.mechanism.resolved(replace(setting, sites=sites)))
 
 
-@pytest.mark.parametrize("protection", [SKELLAM, ("privacy.mechanism=local_gaussian",)])
+LOCAL = ("privacy.mechanism=local_gaussian",)
+
+
+@pytest.mark.parametrize("protection", [SKELLAM, pytest.param(LOCAL, marks=pytest.mark.slow)])
 def test_coins_that_the_server_knows_are_refuted(protection):
     """Whoever knows that the target was drawn sees what everybody's taking part shows."""
     algorithm, scenarios = configured(*protection)
     known = replace(algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size))
-    assert not judged(algorithm, scenarios[1:2], 400).refuted
+    assert not judged(algorithm, scenarios[1:2], 100).refuted
     assert judged(known, scenarios[1:2], 400).refuted
 
 
@@ -126,7 +137,7 @@ def test_a_weight_of_one_at_each_of_three_sites_is_refuted():
     little = ("cohort.size=10", "privacy.noise_multiplier=0.2", "run.rounds=1")
     algorithm, scenarios = configured(*SKELLAM, *little)
     wrong = CountsOneSite(**(vars(algorithm) | {"sites_per_client": 3}))
-    assert judged(wrong, scenarios[1:2], 300).refuted
+    assert judged(wrong, scenarios[1:2], 250).refuted
     honest, scenarios = configured(*SKELLAM, *TWICE)
     assert not judged(honest, scenarios[1:2], 100).refuted
 

@@ -112,6 +112,15 @@ def test_list_names_every_part_with_a_sentence():
         assert all(f"  {name} " in shown for name in parts)
 
 
+@pytest.fixture(scope="module")
+def judge():
+    described = json.loads(run("list", "--schema").stdout)
+    assert described == schema()
+    judge = jsonschema.Draft202012Validator(described)
+    judge.check_schema(described)
+    return judge
+
+
 RUN = {"format": 1, "data": {"clients": 5}, "client": {"privacy": {"mechanism": "none"}}}
 
 
@@ -134,11 +143,7 @@ RUN = {"format": 1, "data": {"clients": 5}, "client": {"privacy": {"mechanism": 
         ({"format": 2}, False),
     ],
 )
-def test_the_schema_accepts_run_files_and_marks_mistakes(sections, valid):
-    described = json.loads(run("list", "--schema").stdout)
-    assert described == schema()
-    judge = jsonschema.Draft202012Validator(described)
-    judge.check_schema(described)
+def test_the_schema_accepts_run_files_and_marks_mistakes(judge, sections, valid):
     assert judge.is_valid({**RUN, **sections}) is valid, list(
         judge.iter_errors({**RUN, **sections})
     )

@@ -223,6 +223,7 @@ def python(*words, **changes):
     return [sys.executable, "-m", "privfed", *map(str, words)], {**os.environ, **changes}
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_cost_the_run(tmp_path):
     command, environment = python("train", *SETTINGS, "--out", tmp_path / "r")
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
@@ -232,6 +233,7 @@ def test_a_reader_that_leaves_does_not_cost_the_run(tmp_path):
     assert (tmp_path / "r/report/summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_without_greek_is_spoken_to_in_latin(finished):
     command, environment = python("audit", finished, PYTHONIOENCODING="ascii")
     shown = subprocess.run(command, env=environment, capture_output=True, check=True)

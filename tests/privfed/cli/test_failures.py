@@ -1,6 +1,7 @@
 """How commands fail: one object with --json, an exit code, and whose fault it was."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from privfed.core.errors import Broken, Busy, RankLost, Refused, unreadable
 from privfed.core.failures import KINDS
 from privfed.grid.results import DONE, FAILED, REFUSED
 
+ROOT = Path(__file__).resolve().parents[3]
 MLP = ("--set", "model.name=mlp")
 
 
@@ -188,11 +190,18 @@ def test_a_ledger_that_is_broken_is_no_bug(capsys):
     assert "cut" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("runs", ".", "--json"), ("--help",)])
-def test_an_output_that_takes_nothing_is_one_sentence(words):
+TABLES = [("list", "--json"), ("runs", ".", "--json")]
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), *(pytest.param(words, marks=pytest.mark.slow) for words in TABLES)]
+)
+def test_an_output_that_takes_nothing_is_one_sentence(words, tmp_path):
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "privfed", *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,  # in which there are no runs
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -1,12 +1,14 @@
 """`privfed site check` and `serve`, and `privfed federation run`, as they are typed."""
 
 import json
+import logging
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+import traceback
+import warnings
 
 import pytest
 from commands import run
@@ -16,10 +18,6 @@ from waiting import LONG, until
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.deploy.files.receipts import Receipts
-
-ROOT = Path(__file__).resolve().parents[3]
-PRIVFED = (sys.executable, "-m", "privfed")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
@@ -118,27 +116,53 @@ def test_a_run_without_sites_is_busy_and_can_go_on(made, run_file):
 
 
 class Agent:
-    """`privfed site serve` as a process, and what it prints.
+    """`privfed site serve` as a process, forked from this one so that it begins at once.
 
     It hears Ctrl-C as at a terminal, also where this process is a background job that does not.
     """
 
     def __init__(self, folder, said):
-        self.said = said
-        with said.open("w") as file:
-            self.process = subprocess.Popen(
-                [*PRIVFED, "site", "serve", str(folder)],
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
+        self.said, self.printed = said, said.with_suffix(".printed")
+        self.returncode = None
+        said.touch()
+        self.pid = os.fork()
+        if not self.pid:
+            self._serve(folder)
+
+    def _serve(self, folder):
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            logging.getLogger().handlers.clear()  # pytest's, which keep what is logged
+            warnings.simplefilter("ignore")
+            sys.stdout, sys.stderr = self.printed.open("w"), self.said.open("w", buffering=1)
+            sys.argv = ["privfed", "site", "serve", str(folder)]
+            runpy.run_module("privfed", run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     def answers(self):
         """Whether it says so. Raises `AssertionError` once it has ended."""
-        assert self.process.poll() is None, self.said.read_text()
+        assert not self.ended(), self.said.read_text()
         return "answers at" in self.said.read_text()
+
+    def ended(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode is not None
+
+    def kill(self):
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            until(self.ended, "a killed agent to end")
 
 
 @pytest.fixture
@@ -154,8 +178,7 @@ def served(made):
         yield agents
     finally:
         for agent in agents:
-            agent.process.kill()
-            agent.process.communicate()
+            agent.kill()
 
 
 def test_sites_serve_a_run_until_ctrl_c(made, run_file, served):
@@ -179,16 +202,16 @@ def test_sites_serve_a_run_until_ctrl_c(made, run_file, served):
         assert Receipts.load(made.folder(site).receipts).spending() == spent
         assert made.folder(site).log.stat().st_mode & 0o777 == 0o600
     for agent, how in zip(served, (signal.SIGINT, signal.SIGINT, signal.SIGTERM), strict=True):
-        agent.process.send_signal(how)
+        os.kill(agent.pid, how)
     for site, agent in enumerate(served[:2]):
-        printed, _ = agent.process.communicate(timeout=LONG)
+        until(agent.ended, agent.said.read_text)
         warned = agent.said.read_text()
-        assert agent.process.returncode == 0, warned
-        assert printed == ""
+        assert agent.returncode == 0, warned
+        assert agent.printed.read_text() == ""
         assert f"h{site} of the federation stays answers at" in warned
         assert "Traceback" not in warned
         assert not made.folder(site).socket.exists()
-    served[2].process.communicate(timeout=LONG)
-    assert served[2].process.returncode in (0, -signal.SIGTERM)
+    until(served[2].ended, "the third agent to end")
+    assert served[2].returncode in (0, -signal.SIGTERM)
     listed = run("site", "receipts", made.folder(0).path)
     assert "2 rounds in 2 exchanges" in listed.stdout

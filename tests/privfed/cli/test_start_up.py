@@ -127,6 +127,7 @@ def at_first_round(tmp_path_factory):
     return asked(TO_FIRST_ROUND, str(tmp_path_factory.mktemp("first_round") / "run"))
 
 
+@pytest.mark.slow
 def test_the_default_run_imports_no_more_than_it_needs_before_its_first_round(at_first_round):
     loaded = set(at_first_round["loaded"])
     assert loaded >= {"torch", "dp_accounting"}
@@ -138,6 +139,7 @@ def test_the_default_run_imports_no_more_than_it_needs_before_its_first_round(at
     assert not loaded & needless
 
 
+@pytest.mark.slow
 def test_the_default_run_computes_no_more_than_it_needs_before_its_first_round(at_first_round):
     """Three privacy loss distributions; and made-up clients train for the forecast of time only."""
     assert at_first_round["distributions"] == 3

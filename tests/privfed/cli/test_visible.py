@@ -40,6 +40,7 @@ def unseen(text):
     return [c for c in shown if category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=40))
 def test_visible_text_keeps_the_rest_and_spells_out_what_is_obeyed(text):
     shown = visible(text)

@@ -56,7 +56,7 @@ def numbers(config):
     [(1, 1), (2, 1), (3, 1), (5, 1), (60, 18), (149, 44), (500, 150), (10_000, 150)],
 )
 def test_the_cohort_follows_from_the_clients_declared(clients, cohort, sampler):
-    keys = [f"data.clients={clients}", f"cohort.sampler={sampler}"]
+    keys = [f"data.clients={clients}", f"cohort.sampler={sampler}", "privacy.noise_multiplier=1"]
     planned = plan(load(None, keys))
     assert planned.config.sampler.size == cohort
     assert planned.cost.witness.rate == cohort / clients

@@ -150,6 +150,7 @@ def fitted_accuracy(train, test, classes):
     return float(LogisticRegression(max_iter=300).fit(*train).score(*test))
 
 
+@pytest.mark.slow
 def test_synthetic_alpha_sets_how_much_the_clients_models_differ():
     """A model fitted to one client fits another in the IID variant, and not at alpha = 2."""
 

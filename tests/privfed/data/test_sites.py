@@ -547,10 +547,9 @@ def test_a_run_over_a_table_with_sites_trains(tmp_path):
     frame["ill"] = (frame.x > 0.5).astype(int)
     declared = {**KEYS, "clients": 25, "sites": 4, "holdout": "clients"}
     people = privfed.Table(frame, **declared)
-    arguments = {"cohort": {"size": 10}, "rounds": 2, "epsilon": 8, "delta": 1e-3}
-    run = privfed.train(
-        people, out=tmp_path / "run", privacy={"mechanism": "gaussian"}, **arguments
-    )
+    arguments = {"cohort": {"size": 10}, "rounds": 2}
+    privacy = {"mechanism": "gaussian", "noise_multiplier": 1.0, "delta": 1e-3}
+    run = privfed.train(people, out=tmp_path / "run", privacy=privacy, **arguments)
     assert 'site = "hospital"' in (tmp_path / "run" / "config.toml").read_text()
     other = frame.drop(columns=["patient", "hospital"])
     assert len(run.predict(other)) == 90

@@ -383,6 +383,7 @@ def run_file(tmp_path, text, *lines):
         size = 2
         [privacy]
         delta = 1e-2
+        noise_multiplier = 1.0
         """
     )
     return path

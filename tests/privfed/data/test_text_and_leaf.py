@@ -103,6 +103,7 @@ def test_what_is_no_play_is_refused(tmp_path, content, message):
         Text(path=str(path)).load(3, STREAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="Shakespeare's plays are not at hand")
 def test_shakespeare_trains_by_speaker(tmp_path):
     found = speeches(SHAKESPEARE)

@@ -5,7 +5,6 @@ import errno
 import itertools
 import json
 import math
-import os
 import re
 import shutil
 import signal
@@ -19,6 +18,7 @@ from click.testing import CliRunner
 from grids import BASE, GRID, in_process, of, table, write
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Matplotlib
+from pool_jobs import job
 from pyarrow import parquet
 from waiting import LONG, until
 
@@ -395,21 +395,6 @@ def test_plot_needs_the_table_alone(tmp_path, quick):
 # Real processes.
 
 
-def job(what):
-    """What a worker does in these tests; in a worker process."""
-    if what == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "exit":
-        os._exit(7)
-    if isinstance(what, float):
-        time.sleep(what)
-    if isinstance(what, tuple):  # each waits for the other: alone, neither would end
-        mine, other = what
-        Path(mine).touch()
-        until(Path(other).exists, "the other job")
-    return what, os.getpid()
-
-
 def test_a_worker_that_dies_takes_nothing_along():
     ended = [e for e in work(job, ["a", "die", "b", "exit", "c"], 2) if isinstance(e, Ended)]
     results = {event.job: event.result for event in ended}
@@ -441,6 +426,7 @@ def command(path):
     return [sys.executable, "-m", "privfed", "experiment", str(path), "--jobs", "2"]
 
 
+@pytest.mark.slow
 def test_killing_the_parent_loses_nothing_and_ends_the_workers(tmp_path):
     """Kill -9 in the middle of six cells; the same command then does what is left, once."""
     path = write(tmp_path, GRID, BASE.replace("rounds = 4", "rounds = 60"))
@@ -542,14 +528,14 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path, monkeypatch):
     real, calls = experiment.run_cell, []
 
     def dying(do, jobs, count):
-        for job in jobs:
-            calls.append(job.name)
-            yield Started(job)
+        for cell in jobs:
+            calls.append(cell.name)
+            yield Started(cell)
             if len(calls) == 2:
-                yield Ended(job, Died(-9))
+                yield Ended(cell, Died(-9))
                 continue
-            result = do(job)
-            yield Ended(job, Died(-9) if len(calls) == 3 else result)
+            result = do(cell)
+            yield Ended(cell, Died(-9) if len(calls) == 3 else result)
 
     monkeypatch.setattr(experiment, "work", dying)
     monkeypatch.setattr(experiment, "run_cell", real)
@@ -641,7 +627,10 @@ def test_the_worst_case_of_what_is_missing_is_not_known():
     assert ">0.6<" not in picture
 
 
-@pytest.mark.parametrize("kind", ["curves", "bars", "heat"])
+SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("bars", "heat")]
+
+
+@pytest.mark.parametrize("kind", ["curves", *SLOW_KINDS])
 def test_awkward_tables_are_drawn(kind):
     same = 0.013039117352056168
     rows = [
@@ -702,13 +691,13 @@ def test_a_grid_of_which_nothing_runs_says_so(tmp_path, quick):
     assert "cohort.size is" in run(path, "--dry-run").stdout
 
 
-def test_a_void_guarantee_is_a_word_in_the_table_and_no_measure(tmp_path):
+def test_a_void_guarantee_is_a_word_in_the_table_and_no_measure(tmp_path, quick):
     (tmp_path / "base.toml").write_text(BASE)
     (tmp_path / "grid.toml").write_text(
         'base = "base.toml"\nseeds = [1, 2]\n[grid]\n'
         '"attack.name" = ["alie", "sign_flip"]\n"attack.fraction" = [0.5]\n'
     )
-    result = CliRunner().invoke(main, ["experiment", str(tmp_path / "grid.toml")])
+    result = run(tmp_path / "grid.toml")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "grid.csv").read_text().splitlines()))
     words = {row["attack.name"]: row["guarantee"] for row in rows}

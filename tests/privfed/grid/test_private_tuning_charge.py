@@ -30,7 +30,7 @@ def cut_off(path, monkeypatch):
 
 def another_run(folder):
     """A run of the same people at another budget, that nobody chose."""
-    loose = BUDGET.replace("epsilon = 4.0", "epsilon = 50.0")
+    loose = BUDGET.replace("epsilon = 4.0", "noise_multiplier = 0.5")
     config = proposed(write(folder.parent / "other", TUNED, loose))[1].cells[0].config
     assert config is not None
     train(config, folder)

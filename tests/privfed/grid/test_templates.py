@@ -59,6 +59,7 @@ def test_every_method_of_a_template_is_tuned_with_the_same_effort(printed):
     assert all(cell.config for cell in planned), [cell.reason for cell in planned if cell.reason]
 
 
+@pytest.mark.slow
 def test_a_template_runs_at_a_small_size_and_draws_what_it_names(printed, monkeypatch):
     monkeypatch.setattr(engine, "work", in_process)
     few = re.sub(r"\[([\d.]+)(, [\d.]+)+\]", r"[\1]", printed.read_text())

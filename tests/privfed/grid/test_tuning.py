@@ -40,6 +40,7 @@ measure = "loss"
 x = "client.epochs"
 by = "method"
 """
+FEWER = TUNED.replace("[1, 2]", "[1]")
 FREE = BASE.replace("noise_multiplier = 2.0", 'mechanism = "none"') + "[server]\nlr = 1.0\n"
 
 
@@ -157,9 +158,9 @@ def test_a_comparison_that_cannot_be_meant_is_refused(tmp_path, quick, old, new,
 def test_an_interrupted_tuning_goes_on_and_a_dry_run_counts_both_stages(
     tmp_path, quick, monkeypatch
 ):
-    path = write(tmp_path, TUNED, FREE)
+    path = write(tmp_path, FEWER, FREE)
     shown = CliRunner().invoke(main, ["experiment", str(path), "--dry-run"])
-    assert "28 cells to tune on, then 8" in " ".join(shown.output.split())
+    assert "14 cells to tune on, then 4" in " ".join(shown.output.split())
     ran: list[Job] = []
     real = experiment.run_cell
 
@@ -177,9 +178,9 @@ def test_an_interrupted_tuning_goes_on_and_a_dry_run_counts_both_stages(
     monkeypatch.setattr(experiment, "run_cell", lambda job: (ran.append(job), real(job))[1])
     result = run(path, "--json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout[result.stdout.index("{") :])["done"] == 8
-    assert len(ran) == 28 + 8
-    assert len({job.name for job in ran}) == 36
+    assert json.loads(result.stdout[result.stdout.index("{") :])["done"] == 4
+    assert len(ran) == 14 + 4
+    assert len({job.name for job in ran}) == 18
     assert seen <= {job.name for job in ran}
 
 
@@ -240,7 +241,7 @@ def test_what_is_no_number_is_never_chosen_wherever_it_stands(bad, lower):
 
 
 def test_nothing_is_chosen_before_everything_was_tried(tmp_path, quick, monkeypatch):
-    path = write(tmp_path, TUNED, FREE)
+    path = write(tmp_path, FEWER, FREE)
     real, seen = experiment.run_cell, []
 
     def one_waits(job):
@@ -257,4 +258,4 @@ def test_nothing_is_chosen_before_everything_was_tried(tmp_path, quick, monkeypa
     assert not path.with_suffix(".csv").exists()
     monkeypatch.setattr(experiment, "run_cell", real)
     assert run(path).exit_code == 0
-    assert len(table(path)) == 8
+    assert len(table(path)) == 4

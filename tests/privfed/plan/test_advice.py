@@ -38,6 +38,10 @@ def test_the_known_figures(at_four):
     assert beside(at_four, "cyclic", "blt") == pytest.approx(0.230, abs=1e-3)
     assert beside(at_four, "allocation", "banded") == pytest.approx(0.172, abs=1e-3)
     assert beside(at_four, "allocation", "gaussian") == pytest.approx(0.239, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_known_figures_of_a_small_budget():
     at_one = asked(1.0)
     assert beside(at_one, "allocation", "banded") == pytest.approx(0.149, abs=1e-3)
     assert at_one.ranked[0].keys["cohort.groups"] == at_one.ranked[0].keys["privacy.bands"] == 2

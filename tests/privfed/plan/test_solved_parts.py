@@ -30,7 +30,7 @@ def planned(*words):
     return plan(load(None, [*FREE, *words]))
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_the_groups_and_bands_are_those_that_need_the_least_noise(epsilon):
     budget = f"privacy.epsilon={epsilon}"
     chosen = planned(*GROUPED, budget)

@@ -36,6 +36,7 @@ def test_a_log_shows_every_evaluation_of_a_short_run(tmp_path):
     assert lines_of(shown(screen)) == ["2", "4", "6", "7"]
 
 
+@pytest.mark.slow
 def test_a_log_of_many_evaluations_shows_few_and_the_last(tmp_path):
     screen = console()
     play(PlainProgress(screen), tmp_path / "run", "run.rounds=51", "run.evaluate_every=1")

@@ -15,7 +15,9 @@ from html_page import Document
 from small import trained
 
 import privfed
+from privfed.auditing.canaries import power
 from privfed.core.errors import Broken, Refused
+from privfed.report.page import checked, learning, run_page
 from privfed.report.page.blocks import Banner, BulletList, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.write import render, write_run_page
@@ -24,6 +26,23 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\"'&$\\frac{x"
 SIMULATED = ("run.simulation_metrics=true", "run.checkpoint_every=2")
 ATTACKED = ("attack.name=alie", "attack.fraction=0.25")
 ROWS = ("aggregation.rule=median", "privacy.mechanism=local_gaussian")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drawn_once():
+    """A picture is drawn once, as copies of a run show the same; and canaries notice one fault."""
+    drawn = {}
+
+    def picture(*shown):
+        if (key := repr(shown)) not in drawn:
+            drawn[key] = lines_picture(*shown)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(power, "_SHARES", (0.5,))
+        for module in (checked, learning, run_page):
+            patched.setattr(module, "lines_picture", picture)
+        yield
 
 
 @pytest.fixture(scope="module")
