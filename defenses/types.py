@@ -140,6 +140,10 @@ class SumRule(Rule):
         @property
         def passes(self) -> int: ...
 
+    else:  # a part from outside has to declare it, so it has to be known
+
+        passes: ClassVar[int]
+
     @property
     def uploads(self) -> int:
         """Its terms are sent in each pass."""
