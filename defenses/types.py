@@ -141,7 +141,6 @@ class SumRule(Rule):
         def passes(self) -> int: ...
 
     else:  # a part from outside has to declare it, so it has to be known
-
         passes: ClassVar[int]
 
     @property
