@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run as command
+from lanes import mostly_slow
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small import stop_after, trained
@@ -204,7 +205,7 @@ def test_what_rounds_released_is_replayed_or_refused(interrupted, tmp_path, name
         cases += [({**tensors, key: other}, about) for other in others]
         cases.append(({other: tensors[other] for other in tensors if other != key}, about))
     outcomes = Counter()
-    for number, (held, facts) in enumerate(cases[:: 1 + len(cases) // 50]):
+    for number, (held, facts) in enumerate(cases[:: 1 + len(cases) // 24]):
         run = shutil.copytree(interrupted, tmp_path / f"{number}")
         save_file(held, run / name, {"privfed": json.dumps(facts)})
         outcomes[ends_well(resume, run, lambda config: config)] += 1
@@ -213,7 +214,7 @@ def test_what_rounds_released_is_replayed_or_refused(interrupted, tmp_path, name
     assert outcomes[False] > 10
 
 
-@pytest.mark.parametrize("name", ["aborts.jsonl", "excluded.jsonl"])
+@pytest.mark.parametrize("name", mostly_slow(["aborts.jsonl", "excluded.jsonl"], "excluded.jsonl"))
 def test_lists_of_rounds_with_other_values_end_no_reader_in_a_bug(finished, tmp_path, name):
     line = {
         "aborts.jsonl": {"round": 1, "reason": "too few"},
