@@ -14,6 +14,7 @@ from scipy.stats import binom
 
 from accounting.bounds import random_allocation
 from accounting.bounds.closed import composed, gaussian_epsilon
+from accounting.bounds.loss_tails import LossTails
 from accounting.bounds.rdp import reach
 from accounting.bounds.several_sites import largest_loss, losses
 from accounting.errors import Unaccountable
@@ -46,7 +47,12 @@ def pld_epsilon(counts: Counts, delta: float) -> float | None:
 @functools.lru_cache(maxsize=1024)
 def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
     with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
-        return float(_distribution(counts).get_epsilon_for_delta(delta))
+        return _tails(counts).epsilon(delta)
+
+
+@functools.lru_cache(maxsize=4)
+def _tails(counts: tuple[tuple[Any, int], ...]) -> LossTails:
+    return LossTails(_distribution(counts))
 
 
 @functools.lru_cache(maxsize=4)
