@@ -182,7 +182,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("key", "hook", "returned"), WRONG, ids=[f"{k}-{h}-{type(v).__name__}" for k, h, v in WRONG]
+    ("key", "hook", "returned"),
+    [
+        pytest.param(
+            *(key, hook, value),
+            id=f"{key}-{hook}-{type(value).__name__}",
+            marks=pytest.mark.slow if value is None else (),
+        )
+        for key, hook, value in WRONG
+    ],
 )
 def test_what_a_hook_may_not_return_is_refused_by_its_part_and_name(
     key, hook, returned, tmp_path, monkeypatch

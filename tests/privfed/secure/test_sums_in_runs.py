@@ -675,7 +675,7 @@ def test_aborts_are_weighed_at_what_fixed_noise_spends():
     ],
 )
 def test_noise_that_was_kept_is_not_blamed_on_aborts(keys):
-    config = load(None, ["run.rounds=40", *keys])
+    config = load(None, ["run.rounds=40", "privacy.accountant=rdp", *keys])
     planned = plan(config, length=50)
     more = replace(planned.config, privacy=raised(config, 8.0))
     left = unspent(plan(more, length=50))
