@@ -64,7 +64,8 @@ def test_an_interval_covers(kind, name, clients, rate, deviation):
     assert half_width(estimates) < 2.5 * ideal
 
 
-@pytest.mark.parametrize("clients, rate, deviation", mostly_slow(SETTINGS, SETTINGS[0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("clients, rate, deviation", SETTINGS)
 def test_intervals_of_many_measures_cover(clients, rate, deviation):
     names = ("accuracy", "loss", "auc", "calibration")
     results = repeated("binary", names, clients, rate, deviation)
