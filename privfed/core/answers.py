@@ -50,9 +50,10 @@ def contract_of(kind: str) -> type[Any]:
 
 
 def declared(contract: type[Any]) -> set[str]:
-    """The names that a contract annotates or defines, without private ones."""
+    """The names that a contract annotates, defines or lists, without private ones."""
     names = {*vars(contract), *vars(contract).get("__annotations__", {})}
-    return {name for name in names if not name.startswith(("_", "model_"))}
+    listed: frozenset[str] = vars(contract).get("_declares", frozenset())
+    return {name for name in names if not name.startswith(("_", "model_"))} | listed
 
 
 def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
