@@ -135,6 +135,9 @@ class SumRule(Rule):
     norm that the sum admits: what a rule tolerates is said of rows.
     """
 
+    _declares: ClassVar[frozenset[str]] = frozenset({"passes"})
+    """What a rule has to declare, though nothing here says so when it runs."""
+
     if TYPE_CHECKING:  # of some rules a constant, of others a key
 
         @property

@@ -9,6 +9,7 @@ Global generators are seeded before each module is imported and before each test
 depends on which tests ran before it in the same process.
 """
 
+import gc
 import os
 import random
 import shutil
@@ -41,6 +42,11 @@ def seed_global_generators():
 def pytest_collectstart(collector):
     if isinstance(collector, pytest.Module):
         seed_global_generators()
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # thousands of tests and their modules stay: no collection has to walk them again
 
 
 @pytest.hookimpl(tryfirst=True)

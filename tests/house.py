@@ -8,6 +8,7 @@ results that are named by a filler word, and waits of tests that a slow machine 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import sys
 import tokenize
@@ -159,16 +160,20 @@ def twice(package: str) -> dict[str, list[str]]:
 
 def undocumented(package: str) -> Iterator[str]:
     """Public functions without a docstring, and methods that no class documents either."""
-    paths = [path for each in PACKAGES for path in modules(each).values()]
-    documented = {
-        name for path in paths for name, node in _methods(path) if ast.get_docstring(node)
-    }
+    documented = _documented()
     for path in modules(package).values():
         functions = [(node.name, node) for node in _tree(path).body if _is_function(node)]
         methods = [(name, node) for name, node in _methods(path) if name not in documented]
         for name, node in (*functions, *methods):
             if not name.startswith("_") and ast.get_docstring(node) is None:
                 yield f"{path.relative_to(ROOT)}:{node.lineno} {name}"
+
+
+@functools.cache
+def _documented() -> set[str]:
+    """Names of methods that some class of the packages documents."""
+    paths = [path for each in PACKAGES for path in modules(each).values()]
+    return {name for path in paths for name, node in _methods(path) if ast.get_docstring(node)}
 
 
 def _methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -182,6 +187,7 @@ def _is_function(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef)
 
 
+@functools.cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

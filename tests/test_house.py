@@ -26,6 +26,13 @@ from house import (
 import privfed
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once():
+    """Trees of all files stay for these tests alone: garbage is collected around them."""
+    yield
+    house._tree.cache_clear()
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_functions_and_folders_stay_small(package):
     assert list(oversized(package)) == []

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as library
-from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from scipy.stats import binom
 
 from accounting.bounds import random_allocation
 from accounting.bounds.closed import composed, gaussian_epsilon
+from accounting.bounds.loss_tails import LossTails
 from accounting.bounds.rdp import reach
 from accounting.bounds.several_sites import largest_loss, losses
 from accounting.errors import Unaccountable
@@ -48,82 +48,16 @@ def pld_epsilon(counts: Counts, delta: float) -> float | None:
 @functools.lru_cache(maxsize=1024)
 def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
     with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
-        return _distribution(counts).epsilon(delta)
-
-
-_LEAST_LOSS = -1.0
-"""The loss below which no walk has to go: one that has not ended at a loss below 0 comes to 0."""
-
-
-class Side:
-    """One side of a distribution of losses: the least epsilon at several deltas.
-
-    For every delta the library walks down from the largest loss, and sums up both laws' masses.
-    From the second delta on these sums are kept. What is found is the same to the last bit.
-    """
-
-    def __init__(self, masses: Any) -> None:
-        self._masses = masses
-        self._asked = 0
-
-    def epsilon(self, delta: float) -> float:
-        """The smallest epsilon at which the divergence of this side is at most `delta`."""
-        self._asked += 1
-        if self._asked == 1 or type(self._masses) is not DensePLDPmf:
-            return float(self._masses.get_epsilon_for_delta(delta))
-        return self._found(delta)
-
-    @functools.cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Losses `[n]` from the largest on, and both laws' masses `[n + 1]` before each of them."""
-        masses, step = self._masses, -self._masses._discretization
-        largest = (masses._lower_loss + masses.size - 1) * masses._discretization
-        losses = np.cumsum(np.concatenate([[largest], np.full(masses.size - 1, step)]))
-        losses = losses[losses >= _LEAST_LOSS]
-        upper = np.flip(masses._probs)[: len(losses)]
-        lower = np.array([math.exp(-loss) for loss in losses.tolist()]) * upper
-        return (
-            losses,
-            np.cumsum(np.concatenate([[masses._infinity_mass], upper])),
-            np.cumsum(np.concatenate([[0.0], lower])),
-        )
-
-    def _found(self, delta: float) -> float:
-        losses, upper, lower = self._sums
-        if upper[0] > delta:
-            return math.inf
-        vast = (upper[1:] >= delta) & (lower[1:] == 0.0)
-        ratios = np.full(len(losses), -1.0)
-        np.divide(upper[:-1] - delta, lower[:-1], out=ratios, where=lower[:-1] > 0.0)
-        logs = np.log(ratios, out=np.full(len(losses), -math.inf), where=ratios > 0.0)
-        ends = logs >= losses
-        place = _first(ends | vast)
-        if place < len(losses) and not ends[place]:
-            return max(0.0, float(losses[place]))
-        if upper[place] <= lower[place] + delta:
-            return 0.0
-        return math.log((float(upper[place]) - delta) / float(lower[place]))
-
-
-def _first(those: np.ndarray) -> int:
-    """The place of the first of `those` that holds; their number, where none does."""
-    return int(np.argmax(those)) if those.any() else len(those)
-
-
-class Distribution:
-    """The privacy losses of all events together, of who is added and of who is removed."""
-
-    def __init__(self, losses: Any) -> None:
-        both = (losses._pmf_remove,) if losses._symmetric else (losses._pmf_remove, losses._pmf_add)
-        self._sides = [Side(masses) for masses in both]
-
-    def epsilon(self, delta: float) -> float:
-        """The epsilon at `delta`, of the worse side."""
-        return max(side.epsilon(delta) for side in self._sides)
+        return _tails(counts).epsilon(delta)
 
 
 @functools.lru_cache(maxsize=4)
-def _distribution(counts: tuple[tuple[Any, int], ...]) -> Distribution:
+def _tails(counts: tuple[tuple[Any, int], ...]) -> LossTails:
+    return LossTails(_distribution(counts))
+
+
+@functools.lru_cache(maxsize=4)
+def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
     """The distribution of all events' losses together: some megabytes, used at several deltas."""
     grid = _grid(dict(counts))
     total = None
@@ -131,7 +65,7 @@ def _distribution(counts: tuple[tuple[Any, int], ...]) -> Distribution:
         event = _losses(release, grid)
         event = event.self_compose(count) if count > 1 else event
         total = event if total is None else total.compose(event)
-    return Distribution(total)
+    return total
 
 
 @functools.lru_cache(maxsize=8)

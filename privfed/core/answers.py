@@ -53,7 +53,7 @@ def contract_of(kind: str) -> type[Any]:
 
 
 def declared(contract: type[Any]) -> set[str]:
-    """Returns the public names that a contract annotates or defines.
+    """Returns the public names that a contract annotates, defines or lists in `_declares`.
 
     For a protocol that extends other protocols, the names of all of them.
     """
@@ -63,7 +63,8 @@ def declared(contract: type[Any]) -> set[str]:
         for each in {contract, *protocols} - {Protocol}
         for name in (*vars(each), *vars(each).get("__annotations__", {}))
     }
-    return {name for name in names if not name.startswith(("_", "model_"))}
+    listed: frozenset[str] = vars(contract).get("_declares", frozenset())
+    return {name for name in names if not name.startswith(("_", "model_"))} | listed
 
 
 def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:

@@ -163,6 +163,7 @@ def test_the_direction_alone_is_enough():
     assert recovered.max() <= 1
 
 
+@pytest.mark.slow
 def test_quality_falls_with_noise():
     x = blob()
     update = gradient(sigmoid_net(), x, torch.tensor([1])).detach()

@@ -89,9 +89,12 @@ def check(contract: Contract, part: Any, folder: Any) -> None:
 
 
 def contract_tests(
-    kind: str, contracts: Mapping[Contract, Sequence[Any]]
+    kind: str, contracts: Mapping[Contract, Sequence[Any]], dear: Mapping[Contract, set[str]] = {}
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The tests of a kind's `contracts`, each with the wrong parts that it has to reject."""
+    """The tests of a kind's `contracts`, each with the wrong parts that it has to reject.
+
+    A `dear` contract is a long test for all parts but the named ones.
+    """
     assert kind in CONTRACTS
     pairs = [
         pytest.param(contract, wrong, id=f"{contract.__name__}-{type(wrong).__name__}")
@@ -100,8 +103,18 @@ def contract_tests(
     ]
     assert all(contracts.values()), "a contract without a part that it rejects proves nothing"
 
-    @pytest.mark.parametrize("contract", contracts, ids=lambda each: each.__name__)
-    @pytest.mark.parametrize("name", BUILT_IN[kind])
+    cases = [
+        pytest.param(
+            *(name, contract),
+            id=f"{name}-{contract.__name__}",
+            marks=pytest.mark.slow if contract in dear and name not in dear[contract] else (),
+        )
+        for name in BUILT_IN[kind]
+        for contract in contracts
+    ]
+    assert all(named <= {*BUILT_IN[kind]} for named in dear.values())
+
+    @pytest.mark.parametrize(("name", "contract"), cases)
     def test_every_registered_part_keeps(name, contract, tmp_path):
         check(contract, example(kind, name), tmp_path)
 

@@ -30,7 +30,7 @@ def noise_has_the_charged_scale(folder) -> None:
     """Clients that learn nothing (lr = 0): what is released is noise of deviation z C / (q N)."""
     for simulated in (True, False):
         rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, size=4, simulated=simulated)
-        released = rounds.released(200)
+        released = rounds.released(100)
         event = rounds.world.ledger.charges[0].event
         z = event.release.of.noise_multiplier
         assert_normal(released, z * 0.3 / 4)
@@ -189,7 +189,7 @@ def exchanges_are_charged_together_and_noised_apart(folder) -> None:
     from helpers import TwoExchanges
 
     rounds = Rounds(folder, SIZES, lr=0.0, noise=2.0, clip=0.3, size=4, objective=TwoExchanges())
-    rounds.run(100)
+    rounds.run(50)
     (event,) = rounds.world.ledger.spending
     np.testing.assert_allclose(event.release.of.noise_multiplier, 2.0 / np.sqrt(2))
     first, second = (
@@ -223,7 +223,7 @@ def passes_are_charged_together_and_noised_apart(folder) -> None:
     clip, size, passes, z = 0.3, 4, 3, 1.7
     rule = GeometricMedian(passes=passes).within(clip)
     rounds = Rounds(folder, SIZES, lr=0.0, noise=z, clip=clip, size=size, rule=rule)
-    rounds.run(60)
+    rounds.run(40)
     sampler, streams = rounds.algorithm.sampler, rounds.world.streams
     noises = []
     for t, charge in enumerate(rounds.world.ledger.charges, start=1):

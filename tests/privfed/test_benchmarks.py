@@ -53,6 +53,7 @@ def test_the_bare_loop_and_privfed_agree_where_nothing_is_random():
     assert (work.start == start).all()  # peers start from it after this
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", NETWORKS, ids=lambda work: work.name)
 def test_networks_are_the_same_in_plain_pytorch(work, tmp_path):
     """Whatever trains them: each way of privfed's, and a loop over a task that was read back."""
@@ -104,6 +105,7 @@ def test_private_rounds_of_the_bare_loop_are_clipped_and_noised():
     assert float(noise.std()) == pytest.approx(0.01 / 4, rel=0.6)
 
 
+@pytest.mark.slow
 def test_growth_is_drawn(tmp_path):
     times = (1.0, 2.0, 3.0)
     growth = Growth("clients", (1.0, 2.0, 3.0), times, times, times)
@@ -168,6 +170,7 @@ def test_a_device_is_timed_and_what_it_could_do():
     assert 0 < stacked < looped
 
 
+@pytest.mark.slow
 def test_clients_at_once_are_timed_and_their_operations_counted():
     pair, more = many_clients(TINY, "cpu", (2, 4), repeats=1)
     assert (pair.clients, more.clients) == (2, 4)
@@ -202,6 +205,7 @@ def test_rounds_are_timed():
     assert sum(taken) < time.perf_counter() - began
 
 
+@pytest.mark.slow
 def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
     began = time.process_time()
     together, central = sites.side_by_side(20, rounds=1)
@@ -212,6 +216,7 @@ def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
     assert [len(setup.network.initial_params) for setup in setups] == [100_004] * 2
 
 
+@pytest.mark.slow
 def test_people_on_disk_are_measured_and_the_phases_of_their_rounds():
     scale = bottlenecks.people(40, 10, 1)
     assert (scale.clients, scale.cohort, scale.parameters) == (40, 10, 65 * 4)

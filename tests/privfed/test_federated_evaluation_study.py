@@ -53,6 +53,7 @@ def run():
     return list(scored_rounds(small(), "small", TENS))
 
 
+@pytest.mark.slow
 def test_runs_stop_where_the_engine_stops_them(run, tmp_path):
     end = stopped(run, 1, "accuracy", charged=True)
     assert end.round < 24

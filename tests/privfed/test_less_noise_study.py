@@ -58,6 +58,7 @@ def test_a_plan_has_as_many_bands_as_the_table(small):
     assert answer.bound.epsilon == pytest.approx(SMALL.epsilon, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_accounting_is_timed_beside_poisson():
     began = time.process_time()
     rows = list(accounting_time((Setting(20, 10, 1.0),), repeats=1))

@@ -33,7 +33,12 @@ NUMBERS = {
     },
 }
 GRIDS = {name: load_grid(STUDY / name) for name in NUMBERS}
-METHODS = [(name, method) for name, grid in GRIDS.items() for method in grid.method]
+METHODS = [
+    pytest.param(name, method, marks=pytest.mark.slow if large else (), id=f"{name} {method.name}")
+    for name, grid in GRIDS.items()
+    for method in grid.method
+    for large in [name == "large.toml" and method.name != "head"]
+]
 
 
 def test_the_transformer_looks_at_no_later_character():
@@ -57,7 +62,7 @@ def test_whoever_speaks_in_public_is_no_client(tmp_path, monkeypatch):
     assert all(everybody[name] == spoken for name, spoken in clients.items())
 
 
-@pytest.mark.parametrize("name, method", METHODS, ids=[f"{n} {m.name}" for n, m in METHODS])
+@pytest.mark.parametrize("name, method", METHODS)
 def test_each_method_trains_the_numbers_that_the_page_states(name, method):
     window = torch.zeros(2, start.WINDOW, dtype=torch.int64)
     keys = {

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import DATA
+from lanes import mostly_slow
 
 from experiments.personalisation.cases import (
     ALONE,
@@ -94,7 +95,7 @@ def test_memory_is_what_the_engine_keeps(tmp_path):
 
 
 @with_images
-@pytest.mark.parametrize("arm", ["FedPer", "Ditto", "APFL", "IFCA"])
+@pytest.mark.parametrize("arm", mostly_slow(["FedPer", "Ditto", "APFL", "IFCA"], "FedPer"))
 def test_models_of_their_own_score_as_the_engine_scores_them(arm, tmp_path):
     """But for the last round, in which the engine's clients evaluate: here one trains for it."""
     by_clients = ("run.rounds=4", 'evaluation.by="clients"', "evaluation.every=4")

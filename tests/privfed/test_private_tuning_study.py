@@ -26,6 +26,7 @@ def test_every_rate_was_trained_at_both_noises_within_the_budget():
     assert max(quiet) < 0.6 * min(loud)
 
 
+@pytest.mark.slow
 def test_the_figures_follow_from_the_table():
     figures = study.summary(table(), np.random.default_rng(1))
     assert figures["regret"] == pytest.approx(0.45, abs=0.05)

@@ -6,6 +6,7 @@ not be quoted.
 """
 
 import ast
+import functools
 import gzip
 import io
 import json
@@ -15,7 +16,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import traceback
 import warnings
 import zipfile
@@ -31,7 +31,7 @@ from click.testing import CliRunner
 from noisy import SECRET, Unlike, says_much
 from pyarrow import parquet
 from small import trained
-from waiting import LONG
+from waiting import until
 
 import privfed
 from privfed.cli.answering import answers_errors, never_quotes, quotes_on_request
@@ -638,7 +638,7 @@ def test_an_interrupt_that_nobody_could_catch_comes_once_more():
     try:
         _uncaught_hook(False)(SimpleNamespace(exc_type=KeyboardInterrupt, exc_value=None))
         with pytest.raises(KeyboardInterrupt):
-            time.sleep(LONG)
+            until(lambda: False, "the interrupt")  # a long sleep would not see it before its end
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -730,11 +730,14 @@ QUOTES_CODE_OR_CONFIGURATION = {
 """Where a message has another exception's: of code, made-up examples and files without clients."""
 
 
+@functools.cache
 def handlers(path):
     text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)) if "except" in text else ():
-        if isinstance(node, ast.ExceptHandler):
-            yield node, [each for each in ast.walk(node) if isinstance(each, ast.Raise)]
+    return [
+        (node, [each for each in ast.walk(node) if isinstance(each, ast.Raise)])
+        for node in (ast.walk(ast.parse(text)) if "except" in text else ())
+        if isinstance(node, ast.ExceptHandler)
+    ]
 
 
 def test_no_message_about_data_contains_that_of_an_exception():

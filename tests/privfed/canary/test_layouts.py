@@ -5,7 +5,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfed.canary.layouts import flatten, shifted
@@ -28,6 +28,7 @@ def leaves(parameters):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=30)
 @given(shapes=SHAPES, kinds=st.lists(KINDS, min_size=12, max_size=12))
 def test_a_shift_adds_to_the_vector_and_keeps_the_layout(layout, shapes, kinds):
     arrays = [

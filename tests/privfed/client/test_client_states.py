@@ -7,6 +7,7 @@ import pytest
 import torch
 from contracts.runs import choosing
 from helpers import FEATURES, Rounds, built, population, rows_of, trainer
+from lanes import mostly_slow
 from papers import full_batches, gradients, quadratics
 from small import same_run, small, trained
 from torch import nn
@@ -132,6 +133,7 @@ def test_scaffold_is_fedavg_where_each_client_is_seen_once_and_not_beyond(tmp_pa
     assert not torch.allclose(runs["scaffold", 5], runs["sgd", 5], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size, count", [(8, 60), (4, 100)])
 def test_where_fedavg_stops_short_of_heterogeneous_optima_they_arrive(tmp_path, size, count):
     """And the paper's control variate stops short where clients join later, which is why ours
@@ -182,7 +184,7 @@ def test_the_control_variate_is_the_mean_of_those_expected_to_have_joined():
         assert float(memory["control"]) == pytest.approx(float(memory["sum"]) / joined)
 
 
-@pytest.mark.parametrize("empty, size", [(4, 6), (8, 8)])
+@pytest.mark.parametrize("empty, size", mostly_slow([(4, 6), (8, 8)], (4, 6)))
 def test_scaffold_arrives_with_clients_that_hold_nothing_too(tmp_path, empty, size):
     rounds, best = quadratics(tmp_path, Scaffold(), size, empty=empty)
     assert float((rounds.run(150).params - best).norm() / best.norm()) < 2e-3
@@ -246,7 +248,9 @@ class Dropping(nn.Module):
         return self.layers(x)
 
 
-@pytest.mark.parametrize("name", list(BUILT_IN["objective"]))
+@pytest.mark.parametrize(
+    "name", mostly_slow(BUILT_IN["objective"], "sgd", "scaffold", "ditto", "feddane")
+)
 def test_a_clients_dropout_is_its_own_under_every_objective(tmp_path, name):
     """Seeded runs repeat and resume bit for bit, whatever else drew, and chunks do not matter."""
     settings = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CLASSES, FEATURES, Rounds, built, population, trainer
+from lanes import mostly_slow
 from papers import full_batches, gradients, quadratics
 
 from privfed.client.autotune import first_broadcast
@@ -343,7 +344,9 @@ def test_a_model_of_opposed_groups_is_right_after_a_step_of_each_clients_own(tmp
     assert right(rounds, adapted) > 0.85
 
 
-@pytest.mark.parametrize("free", [False, True], ids=["first-order", "hessian-free"])
+@pytest.mark.parametrize(
+    "free", mostly_slow([False, True], False, names=["first-order", "hessian-free"])
+)
 def test_on_quadratics_per_fedavg_ends_where_its_own_gradient_is_zero(tmp_path, free):
     """Of mean f_k(w - a grad f_k(w)), or of its first-order part; and not where FedAvg ends."""
     a, kind = 0.05, HessianFree if free else PerFedAvg

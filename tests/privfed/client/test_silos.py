@@ -373,6 +373,7 @@ def test_both_guarantees_are_stated_where_users_are_protected_too(tmp_path):
     assert audited.examples.rounds == 7
 
 
+@pytest.mark.slow
 def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypatch):
     from privfed.store.round_logs import Releases
 
@@ -446,7 +447,7 @@ def test_a_model_that_mixes_examples_is_refused():
     st.sampled_from([1.0, 1e-3, 1e4, float("nan"), float("inf")]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_no_example_whatever_it_is_moves_a_step_further(others, size, seed):
     """Neighbouring silos by search: through Opacus, the clip, the grid and the sum."""
     local = trainer(population((4,)))
@@ -472,14 +473,19 @@ def test_no_example_whatever_it_is_moves_a_step_further(others, size, seed):
     "words",
     [
         ("client.objective=scaffold",),
-        ("client.objective=feddyn",),
-        ("client.objective=worker_momentum",),
-        ("client.objective=fedfor",),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ("client.objective=feddyn",),
+                ("client.objective=worker_momentum",),
+                ("client.objective=fedfor",),
+                ("client.epochs=3", "client.stragglers=0.5", "client.drop_stragglers=true"),
+                (f"aggregation.silo_weights={[1.0, 2.0] * 3}",),
+                ("model.name=mlp", "model.hidden=[5]"),
+            )
+        ),
         ("client.epochs=3", "client.stragglers=0.5"),
-        ("client.epochs=3", "client.stragglers=0.5", "client.drop_stragglers=true"),
         ("cohort.availability=groups", "cohort.groups=2"),
-        (f"aggregation.silo_weights={[1.0, 2.0] * 3}",),
-        ("model.name=mlp", "model.hidden=[5]"),
     ],
     ids=lambda words: words[0],
 )

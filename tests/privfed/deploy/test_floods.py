@@ -100,6 +100,7 @@ def test_garbage_that_the_coordinator_signed(site, kind, body):
     assert sent(made, frame(message)[:-1]) == b""  # cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [36 << 20, 4 << 20])
 def test_a_flood_of_large_frames_leaves_it_small(site, size):
     """Of many of them at once, a few are in memory; a further flood takes no more than the first.

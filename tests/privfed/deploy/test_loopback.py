@@ -1,6 +1,7 @@
 """A federation over a loop-back carrier: sites answer by bytes alone, as the simulator sums."""
 
 import contextlib
+import itertools
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hospitals import POLICY, data_text, hospitals
+from lanes import mostly_slow
 from small import model
 
 from accounting.ledger import Ledger
@@ -150,7 +152,9 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize(
+    "name", mostly_slow(KEYS, "minimum", "layers", "two exchanges", "evaluation")
+)
 def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name):
     simulated = prepare(config(tables, "all", *KEYS[name]))
     here = played(simulated, shared_world(simulated, Books(), Books(), ALONE))
@@ -197,8 +201,13 @@ class Losing(Loopback):
             super().send(site, changed, deadline)
 
 
-@pytest.mark.parametrize("stage", range(5))
-@pytest.mark.parametrize("fault", ["lost", "garbled", "swapped", "cut"])
+@pytest.mark.parametrize(
+    ("fault", "stage"),
+    mostly_slow(
+        itertools.product(["lost", "garbled", "swapped", "cut"], range(5)),
+        *(("lost", 0), ("lost", 4), ("garbled", 1), ("swapped", 2), ("cut", 3)),
+    ),
+)
 def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
     """The sum is then over the others, or the round aborts: it is never wrong."""
     changed = {
@@ -385,9 +394,13 @@ class Killing(Loopback):
         self._arrived.append((2, answer))
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("when", range(6))
-@pytest.mark.parametrize("sizing", ["minimum", "layers"])
+@pytest.mark.parametrize(
+    ("sizing", "when", "after"),
+    mostly_slow(
+        itertools.product(["minimum", "layers"], range(6), [False, True]),
+        *(("layers", 0, True), ("layers", 2, False), ("layers", 5, True), ("minimum", 3, True)),
+    ),
+)
 def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing, when, after):
     """With each answer as if nothing had happened, and one receipt for each exchange."""
     keys = (f"privacy.sizing={sizing}", "secure.threat=lying")

@@ -10,6 +10,7 @@ import random
 import pytest
 import torch
 from hospitals import hospitals
+from lanes import mostly_slow
 from served import agrees, served
 from small import about, model
 from waiting import LONG
@@ -81,6 +82,7 @@ def test_a_seeded_federation_of_processes_is_the_simulator_bit_for_bit(tmp_path)
         assert ended == [None] * made.count  # nobody had died
 
 
+@pytest.mark.slow
 def test_the_books_agree_whoever_is_killed_and_when(tmp_path):
     assert killed(tmp_path / "sites", rounds=8, each=0.25, most=20) >= 1
 
@@ -103,7 +105,7 @@ def test_a_hundred_kills_at_random_times(tmp_path, keys):
     assert killed(folder, 150, 0.4, 150, keys=keys, limit=HOUR, share=0.05) >= 50
 
 
-@pytest.mark.parametrize("who", [2, "coordinator"])
+@pytest.mark.parametrize("who", mostly_slow([2, "coordinator"], 2))
 def test_it_goes_on_from_a_kill_before_any_write(tmp_path, who):
     killed_at_each_write(tmp_path / "sites", who, rounds=6, first=5, step=7)
 

@@ -320,6 +320,7 @@ for round in range(start, start + 100_000):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_charged_all_that_it_said(path):
     """What was printed after `charged` is in the file; at most one more line is."""
     start, printed_in_all = 1, 0

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from lanes import mostly_slow
 from scorings import DIGITS, MEASURES, SCORINGS, people
 
 from privfed.metrics.mean_measure import EVERY, Variances, ratio_interval, widest
@@ -54,7 +55,7 @@ def half_width(estimates):
     return (estimates[:, 2] - estimates[:, 1]).mean() / 2
 
 
-@pytest.mark.parametrize("clients, rate, deviation", SETTINGS)
+@pytest.mark.parametrize("clients, rate, deviation", mostly_slow(SETTINGS, SETTINGS[1]))
 @pytest.mark.parametrize("kind, name", CASES)
 def test_an_interval_covers(kind, name, clients, rate, deviation):
     ((true, estimates),) = repeated(kind, (name,), clients, rate, deviation).values()
@@ -63,6 +64,7 @@ def test_an_interval_covers(kind, name, clients, rate, deviation):
     assert half_width(estimates) < 2.5 * ideal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients, rate, deviation", SETTINGS)
 def test_intervals_of_many_measures_cover(clients, rate, deviation):
     names = ("accuracy", "loss", "auc", "calibration")
@@ -70,7 +72,7 @@ def test_intervals_of_many_measures_cover(clients, rate, deviation):
     assert min(coverage(*each) for each in results.values()) >= 0.93
 
 
-@pytest.mark.parametrize("name", ["accuracy", "loss", "auc"])
+@pytest.mark.parametrize("name", mostly_slow(["accuracy", "loss", "auc"], "accuracy"))
 def test_less_noise_than_there_is_would_be_seen(name):
     ((true, estimates),) = repeated("binary", (name,), 500, 1.0, 5.4, claimed=2.7).values()
     assert coverage(true, estimates) < 0.8

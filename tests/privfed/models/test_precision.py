@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import built, population, trainer
+from lanes import mostly_slow
 from small import model, small, trained
 from torch import nn
 
@@ -65,8 +66,13 @@ def test_gradients_are_rougher_but_parameters_scores_rows_and_charges_are_not(wa
     assert full.plan.mechanism == rough.plan.mechanism
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("model", ["mlp", f"{__name__}:residual"])
+@pytest.mark.parametrize(
+    ("model", "way"),
+    mostly_slow(
+        [(name, way) for name in ("mlp", f"{__name__}:residual") for way in ("stacked", "loop")],
+        *(("mlp", "stacked"), (f"{__name__}:residual", "loop")),
+    ),
+)
 def test_steps_below_the_resolution_of_bfloat16_add_up(way, model):
     """At 1 it resolves a 256th: 100 steps of a 100th of that would leave weights where they are."""
     settings = ("client.lr=0.001", "client.epochs=100", f"run.trainer={way}")

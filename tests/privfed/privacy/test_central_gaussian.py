@@ -110,7 +110,10 @@ def test_only_clipping_makes_bounded_rows_and_only_sums_make_bounded_sums():
     }
     root = Path(privfed.__file__).parent
     for path in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text("utf-8")
+        if not any(name in text for name in allowed):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 where = path.relative_to(root).as_posix()

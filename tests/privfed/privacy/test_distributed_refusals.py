@@ -137,6 +137,7 @@ def test_readers_of_layers_over_a_poisson_cohort_are_amplified_in_calibrate_too(
     assert readers["relation"] == ADD_REMOVE
 
 
+@pytest.mark.slow
 def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
     """Few survivors keep more each: a table for it has to exist before the round is charged."""
     keys = ("data.clients=200", "cohort.size=20", "secure.threshold=0.5", "privacy.epsilon=8.0")

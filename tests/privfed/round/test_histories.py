@@ -7,6 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import Rounds, attackers, population
+from lanes import mostly_slow
 from small import SMALL, same_run, stop_after, trained
 
 from attacks.types import Knowledge, UpdateAttack, usable_honest
@@ -75,7 +76,7 @@ def test_who_does_not_take_part_is_remembered_as_before(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("last", [1, 2, 3, 5])
+@pytest.mark.parametrize("last", mostly_slow([1, 2, 3, 5], 2))
 def test_a_run_killed_in_any_round_ends_with_the_same_model(tmp_path, monkeypatch, kind, last):
     """Checkpoints are written after rounds 3 and 6; what is remembered is as of the round."""
     keys = (*KINDS[kind], "run.randomness=seeded")

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from lanes import mostly_slow
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privfed.client.trainer import LocalTrainer
@@ -99,7 +100,7 @@ def test_what_is_counted_is_seen():
 
 
 @pytest.mark.parametrize("private", [True, False])
-@pytest.mark.parametrize("cohort", [6, 24])
+@pytest.mark.parametrize("cohort", mostly_slow([6, 24], 6))
 def test_no_row_lives_on_while_the_next_chunk_trains(monkeypatch, private, cohort):
     settings = ["data.clients=24", f"cohort.size={cohort}", "cohort.sampler=fixed_size"]
     settings += ["run.chunk=3", "run.trainer=stacked", "run.randomness=seeded"]

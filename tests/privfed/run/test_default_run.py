@@ -2,11 +2,14 @@
 
 import statistics
 
+import pytest
+
 from privfed.auditing.run_audit import audit
 from privfed.config.reading import load
 from privfed.run.train import train
 
 
+@pytest.mark.slow
 def test_the_default_run_reaches_its_floor_within_its_budget(tmp_path):
     """Digits over 500 clients at epsilon 4: the median of five secret runs is 93 % or better."""
     accuracies = []
@@ -21,6 +24,7 @@ def test_the_default_run_reaches_its_floor_within_its_budget(tmp_path):
     assert min(accuracies) > 0.9, accuracies
 
 
+@pytest.mark.slow
 def test_privacy_has_a_price_and_it_is_small_here(tmp_path):
     overrides = ["run.randomness=seeded", "privacy.mechanism=none"]
     assert train(load(None, overrides), tmp_path / "plain").accuracy > 0.95

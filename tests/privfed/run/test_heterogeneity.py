@@ -504,6 +504,7 @@ measure = "dissimilarity"
 """
 
 
+@pytest.mark.slow
 def test_a_study_draws_over_work_and_time_and_tells_best_and_late(tmp_path, monkeypatch):
     from grids import BASE, in_process, table, write
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from lanes import mostly_slow
 from small import same_run, small, stop_after, trained
 
 from privfed.plan.plan import plan
@@ -90,7 +91,7 @@ def bound(level, trials):
     return level + 3.72 * np.sqrt(level * (1 - level) / trials)
 
 
-@pytest.mark.parametrize("cohort", [None, 20])
+@pytest.mark.parametrize("cohort", mostly_slow([None, 20], None))
 def test_clients_who_are_alike_are_called_different_no_more_often_than_stated(cohort):
     rng, trials = np.random.default_rng(1), 400
     p_values = [
@@ -118,7 +119,7 @@ def test_an_honest_client_unlike_others_is_called_different_far_too_often():
     assert rate_up_to(0.05, p_values) > 1.5 * bound(0.05, trials)
 
 
-@pytest.mark.parametrize("character", [0.0, 1.5, 10.0])
+@pytest.mark.parametrize("character", mostly_slow([0.0, 1.5, 10.0], 1.5))
 def test_against_honest_clients_it_is_named_no_more_often_than_stated(character):
     """However unlike they are, and however much a client's rounds have in common."""
     rng, trials, n = np.random.default_rng(3), 400, 40

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from devices import require_device
+from lanes import mostly_slow
 from small import model, same_run, small, stop_after, trained
 
 from privfed.client.device_memory import memory_of, need_of
@@ -100,7 +101,7 @@ def test_a_run_is_the_same_wherever_it_trains(overrides, device, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("kind", [*MODELS, "sketched"])
+@pytest.mark.parametrize("kind", mostly_slow([*MODELS, "sketched"], next(iter(MODELS)), "sketched"))
 def test_a_seeded_run_repeats_bit_for_bit(kind, way, device, tmp_path):
     of_kind = MODELS.get(kind, (*MODELS["mlp"], "compression.name=count_sketch"))
     settings = (SEEDED, f"run.device={device}", f"run.trainer={way}", *of_kind)
@@ -129,6 +130,7 @@ def test_mixed_precision_trains(device):
     assert (mixed - full).norm() < 0.1 * full.norm()
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_device_are_one(device, tmp_path):
     """They share a card, so that sums go by way of the CPU."""
     settings = (SEEDED, f"run.device={device}", "run.trainer=loop", "run.chunk=1")

@@ -64,6 +64,7 @@ def test_two_processes_do_what_one_does(kind, tmp_path):
         assert outcome.measures["loss"] == pytest.approx(alone.measures["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_first_rank_writes(tmp_path):
     budget = ("privacy.noise_multiplier=2.0", "run.rounds=4")
     trained(tmp_path / "one", SEEDED, *budget)
@@ -166,6 +167,7 @@ def test_clients_are_taken_as_they_come_where_sums_are_exact(override, exact):
         assert setup.executor.unordered == (exact and way == "loop")
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypatch):
     workers = []
     started = process_group._worker
@@ -423,6 +425,7 @@ with joined(2) as met:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cards", "made", "sums"),
     [(["a", "b"], ["nccl"], [False, True, False]), (["a", ""], [], [False, False])],

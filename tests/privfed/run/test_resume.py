@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import mostly_slow
 from safetensors.torch import save_file
 from small import SMALL, about, model, same_run, small, trained
 from waiting import LONG, until
@@ -461,7 +462,9 @@ def whole(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "stop", mostly_slow([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], signal.SIGTERM)
+)
 def test_a_process_that_is_stopped_goes_on(tmp_path, whole, stop):
     """The real thing: signals to a real process, a path with spaces, and the command line."""
     path = tmp_path / "a run"

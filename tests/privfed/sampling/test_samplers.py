@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanes import mostly_slow
 from scipy import stats
 from small import same_run, small, trained
 from words import assert_rate
@@ -220,7 +221,10 @@ def test_availability_only_takes_away_and_by_public_coins():
     assert (sum(t.astype(int) for t in turns) == 2).all()
 
 
-@pytest.mark.parametrize("sampler", ["poisson", "truncated_poisson", "fixed_size", "full"])
+@pytest.mark.parametrize(
+    "sampler",
+    mostly_slow(["poisson", "truncated_poisson", "fixed_size", "full"], "poisson", "full"),
+)
 def test_a_run_charges_the_same_whoever_is_at_hand(tmp_path, sampler):
     """Absent clients contribute zero; the event and the divisor stay."""
     size = "0" if sampler == "full" else "8"

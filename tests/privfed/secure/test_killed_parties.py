@@ -8,6 +8,7 @@ from multiprocessing import forkserver
 
 import pytest
 from committed_parties import Setting, played, process
+from lanes import mostly_slow
 from waiting import LONG
 
 from privfed.secure.summation import Aborted
@@ -84,7 +85,7 @@ def ready():
         forkserver.ensure_running()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mostly_slow(range(6), 0))
 def test_a_sum_is_exact_or_aborted_whenever_parties_are_killed(tmp_path, seed):
     """Who was killed while its row was made is missing; no row is asked for twice."""
     rng, setting = random.Random(seed), Setting()

@@ -185,10 +185,13 @@ def ideal(monkeypatch):
     idealise(monkeypatch)
 
 
-def test_a_server_that_lies_opens_one_sum_of_enough_or_none():
-    opened = judged(range(160))
-    assert len(opened) > 60
-    assert sum(opened) > 10
+@pytest.mark.parametrize(
+    ("sessions", "most"), [(40, (15, 2)), pytest.param(160, (60, 10), marks=pytest.mark.slow)]
+)
+def test_a_server_that_lies_opens_one_sum_of_enough_or_none(sessions, most):
+    opened = judged(range(sessions))
+    assert len(opened) > most[0]
+    assert sum(opened) > most[1]
 
 
 @pytest.mark.slow

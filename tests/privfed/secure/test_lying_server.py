@@ -320,9 +320,14 @@ def ideal(monkeypatch):
     idealise(monkeypatch)
 
 
-def test_a_server_that_lies_in_every_message_opens_sums_of_enough_who_agree_or_none(ideal):
+@pytest.mark.parametrize(
+    ("sessions", "opened"), [(60, 16), pytest.param(300, 80, marks=pytest.mark.slow)]
+)
+def test_a_server_that_lies_in_every_message_opens_sums_of_enough_who_agree_or_none(
+    ideal, sessions, opened
+):
     """And no refusal hides it: in many of these sessions something is opened."""
-    assert sum(map(bool, judged(range(300)))) > 80
+    assert sum(map(bool, judged(range(sessions)))) > opened
 
 
 def test_so_it_is_with_the_real_primitives():

@@ -67,7 +67,10 @@ def patterns(sites):
         yield np.roll(leaves, number)
 
 
-@pytest.mark.parametrize(("noise", "threshold"), [(SiteNoise(4, 3, 1), 3), (SiteNoise(5, 3, 1), 2)])
+@pytest.mark.parametrize(
+    ("noise", "threshold"),
+    [(SiteNoise(4, 3, 1), 3), pytest.param(SiteNoise(5, 3, 1), 2, marks=pytest.mark.slow)],
+)
 def test_arithmetic_is_what_messages_do_whoever_drops_out(noise, threshold):
     """Also the noise: each site's share follows from the same stream."""
     protocol = MaskedSums(threshold=threshold / noise.sites, colluders=1 / noise.sites)

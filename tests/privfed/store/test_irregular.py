@@ -176,9 +176,11 @@ def called(node):
 
 def reads(tree):
     """Calls that open a file to read it in functions that do not look at what it is first."""
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    opening = [*filter(opens, calls(tree))]
+    walked = ast.walk(tree) if opening else ()
+    functions = [each for each in walked if isinstance(each, ast.FunctionDef)]
     within = {call: function for function in functions for call in calls(function)}
-    for call in filter(opens, calls(tree)):
+    for call in opening:
         looked = [each for each in calls(within.get(call, call)) if is_a_look(each)]
         if not any(each.lineno <= call.lineno for each in looked):
             yield call.lineno

@@ -77,6 +77,7 @@ REMEMBERING = BUDGET.replace("[client]", '[client]\nobjective = "scaffold"').rep
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [BUDGET, REMEMBERING], ids=["plain", "scaffold"])
 def test_a_privately_tuned_run_is_as_stated_and_all_else_of_it_is_shut(tmp_path, monkeypatch, base):
     """The best run by its own folders' modes; the candidates, and their secret, under private/."""

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run as command
+from lanes import mostly_slow
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small import stop_after, trained
@@ -144,9 +145,11 @@ def resealed(lines):
 
 
 def forged(path):
-    """The chained file at `path` with another type in each place of each line."""
+    """The chained file at `path` with another type in each place of each kind of line."""
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    for place, line in enumerate(lines):
+    of_kinds = {tuple(line): place for place, line in enumerate(lines)}
+    for place in of_kinds.values():
+        line = lines[place]
         for other in mutated({key: value for key, value in line.items() if key != "hash"}):
             if isinstance(other, dict):
                 yield resealed([*lines[:place], other, *lines[place + 1 :]])
@@ -175,7 +178,7 @@ def test_a_ledger_that_was_forged_is_read_or_refused(interrupted, tmp_path):
         (run / "ledger.jsonl").write_bytes(content)
         outcomes[ends_well(spent_of, run)] += 1
         row_at(run)
-    assert outcomes[False] > 20
+    assert outcomes[False] > 10
 
 
 def test_a_forged_ledger_ends_every_command_in_a_sentence(interrupted, tmp_path):
@@ -204,16 +207,16 @@ def test_what_rounds_released_is_replayed_or_refused(interrupted, tmp_path, name
         cases += [({**tensors, key: other}, about) for other in others]
         cases.append(({other: tensors[other] for other in tensors if other != key}, about))
     outcomes = Counter()
-    for number, (held, facts) in enumerate(cases[:: 1 + len(cases) // 50]):
+    for number, (held, facts) in enumerate(cases[:: 1 + len(cases) // 24]):
         run = shutil.copytree(interrupted, tmp_path / f"{number}")
         save_file(held, run / name, {"privfed": json.dumps(facts)})
         outcomes[ends_well(resume, run, lambda config: config)] += 1
         ends_well(audit, run)
         shutil.rmtree(run)
-    assert outcomes[False] > 10
+    assert outcomes[False] > 4
 
 
-@pytest.mark.parametrize("name", ["aborts.jsonl", "excluded.jsonl"])
+@pytest.mark.parametrize("name", mostly_slow(["aborts.jsonl", "excluded.jsonl"], "excluded.jsonl"))
 def test_lists_of_rounds_with_other_values_end_no_reader_in_a_bug(finished, tmp_path, name):
     line = {
         "aborts.jsonl": {"round": 1, "reason": "too few"},

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lanes import mostly_slow
 from rich.console import Console
 from small import same_run, small, stop_after, trained
 
@@ -176,7 +177,7 @@ def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkey
         score_kept_models(tmp_path / "part")
 
 
-@pytest.mark.parametrize("name", list(KEEPING))
+@pytest.mark.parametrize("name", mostly_slow(KEEPING, "heads"))
 def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     """On the examples that clients hold back: as they scored in the last round, when all did."""
     scored = "before" if name == "ifca" else "after"
@@ -232,7 +233,7 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
     assert lacks in console.export_text()
 
 
-@pytest.mark.parametrize("name", ["heads", "ditto"])
+@pytest.mark.parametrize("name", mostly_slow(["heads", "ditto"], "ditto"))
 def test_clients_score_their_own_models_in_charged_rounds(name, tmp_path):
     """The same rows, but of other models: what is charged stays."""
     keys = (*KEEPING[name], *SEEDED, "evaluation.by=clients", "evaluation.every=3", "run.rounds=6",

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import mostly_slow
 from scipy.special import logit
 
 from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
@@ -124,7 +125,7 @@ def test_what_is_minimised_is_the_noise():
         assert noise == pytest.approx(buffers.noise(60, separation), rel=1e-10)
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("count", mostly_slow(range(1, 9), 1, 2))
 @pytest.mark.parametrize("rounds, separation", [(1, 1), (2, 1), (2, 2), (3, 10), (12, 4), (60, 1)])
 def test_small_runs_and_every_count_are_solved_with_proof(count, rounds, separation):
     solved = optimal_buffers(count, rounds, separation)
@@ -138,6 +139,7 @@ def test_small_runs_and_every_count_are_solved_with_proof(count, rounds, separat
     assert column[-1] >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds, separation", [(300, 20), (300, 300), (300, 1000)])
 def test_nothing_near_is_less_noisy_and_more_buffers_are_hardly_worse(rounds, separation):
     rng = np.random.default_rng(2)

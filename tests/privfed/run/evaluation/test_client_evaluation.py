@@ -130,6 +130,7 @@ def test_a_share_is_that_of_the_variance_budget(share):
     assert evaluation / (evaluation + training) == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_training_pays_for_evaluation():
     def noise(*keys):
         config = small(*BUDGET, *keys)
@@ -285,7 +286,7 @@ def audited(config, releases):
 
 def test_the_mechanism_audit_tests_evaluations_and_sees_a_planted_fault(monkeypatch):
     config = small(*BY_CLIENTS, "privacy.noise_multiplier=1.0", "data.clients=40")
-    honest = audited(config, 100)
+    honest = audited(config, 40)
     assert not honest.refuted
     assert honest.event == plan(config).evaluation.event
     assert audit_mechanism(config, 20).evaluation.event == honest.event
@@ -295,7 +296,7 @@ def test_the_mechanism_audit_tests_evaluations_and_sees_a_planted_fault(monkeypa
         return real(self.at(self.noise_multiplier / 2), total, divisor, keys, state)
 
     monkeypatch.setattr(CentralGaussian, "release", halved)
-    assert audited(config, 100).refuted
+    assert audited(config, 40).refuted
 
 
 class Crash(BaseException):
@@ -409,6 +410,7 @@ def test_a_test_set_of_clients_that_train_stops_nothing_uncharged():
     plan(small(*keys, *BY_CLIENTS))
 
 
+@pytest.mark.slow
 def test_groups_are_measured_apart(tmp_path):
     keys = ("evaluation.group=label", "privacy.noise_multiplier=0.01")
     outcome = trained(tmp_path / "run", *BY_CLIENTS, *keys, "evaluation.size=12")
@@ -555,6 +557,7 @@ def test_rows_of_measures_have_a_clip_of_their_own():
     assert (evaluating.mechanism.clip, evaluating.mechanism.adaptive) == (1.0, False)
 
 
+@pytest.mark.slow
 def test_without_anything_public_clients_alone_tell(tmp_path):
     path = tmp_path / "run"
     outcome = trained(path, *BY_CLIENTS, "data.holdout=none")

@@ -1,0 +1,103 @@
+"""The tails of a table of privacy losses, summed once for all deltas that are asked about.
+
+dp-accounting sums the tail anew for each delta, one number at a time. Here the same sums, in
+the same order and so to the last bit, are made once, as far as they are needed, and each delta is
+looked up in them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+
+_NEARLY = 1e-9
+"""More than a logarithm of numpy's differs from one of the C library's, which decides."""
+_BLOCK = 4096
+_LEAST_LOSS = -700.0
+"""Below it an exponential would overflow; no bound lies there, as none is negative."""
+
+
+class LossTails:
+    """Both directions of a privacy loss distribution, and its epsilon at any delta."""
+
+    def __init__(self, distribution: Any) -> None:
+        self._distribution = distribution
+        directions = [distribution._pmf_remove]
+        if not distribution._symmetric:
+            directions.append(distribution._pmf_add)
+        dense = all(type(each) is DensePLDPmf for each in directions)
+        self._tails = [_Tail(each) for each in directions] if dense else []
+
+    def epsilon(self, delta: float) -> float:
+        """What `get_epsilon_for_delta` of the distribution is, to the last bit."""
+        known = [tail.epsilon(delta) for tail in self._tails]
+        if not known or None in known:
+            return float(self._distribution.get_epsilon_for_delta(delta))
+        return float(max(each for each in known if each is not None))
+
+
+class _Tail:
+    """The mass of all losses from the largest down, under both neighbours, as far as was asked."""
+
+    def __init__(self, pmf: DensePLDPmf) -> None:
+        self._probabilities = np.flip(pmf._probs)
+        self._step = pmf._discretization
+        self._largest = (pmf._lower_loss + len(self._probabilities) - 1) * self._step
+        self._losses = np.zeros(0)
+        self._upper = np.array([pmf._infinity_mass], np.float64)  # of what lies before each place
+        self._lower = np.zeros(1)
+
+    def epsilon(self, delta: float) -> float | None:
+        """The least epsilon at `delta`; None where these sums may not reach far enough."""
+        if self._upper[0] > delta:
+            return math.inf
+        start = 0
+        while True:
+            place = self._vanishing(delta, start)
+            if place is not None:
+                return float(max(0, self._losses[place]))
+            place = self._crossing(delta, start)
+            start = len(self._losses)
+            if place is None and start == len(self._probabilities):
+                place = start
+            if place is not None:
+                upper, lower = self._upper[place], self._lower[place]
+                return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
+            if not self._extend():
+                return None
+
+    def _vanishing(self, delta: float, start: int) -> int | None:
+        """Where delta is reached by losses whose exp(-loss) is 0 as a float."""
+        if self._lower[start] > 0.0:
+            return None
+        reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)
+        return start + int(reached.argmax()) if reached.any() else None
+
+    def _crossing(self, delta: float, start: int) -> int | None:
+        """Where the epsilon of what lies above is first beyond the next loss."""
+        upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
+        with np.errstate(all="ignore"):
+            nearly = np.log((upper - delta) / lower) >= losses - _NEARLY
+        for place in np.flatnonzero(nearly & (upper > delta) & (lower > 0)).tolist():
+            if math.log((upper[place] - delta) / lower[place]) >= losses[place]:
+                return start + int(place)
+        return None
+
+    def _extend(self) -> bool:
+        """Twice as far; whether there is more."""
+        known = len(self._losses)
+        more = min(max(known, _BLOCK), len(self._probabilities) - known)
+        before = self._losses[-1] - self._step if known else self._largest
+        losses = np.add.accumulate(np.r_[before, np.full(more - 1, -self._step)])
+        losses = losses[losses >= _LEAST_LOSS]
+        probabilities = self._probabilities[known : known + len(losses)]
+        ratios = np.fromiter(map(math.exp, (-losses).tolist()), np.float64, len(losses))
+        upper = np.add.accumulate(np.r_[self._upper[-1], probabilities])
+        lower = np.add.accumulate(np.r_[self._lower[-1], ratios * probabilities])
+        self._losses = np.concatenate((self._losses, losses))
+        self._upper = np.concatenate((self._upper[:-1], upper))
+        self._lower = np.concatenate((self._lower[:-1], lower))
+        return len(losses) > 0
