@@ -1,4 +1,4 @@
-"""Epsilon as a curve: over the events of a run as they happened, and over delta."""
+"""Epsilon as a curve: over the events of a run, and over delta."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Curve = list[tuple[float, dict[str, float | None]]]
 
 
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
-    """The epsilon after about `points` prefixes of `events`, up to all of them, after `prior`."""
+    """Returns the epsilon after about `points` prefixes of `events`, up to all of them, after
+    `prior`.
+    """
     rounds = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
     curve: Curve = []
     total, done = Counter(prior), 0
@@ -28,13 +30,13 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
 
 
 def spent_by(ledger: Ledger) -> list[Event]:
-    """What the run of `ledger` spent, oldest first: each round, or its choice among others."""
+    """Returns the events spent by the run of `ledger`, oldest first: each round, or its choice."""
     events = [charge.event for charge in ledger.charges]
     return events if ledger.chosen is None else [ledger.chosen] * bool(events)
 
 
 def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
-    """The epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
+    """Returns the epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
     deltas = delta * 10.0 ** np.linspace(-3, 3, points)
     return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
 
