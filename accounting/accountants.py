@@ -58,8 +58,8 @@ from accounting.slack import with_slack
 ACCOUNTANTS = ("rdp", "pld")
 
 _SMALLEST_NOISE = 1e-3
-"""Noise multiplier below which losses overflow the accountants' arithmetic; the bound is
-infinity."""
+"""Noise multiplier below which losses overflow the
+accountants' arithmetic; the bound is infinity."""
 
 
 def supports(event: Event, accountant: str) -> bool:
@@ -140,8 +140,8 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Returns the epsilon of `counts` by one accountant; for a choice among runs, the least of two
-    proofs.
+    """Returns the epsilon of `counts` by one accountant; for a
+    choice among runs, the least of two proofs.
 
     One proof uses the privacy profile of a run, if nothing else is composed; the other its
     divergences.

@@ -1,5 +1,5 @@
-"""Calibration: the least noise, or the largest number of rounds or clients, within a target
-epsilon.
+"""Calibration: the least noise, or the largest number of rounds
+or clients, within a target epsilon.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ DEEPEST = 100
 
 
 def from_json(text: str | bytes) -> Any:
-    """Returns the value of the JSON document `text`. Raises `ValueError` if it is invalid or too
-    deep.
+    """Returns the value of the JSON document `text`. Raises
+    `ValueError` if it is invalid or too deep.
     """
     try:
         return _shallow(json.loads(text))
@@ -32,8 +32,8 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Returns the table of the TOML document `text`. Raises `ValueError` if it is invalid or too
-    deep.
+    """Returns the table of the TOML document `text`. Raises
+    `ValueError` if it is invalid or too deep.
     """
     try:
         table = tomllib.loads(text)
@@ -72,8 +72,8 @@ def written(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_value(budget: Any) -> Any:
-    """Returns a budget as a number; earlier versions wrote infinity as Python does, which `json`
-    reads.
+    """Returns a budget as a number; earlier versions wrote infinity
+    as Python does, which `json` reads.
     """
     return math.inf if budget == _INFINITE else budget
 

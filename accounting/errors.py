@@ -2,8 +2,8 @@
 
 
 class AccountingError(Exception):
-    """Base of every error that accounting raises deliberately; the message is meant for
-    the user.
+    """Base of every error that accounting raises deliberately;
+    the message is meant for the user.
     """
 
 

@@ -33,8 +33,8 @@ ADD_REMOVE = "add/remove"
 REPLACE_ONE = "replace-one"
 """Neighbouring populations have the same public size and differ in one client's data."""
 ZERO_OUT = "zero-out"
-"""Neighbouring populations have the same clients; in one of them, one client contributes zero.
-Membership is public."""
+"""Neighbouring populations have the same clients; in one of them, one
+client contributes zero. Membership is public."""
 
 CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
 """L2 sensitivity of a sum of clipped rows, in clipping norms, by adjacency relation."""
@@ -81,8 +81,8 @@ class Event(Encoded):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """Returns the event that `to_json` wrote. Raises `Unaccountable` if the data are
-        invalid.
+        """Returns the event that `to_json` wrote. Raises
+        `Unaccountable` if the data are invalid.
         """
         try:
             release = _release(data["release"])

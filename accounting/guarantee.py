@@ -84,8 +84,8 @@ class Guarantee:
         return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
 
     def rows(self, nominal: bool = False) -> dict[str, str]:
-        """Returns the rows that tables print, by label; `nominal` marks the epsilon of a
-        simulation.
+        """Returns the rows that tables print, by label; `nominal`
+        marks the epsilon of a simulation.
         """
         return {
             "ε": epsilon_at(self.epsilon, self.delta, nominal),
@@ -112,8 +112,8 @@ class Guarantee:
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
-        """Returns the object that every `--json` states; `void` is the reason why it is void, if it
-        is.
+        """Returns the object that every `--json` states; `void` is
+        the reason why it is void, if it is.
         """
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
         remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
@@ -195,8 +195,8 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Returns the JSON object of each guarantee that is not None; `void` is why all of them are
-    void.
+    """Returns the JSON object of each guarantee that is not None;
+    `void` is why all of them are void.
     """
     return [bound.to_json(void) for bound in bounds if bound]
 
@@ -219,8 +219,8 @@ def _rounded_up(epsilon: float) -> str:
 
 
 def refuse_unaccountable(event: Event, accountant: str) -> None:
-    """Raises `Unaccountable` if `accountant` can never bound `event`; to be called when
-    configuring.
+    """Raises `Unaccountable` if `accountant` can never bound
+    `event`; to be called when configuring.
     """
     names = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
     if not any(supports(event, name) for name in names):

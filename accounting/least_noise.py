@@ -94,8 +94,8 @@ def _by_correction(
 
 
 def _precision_told(epsilon: float, spending: Spending, delta: float) -> float | None:
-    """Returns log(1 / z^2) of the Gaussian that is as private as `spending`; None if there
-    is none.
+    """Returns log(1 / z^2) of the Gaussian that is as private as
+    `spending`; None if there is none.
     """
     slack = sum(event.slack * count for event, count in spending.items())
     left = delta - price_of_slack(epsilon, slack)

@@ -10,8 +10,8 @@ NOMINAL = " (nominal)"
 
 
 def ceiling(value: float | None) -> str:
-    """Returns `value` rounded up to four decimals or three digits, so ε or noise is never
-    understated.
+    """Returns `value` rounded up to four decimals or three digits,
+    so ε or noise is never understated.
     """
     if value is None:
         return "—"
@@ -36,7 +36,7 @@ def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
 def epsilon_at(
     epsilon: float | None, delta: float | None, nominal: bool = False, digits: int = 6
 ) -> str:
-    """Returns an epsilon with its delta: "3.9987 at δ = 0.0001"; `nominal` marks that of a
-    simulation.
+    """Returns an epsilon with its delta: "3.9987 at δ = 0.0001";
+    `nominal` marks that of a simulation.
     """
     return f"{ceiling(epsilon)} {at_delta(delta, digits)}" + NOMINAL * nominal

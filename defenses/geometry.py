@@ -105,8 +105,8 @@ def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
-    """Returns the inner products `[m + 1, m + 1]` of m mixtures of rows with inner
-    products `gram`.
+    """Returns the inner products `[m + 1, m + 1]` of m mixtures
+    of rows with inner products `gram`.
     """
     last = torch.zeros(1, weights.shape[1], dtype=weights.dtype, device=weights.device)
     onto = torch.cat([weights, last])  # the origin remains the last row
@@ -145,8 +145,8 @@ def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
-    """Returns inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about
-    `center` `[d]`.
+    """Returns inner products `[n + 1, n + 1]` float64 of `rows[keep]`
+    and the origin, about `center` `[d]`.
 
     A center of None is the origin. Columns are processed in chunks, so that the rows are not
     copied; the products of each chunk are summed in float64.

@@ -23,8 +23,8 @@ class PreAggregator(Rule):
     """
 
     def needs(self) -> Needs:
-        """Returns the names of the keyword arguments needed, as for a `RowRule`: none, or
-        "generator".
+        """Returns the names of the keyword arguments needed, as for
+        a `RowRule`: none, or "generator".
         """
         return frozenset()
 
@@ -205,8 +205,8 @@ def mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Returns the mixtures `[m, d]` that the steps `before` make of the usable rows of `rows` `[n,
-    d]`.
+    """Returns the mixtures `[m, d]` that the steps `before` make of
+    the usable rows of `rows` `[n, d]`.
     """
     keep = usable_places(rows)
     most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
@@ -234,8 +234,8 @@ def _mix(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> tuple[Geometry, Tensor | None]:
-    """Returns the geometry of the mixtures and their weights `[m, n]`; None if there are
-    no steps.
+    """Returns the geometry of the mixtures and their weights
+    `[m, n]`; None if there are no steps.
     """
     weights: Tensor | None = None
     for part in before:
@@ -305,8 +305,8 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns the number of Byzantine rows among `n` that `before` tolerates, and the rows it
-    returns.
+    """Returns the number of Byzantine rows among `n` that `before`
+    tolerates, and the rows it returns.
     """
     most = n
     for part in before:

@@ -32,8 +32,8 @@ _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
 
 def pld_epsilon(counts: Counts, delta: float) -> float | None:
-    """Returns the epsilon of all of `counts` at `delta`; None if rounding is not far below
-    delta.
+    """Returns the epsilon of all of `counts` at `delta`; None if
+    rounding is not far below delta.
     """
     plain = {noise: count for noise, count in counts.items() if isinstance(noise, Gaussian)}
     sampled = Counter({release: count for release, count in counts.items() if release not in plain})
@@ -53,8 +53,8 @@ def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
-    """Returns the privacy loss distribution of all events: a few megabytes, used at
-    several deltas.
+    """Returns the privacy loss distribution of all events: a few
+    megabytes, used at several deltas.
     """
     grid = _grid(dict(counts))
     total = None
@@ -79,8 +79,8 @@ def _losses(release: Known, grid: float) -> Any:
 
 
 def _truncated(release: TruncatedPoisson, grid: float) -> Any:
-    """Returns a mixture of Poisson sampling at z and, if the cohort is full without the client, at
-    z / 2.
+    """Returns a mixture of Poisson sampling at z and, if the cohort
+    is full without the client, at z / 2.
 
     Proof, for a population of n + 1 <= `clients` and its neighbour without client k. Each client
     has a random priority, and of more than `cap` entrants those first in it take part. Reveal to
@@ -109,8 +109,8 @@ def _gaussian(z: float, rate: float, grid: float) -> Any:
 
 
 def _grid(counts: Counts) -> float:
-    """Returns the discretisation of privacy losses: any is valid, a finer one is tighter and
-    slower.
+    """Returns the discretisation of privacy losses: any is valid,
+    a finer one is tighter and slower.
 
     A tenth of the smallest standard deviation of one event's loss, but never so fine that the
     losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. If that
@@ -124,8 +124,8 @@ def _grid(counts: Counts) -> float:
 
 
 def _loss_deviation(release: Known) -> float:
-    """Returns the standard deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped
-    at 1.
+    """Returns the standard deviation of the likelihood ratio, about
+    q sqrt(exp(1/z^2) - 1), capped at 1.
     """
     if isinstance(release, AllocatedEpoch):
         return random_allocation.loss_deviation(release.choices, release.of.noise_multiplier)
@@ -134,8 +134,8 @@ def _loss_deviation(release: Known) -> float:
 
 
 def _loss_reach(release: Known) -> float:
-    """Returns a large privacy loss of one event: for Gaussian noise z, that at 10 standard
-    deviations.
+    """Returns a large privacy loss of one event: for Gaussian
+    noise z, that at 10 standard deviations.
     """
     if isinstance(release, SeveralSites):
         return largest_loss(release)

@@ -87,16 +87,16 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """Returns the event whose `sites`-fold composition bounds `release`, also in Rényi
-    divergence.
+    """Returns the event whose `sites`-fold composition bounds
+    `release`, also in Rényi divergence.
     """
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
 
 def losses(release: SeveralSites, grid: float) -> Any:
-    """Returns the privacy loss distribution of both directions, at multiples of `grid`,
-    pessimistic.
+    """Returns the privacy loss distribution of both directions,
+    at multiples of `grid`, pessimistic.
     """
     if release.rate == 0.0:
         return library.identity(value_discretization_interval=grid)
@@ -165,8 +165,8 @@ class _Pair:
         return np.asarray(ndtr(x / self.z) - below)
 
     def _terms(self, x: Numbers) -> Numbers:
-        """Returns the logarithms `[shifts, x]` of the contribution of each positive shift to
-        exp(loss).
+        """Returns the logarithms `[shifts, x]` of the contribution of
+        each positive shift to exp(loss).
         """
         shifts = self.shifts[:, None]
         return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)

@@ -15,8 +15,8 @@ from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee
 
 _LEAST = 1e-9
-"""Smallest delta relative to the ledger's: nearly perfect guesses have a similarly small
-probability."""
+"""Smallest delta relative to the ledger's: nearly perfect
+guesses have a similarly small probability."""
 _POINTS = 60
 """Number of deltas up to a tenth, dense enough to represent the curve between them."""
 _LARGE = np.arange(0.15, 1.0, 0.05)

@@ -18,15 +18,15 @@ from accounting.empirical.tradeoff import TradeoffCurve
 _TRIALS = 400
 _MOST_CANARIES = 100_000
 _GRID = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 4000), np.linspace(0, 1, 4000)]))
-"""Grid on which f is evaluated; f is nearly linear between these points, and each value is
-expensive."""
+"""Grid on which f is evaluated; f is nearly linear between these
+points, and each value is expensive."""
 
 
 def refuting_guesses(
     canaries: int, curve: TradeoffCurve, level: float, statistics: int
 ) -> list[tuple[int, int]]:
-    """Returns the number of guesses, and of right ones that refute `curve`, for each part of the
-    canaries.
+    """Returns the number of guesses, and of right ones that refute
+    `curve`, for each part of the canaries.
 
     The test is that of `accounting.empirical.one_run_tests`. Parts that cannot refute even with all
     guesses right are left out.
@@ -61,8 +61,8 @@ def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int 
 
 
 def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float) -> int:
-    """Returns the least number of right guesses out of `made` that refute `curve`; `made` + 1 if
-    none does.
+    """Returns the least number of right guesses out of `made` that
+    refute `curve`; `made` + 1 if none does.
     """
     low, high = 0, made + 1
     while high - low > 1:
@@ -78,8 +78,8 @@ def power(
     curve: TradeoffCurve,
     rng: np.random.Generator,
 ) -> float:
-    """Returns the fraction of 400 simulated runs, with true trade-off function `curve`, that are
-    refuted.
+    """Returns the fraction of 400 simulated runs, with true
+    trade-off function `curve`, that are refuted.
 
     The best test of each canary has a p-value, which is uniform if the canary is excluded. If it is
     included, a p-value below a has probability 1 - f(a), so the p-value is f(1 - u) of a uniform u,

@@ -49,8 +49,8 @@ class CleanLabel(Backdoor):
     share: float = Field(1.0, gt=0, le=1)
     """Fraction of an attacker's examples of `target` that is altered."""
     epsilon: float = Field(1.0, ge=0, le=1e6)
-    """Distance by which examples are moved before they are stamped, in the units of the model's
-    input."""
+    """Distance by which examples are moved before they are
+    stamped, in the units of the model's input."""
     moved_by: Literal["surrogate", "noise"] = "surrogate"
     """Whether examples are moved against a linear model of the attackers' own, or at random."""
     blend: float = Field(1.0, gt=0, le=1)
@@ -92,8 +92,8 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """Returns w_j - w_y `[n, d]`, with j the class farthest ahead of the target y after the
-        step.
+        """Returns w_j - w_y `[n, d]`, with j the class farthest
+        ahead of the target y after the step.
         """
         weights = learned["weights"]
         away = weights - weights[self.target]
@@ -104,8 +104,8 @@ class CleanLabel(Backdoor):
 
 
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Returns weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]` by `[n,
-    d]`.
+    """Returns weights `[classes, d]` and offsets `[classes]` of a
+    linear model of y `[n]` by `[n, d]`.
 
     The penalty is the mean squared length of the centred examples.
     """

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 OWN_VARIANCE = 64
-"""Number of shadow models from which each target has its own variance (Carlini et al.
-2022, VI-C)."""
+"""Number of shadow models from which each target has its own
+variance (Carlini et al. 2022, VI-C)."""
 _LEAST = 2.0**-53
 """Losses below this value count as this value."""
 
@@ -75,8 +75,8 @@ def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
 
 
 def lira(target: Reals, shadows: Shadows) -> Reals:
-    """Returns the log-likelihood ratio `[t]` of the target model's statistics `[t]`, in against
-    out.
+    """Returns the log-likelihood ratio `[t]` of the target
+    model's statistics `[t]`, in against out.
 
     log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), with each target's means fitted over the shadow
     models trained with it, or without it. A target with no shadow model on one side scores 0: no
@@ -90,8 +90,8 @@ def lira(target: Reals, shadows: Shadows) -> Reals:
 
 
 def lira_offline(target: Reals, shadows: Shadows) -> Reals:
-    """Returns the distance `[t]` of the statistics above models without the target, in standard
-    deviations.
+    """Returns the distance `[t]` of the statistics above models
+    without the target, in standard deviations.
 
     (φ - μ_out) / σ_out, which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ]
     does. A target that every shadow model was trained on scores 0. Source: Carlini et al. 2022,
@@ -102,8 +102,8 @@ def lira_offline(target: Reals, shadows: Shadows) -> Reals:
 
 
 def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
-    """Returns each target's mean `[t]` over its shadow models on one side (NaN: none), and variance
-    `[t]`.
+    """Returns each target's mean `[t]` over its shadow models on one
+    side (NaN: none), and variance `[t]`.
 
     With fewer than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets.
     """

@@ -29,8 +29,8 @@ class Roc:
 
     @property
     def auc(self) -> float:
-        """Area under the curve: the probability that a member outscores a non-member, ties counting
-        half.
+        """Area under the curve: the probability that a member
+        outscores a non-member, ties counting half.
 
         >>> roc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])).auc
         0.875
@@ -57,8 +57,8 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether one non-member changes the FPR by at most `fpr`; else the TPR at `fpr` is that at
-        FPR 0.
+        """Whether one non-member changes the FPR by at most `fpr`;
+        else the TPR at `fpr` is that at FPR 0.
         """
         return self.nonmembers * fpr >= 1 - 1e-9
 
@@ -87,8 +87,8 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the exact two-sided confidence interval of a rate with `hits` of independent
-    `trials`.
+    """Returns the exact two-sided confidence interval of a rate
+    with `hits` of independent `trials`.
 
     Source: Clopper & Pearson 1934.
 

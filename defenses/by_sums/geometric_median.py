@@ -60,8 +60,8 @@ class GeometricMedian(SumRule, WeightRule):
     passes: int = Field(2, ge=1, le=1000)
     """Number of times the center moves; each move takes one sum."""
     smoothing: float | None = Field(None, ge=1e-3)
-    """Distance from the center within which a client has full weight; under privacy it follows from
-    the clip."""
+    """Distance from the center within which a client has full weight;
+    under privacy it follows from the clip."""
     balance: float = Field(0.5, gt=0, le=10)
     """Share of the clipping norm given to the weights, relative to the rows."""
     floor: float | None = Field(None, gt=0, le=1)

@@ -13,8 +13,8 @@ from defenses.types import SumRule
 
 
 class WithinRadius(SumRule):
-    """Base class of rules whose terms are differences from the center, clipped to `radius`; see
-    `pull`.
+    """Base class of rules whose terms are differences from the
+    center, clipped to `radius`; see `pull`.
     """
 
     tolerance: ClassVar[str] = "any number, each by its radius at most"

@@ -1,5 +1,5 @@
-"""Covariance-bound agnostic filter (CAF): reduces weights along the direction of largest
-variance.
+"""Covariance-bound agnostic filter (CAF): reduces weights
+along the direction of largest variance.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""FoolsGold: treats clients with similar updates as sybils of one attacker and reduces their
-weight.
+"""FoolsGold: treats clients with similar updates as sybils of
+one attacker and reduces their weight.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class FoolsGold(WeightRule, HistoryRule):
     """
 
     history: bool = True
-    """Whether sums of updates over rounds are compared (as published) instead of one round's
-    updates."""
+    """Whether sums of updates over rounds are compared (as
+    published) instead of one round's updates."""
 
     tolerance: ClassVar[str] = "sybils that push the same way"
 
@@ -100,8 +100,8 @@ class FoolsGold(WeightRule, HistoryRule):
 
 
 def _within(sums: Tensor) -> Tensor:
-    """Scales down rows of `sums` `[n, d]` that are longer than `LONGEST`; directions are
-    unchanged.
+    """Scales down rows of `sums` `[n, d]` that are longer than
+    `LONGEST`; directions are unchanged.
     """
     norms: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
     return sums * (LONGEST / norms).clamp(max=1.0)

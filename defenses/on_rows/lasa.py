@@ -49,11 +49,11 @@ class LayerAdaptive(RowRule):
     sparsity: float = Field(0.3, ge=0, lt=1)
     """Fraction of each update's entries set to zero, those of least magnitude."""
     magnitude_radius: float = Field(1.0, gt=0)
-    """Threshold, in standard deviations, on the distance of a layer's norm from the cohort
-    median."""
+    """Threshold, in standard deviations, on the distance of a
+    layer's norm from the cohort median."""
     direction_radius: float = Field(1.0, gt=0)
-    """Threshold, in standard deviations, on a layer's fraction of positive entries relative to the
-    cohort median."""
+    """Threshold, in standard deviations, on a layer's fraction of
+    positive entries relative to the cohort median."""
 
     def needs(self) -> frozenset[str]:
         return frozenset({"layers"})
@@ -82,8 +82,8 @@ class LayerAdaptive(RowRule):
 
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
-    """Returns a mask `[n]` of `values` `[n]` within `radius` standard deviations of their
-    median.
+    """Returns a mask `[n]` of `values` `[n]` within `radius`
+    standard deviations of their median.
     """
     median, deviation = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()

@@ -1,5 +1,5 @@
-"""The mean of networks after their hidden units are matched, as units of clients may be
-permuted.
+"""The mean of networks after their hidden units are matched,
+as units of clients may be permuted.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class MatchedMean(RowRule):
 
 
 def _widths(sizes: Sequence[int]) -> list[int]:
-    """Returns the number of units of each layer for parameters of `sizes`; empty if they form no
-    chain.
+    """Returns the number of units of each layer for parameters of
+    `sizes`; empty if they form no chain.
     """
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases) or not all(biases):
@@ -107,8 +107,8 @@ def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
 
 
 def _nearest_order(units: Tensor, target: Tensor) -> Tensor:
-    """Returns the place `[h]` of the unit of `units` `[h, k]` assigned to each unit of `target`
-    `[h, k]`.
+    """Returns the place `[h]` of the unit of `units` `[h, k]`
+    assigned to each unit of `target` `[h, k]`.
     """
     distances = torch.cdist(target.double(), units.double()).square()
     _, chosen = optimize.linear_sum_assignment(distances.cpu().numpy())

@@ -45,8 +45,8 @@ class Rflbat(DrawnWeights):
     outer: float = Field(10.0, ge=1)
     """Threshold, in median distances from all others, above which rows are removed first."""
     inner: float = Field(4.0, ge=1)
-    """Threshold, in median distances from others of the cluster, above which rows are
-    removed last."""
+    """Threshold, in median distances from others of the cluster,
+    above which rows are removed last."""
     clusters: int = Field(10, ge=1, le=100)
     """Largest number of clusters of updates."""
     references: int = Field(10, ge=2, le=1000)
@@ -90,8 +90,8 @@ def _near(points: Tensor, times: float) -> Tensor:
 
 
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
-    """Returns a mask `[n]` of the rows in the cluster of least median mean cosine; of equals, the
-    larger.
+    """Returns a mask `[n]` of the rows in the cluster of least
+    median mean cosine; of equals, the larger.
 
     All rows are marked if no cluster has two rows.
     """
