@@ -140,8 +140,7 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Returns the epsilon of `counts` by one accountant; for a
-    choice among runs, the least of two proofs.
+    """The epsilon of `counts` by one accountant; for a choice among runs, the least of two proofs.
 
     One proof uses the privacy profile of a run, if nothing else is composed; the other its
     divergences.

@@ -1,6 +1,4 @@
-"""Calibration: the least noise, or the largest number of rounds
-or clients, within a target epsilon.
-"""
+"""Calibration: the least noise, or the most rounds or clients, within a target epsilon."""
 
 from __future__ import annotations
 

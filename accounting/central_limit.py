@@ -32,9 +32,7 @@ _MOST = 1e300
 
 
 def precision(spending: Spending) -> float:
-    """Returns the approximate 1 / z^2 of the Gaussian equivalent to
-    `spending`; infinite without noise.
-    """
+    """The approximate 1 / z^2 of the Gaussian equivalent to `spending`; infinite without noise."""
     return sum(count * _precision(event.release) for event, count in apart(spending).items())
 
 

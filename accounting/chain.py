@@ -32,8 +32,7 @@ class Chain(NamedTuple):
 
 
 def read(path: Path) -> Chain:
-    """Reads and verifies the lines of `path`. A last line without
-    its newline is torn, and left out.
+    """Reads and verifies the lines of `path`. A last line without newline is torn, and left out.
 
     Raises:
       LedgerBroken: for any other break; the message names the line.
@@ -75,9 +74,7 @@ def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1
 
 
 def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
-    """Returns the line that continues the chain after `previous`,
-    newline included, and its object.
-    """
+    """The line that continues the chain after `previous`, newline included, and its object."""
     link = {**body, "hash": _hash(previous, body)}
     return _canonical(link) + b"\n", link
 

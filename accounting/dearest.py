@@ -10,8 +10,7 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 
 
 def dearest(events: Sequence[Event], delta: float) -> int:
-    """Returns the place of the event with the largest epsilon at
-    `delta`; the last one among equals.
+    """The place of the event with the largest epsilon at `delta`; the last one among equals.
 
     An event without a bound is the most expensive. If some events count rounds over a run, the
     result is one of these: whichever event happened, their count then covers the slots and the rows

@@ -22,9 +22,7 @@ DEEPEST = 100
 
 
 def from_json(text: str | bytes) -> Any:
-    """Returns the value of the JSON document `text`. Raises
-    `ValueError` if it is invalid or too deep.
-    """
+    """The value of the JSON document `text`. Raises `ValueError` if it is invalid or too deep."""
     try:
         return _shallow(json.loads(text))
     except RecursionError:
@@ -32,9 +30,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Returns the table of the TOML document `text`. Raises
-    `ValueError` if it is invalid or too deep.
-    """
+    """The table of the TOML document `text`. Raises `ValueError` if it is invalid or too deep."""
     try:
         table = tomllib.loads(text)
         _shallow(table)
@@ -72,9 +68,7 @@ def written(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_value(budget: Any) -> Any:
-    """Returns a budget as a number; earlier versions wrote infinity
-    as Python does, which `json` reads.
-    """
+    """A budget as a number; earlier versions wrote infinity as Python does, which `json` reads."""
     return math.inf if budget == _INFINITE else budget
 
 

@@ -80,8 +80,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
-    """Writes `parts` one after another like `write_atomically`;
-    each is requested when it is written.
+    """Writes `parts` in order like `write_atomically`; each is requested when it is written.
 
     A link at `path` is replaced, and one at the temporary file's path is not followed.
     """

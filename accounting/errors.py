@@ -2,9 +2,7 @@
 
 
 class AccountingError(Exception):
-    """Base of every error that accounting raises deliberately;
-    the message is meant for the user.
-    """
+    """Base of every error that accounting raises deliberately, with a message for the user."""
 
 
 class Unaccountable(AccountingError):

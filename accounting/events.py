@@ -81,9 +81,7 @@ class Event(Encoded):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """Returns the event that `to_json` wrote. Raises
-        `Unaccountable` if the data are invalid.
-        """
+        """The event that `to_json` wrote. Raises `Unaccountable` if the data are invalid."""
         try:
             release = _release(data["release"])
             names = {key: data[key] for key in ("sampler", "relation", "unit")}

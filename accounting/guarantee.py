@@ -84,9 +84,7 @@ class Guarantee:
         return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
 
     def rows(self, nominal: bool = False) -> dict[str, str]:
-        """Returns the rows that tables print, by label; `nominal`
-        marks the epsilon of a simulation.
-        """
+        """The rows that tables print, by label; `nominal` marks the epsilon of a simulation."""
         return {
             "ε": epsilon_at(self.epsilon, self.delta, nominal),
             "unit": f"one {self.unit}",
@@ -112,9 +110,7 @@ class Guarantee:
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
-        """Returns the object that every `--json` states; `void` is
-        the reason why it is void, if it is.
-        """
+        """The object that every `--json` states; `void` is the reason why it is void, if it is."""
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
         remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
         return {
@@ -195,9 +191,7 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Returns the JSON object of each guarantee that is not None;
-    `void` is why all of them are void.
-    """
+    """The JSON object of each guarantee that is not None; `void` is why all of them are void."""
     return [bound.to_json(void) for bound in bounds if bound]
 
 
@@ -219,9 +213,7 @@ def _rounded_up(epsilon: float) -> str:
 
 
 def refuse_unaccountable(event: Event, accountant: str) -> None:
-    """Raises `Unaccountable` if `accountant` can never bound
-    `event`; to be called when configuring.
-    """
+    """Raises `Unaccountable` if `accountant` can never bound `event`; call when configuring."""
     names = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
     if not any(supports(event, name) for name in names):
         able = [name for name in ACCOUNTANTS if supports(event, name)]

@@ -55,9 +55,7 @@ class Skellam(Kinded):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of a similar Gaussian: standard deviation
-        over L2 sensitivity, for all exchanges.
-        """
+        """Noise multiplier of a similar Gaussian, for all exchanges together."""
         return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
 
 

@@ -40,8 +40,7 @@ class PoissonSampled(Kinded):
 
 @dataclass(frozen=True)
 class SeveralSites(Kinded):
-    """`of`, where a client has up to `sites` rows, each sampled
-    independently with probability `rate`.
+    """`of`, where a client has up to `sites` rows, each sampled independently at `rate`.
 
     The noise multiplier of `of` is relative to the bound of *one row*; removing the client removes
     all its rows (`accounting.bounds.several_sites`).
@@ -156,9 +155,7 @@ _BY_KIND = {release.kind: release for release in _INSIDE}
 
 
 def release_from_json(data: Mapping[str, Any]) -> Release:
-    """Returns the release that `to_json` wrote. Raises
-    `Unaccountable`, `KeyError` or `TypeError`.
-    """
+    """The release that `to_json` wrote. Raises `Unaccountable`, `KeyError` or `TypeError`."""
     kind = data["kind"]
     if kind not in _BY_KIND:
         raise Unaccountable(f"release kind {kind!r} is not known to this version of privfed")

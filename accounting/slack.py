@@ -1,5 +1,4 @@
-"""Slack, which is charged to delta in addition to the
-accountant: visible aborts, nearly exact noise.
+"""Slack, charged to delta in addition to the accountant: visible aborts, nearly exact noise.
 
 A mechanism M' that differs from an accounted one M by a total variation distance of at most s on
 either neighbour has P[M'(D) in S] <= e^eps P[M'(D') in S] + delta + (1 + e^eps) s. Over T events

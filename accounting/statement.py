@@ -10,9 +10,7 @@ NOMINAL = " (nominal)"
 
 
 def ceiling(value: float | None) -> str:
-    """Returns `value` rounded up to four decimals or three digits,
-    so ε or noise is never understated.
-    """
+    """`value` rounded up to four decimals or three digits, so ε or noise is never understated."""
     if value is None:
         return "—"
     if value in (0.0, math.inf):
@@ -36,7 +34,5 @@ def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
 def epsilon_at(
     epsilon: float | None, delta: float | None, nominal: bool = False, digits: int = 6
 ) -> str:
-    """Returns an epsilon with its delta: "3.9987 at δ = 0.0001";
-    `nominal` marks that of a simulation.
-    """
+    """An epsilon with its delta: "3.9987 at δ = 0.0001"; `nominal` marks that of a simulation."""
     return f"{ceiling(epsilon)} {at_delta(delta, digits)}" + NOMINAL * nominal

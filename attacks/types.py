@@ -34,8 +34,7 @@ class Knowledge(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """The threat model: the information that an attack receives in
-    a round; None where it is withheld.
+    """The threat model: the information that an attack receives in a round; None if withheld.
 
     If a round has several messages, the attack is called for each message separately; a row has all
     m numbers of a message, which may be more than an update.
@@ -55,9 +54,7 @@ class View:
     identities: Identities | None = None
 
     def identities_of_usable(self) -> Identities | None:
-        """Returns the identities `[u]` of the rows of
-        `usable_honest`; None if they are withheld.
-        """
+        """The identities `[u]` of the rows of `usable_honest`; None if they are withheld."""
         if self.honest is None or self.identities is None:
             return None
         whose: Identities = self.identities[_usable(self.honest).cpu().numpy()]
@@ -110,9 +107,7 @@ class Attack(BaseModel):
         return self.poisons or self.corrupts
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        """Returns why examples of this `shape`, `numbers` or tokens,
-        cannot be poisoned; None if they can.
-        """
+        """Returns why examples of this `shape` (`numbers` or tokens) are unsuitable, or None."""
         return None
 
     def labels(self) -> tuple[int, ...]:
@@ -120,8 +115,7 @@ class Attack(BaseModel):
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """Returns what the attackers learn from all their examples
-        together, before any is poisoned.
+        """What the attackers learn from all their examples together, before any is poisoned.
 
         Args:
           x: all attackers' examples, shape [n, *].
@@ -162,14 +156,11 @@ class Attack(BaseModel):
         return direction
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """Returns the rows `[b, m]` sent instead of
-        `view.byzantine`, and the attackers' new state.
-        """
+        """The rows `[b, m]` sent instead of `view.byzantine`, and the attackers' new state."""
         return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:
-        """Returns the test examples to be misclassified, as fed to
-        the model, and the labels aimed at.
+        """The test examples to be misclassified, as fed to the model, and the labels aimed at.
 
         The attack success rate is the fraction of them classified so. None if the attack has no
         target. `learned` is the result of `study`.
@@ -195,9 +186,7 @@ class UpdateAttack(Attack):
 
 
 class ReadingAttack(UpdateAttack):
-    """An attack that reads all honest updates of the round before
-    it sends its own: the worst case.
-    """
+    """An attack that reads all honest updates of the round before it sends: the worst case."""
 
     knows: ClassVar[frozenset[Knowledge]] = UpdateAttack.knows | {Knowledge.ALL_HONEST}
 
@@ -210,9 +199,7 @@ class FullKnowledge(ReadingAttack):
 
     @abstractmethod
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
-        """Returns the row `[m]` that all Byzantine clients send,
-        given the honest rows `[h, m]`, h > 0.
-        """
+        """The row `[m]` that all Byzantine clients send, given the honest rows `[h, m]`, h > 0."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)

@@ -105,9 +105,7 @@ def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
-    """Returns the inner products `[m + 1, m + 1]` of m mixtures
-    of rows with inner products `gram`.
-    """
+    """The inner products `[m + 1, m + 1]` of m mixtures of rows with inner products `gram`."""
     last = torch.zeros(1, weights.shape[1], dtype=weights.dtype, device=weights.device)
     onto = torch.cat([weights, last])  # the origin remains the last row
     onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
@@ -145,8 +143,7 @@ def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
-    """Returns inner products `[n + 1, n + 1]` float64 of `rows[keep]`
-    and the origin, about `center` `[d]`.
+    """Inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about `center` `[d]`.
 
     A center of None is the origin. Columns are processed in chunks, so that the rows are not
     copied; the products of each chunk are summed in float64.

@@ -43,8 +43,7 @@ def clusters(points: Tensor, most: int, references: int, generator: torch.Genera
 
 
 def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns clusters `[b, n]` of b sets of points `[b, n, p]`, and
-    the sums of squares within them `[b]`.
+    """Clusters `[b, n]` of b sets of points `[b, n, p]`, and the sums of squares within them `[b]`.
 
     Lloyd's algorithm from several random starts (k-means++); the best result is returned.
     """
@@ -67,9 +66,7 @@ def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def _starts(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Draws initial centers `[b, k, p]`, with probability
-    proportional to the squared distance to others.
-    """
+    """Draws initial centers `[b, k, p]` in proportion to squared distances from others."""
     each = torch.arange(len(points), device=points.device)
     weights = torch.ones(points.shape[:2], dtype=points.dtype)
     centers: list[Tensor] = []

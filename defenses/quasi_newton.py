@@ -1,6 +1,4 @@
-"""Products with an L-BFGS Hessian, built from earlier moves
-and the gradient changes they caused.
-"""
+"""Products with an L-BFGS Hessian, built from moves and the gradient changes they caused."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from defenses.gap import gap
 
 
 def upper_group(values: Tensor, references: int, generator: torch.Generator) -> Tensor:
-    """Returns a mask `[m]` bool of the `values` in the higher of two
-    groups; empty if one group suffices.
+    """A mask `[m]` bool of the `values` in the higher of two groups; empty if one group suffices.
 
     2-means is exact: on a line both groups are intervals. One group suffices if Gap(1) >= Gap(2) -
     s_2 (`defenses.gap`).
@@ -33,8 +32,7 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns sums of squares within one group and within the best
-    two, and the end of the lower group.
+    """Sums of squares within one group and within the best two, and the end of the lower group.
 
     Each is `[b]`, for `ordered` `[b, m]`; the end is the place of the lower group's last value.
     """

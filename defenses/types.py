@@ -50,9 +50,7 @@ class Rule(BaseModel):
         return False
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
-        """Returns the next center `[d]` from the value released for an
-        upload; the last is the aggregate.
-        """
+        """Returns the next center `[d]` from an upload's release; the last is the aggregate."""
         return released
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
@@ -79,8 +77,7 @@ class Rule(BaseModel):
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:
-        """Returns the robustness coefficient kappa for n rows; infinite
-        for more than `most` Byzantine rows.
+        """Returns the robustness coefficient kappa for n rows; infinite beyond `most`.
 
         Whatever the `byzantine` rows are, and for every set S of the n - byzantine others with mean
         m: |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et al. 2023, definition 2).
@@ -88,9 +85,7 @@ class Rule(BaseModel):
         return self.kappa(n, byzantine) if 0 <= byzantine <= self.most(n) else math.inf
 
     def kappa(self, n: int, byzantine: int) -> float:
-        """Returns the coefficient of `robustness` for a tolerated
-        `byzantine`; infinite if none is published.
-        """
+        """Returns the `robustness` for a tolerated `byzantine`; infinite if none is published."""
         return math.inf
 
 
@@ -120,9 +115,7 @@ class RowRule(Rule):
         return frozenset()
 
     def unfit(self, layers: Sequence[int]) -> str:
-        """Returns why the rule does not suit a model with parameters
-        of these sizes; empty if it does.
-        """
+        """Why the rule does not suit a model with parameters of these sizes; empty if it does."""
         return ""
 
     def keeps(self, d: int) -> int:
@@ -174,8 +167,7 @@ class SumRule(Rule):
         return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
-        """Returns the rule with terms of norm at most `clip`, to which
-        noise is calibrated under privacy.
+        """The rule with terms of norm at most `clip`, to which noise is calibrated under privacy.
 
         Args:
           clip: clipping norm; None without privacy.
@@ -200,9 +192,7 @@ class SumRule(Rule):
 
     @abstractmethod
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        """Computes a client's terms `[c, d + extra]` from its rows
-        `[c, d]` and the center `[d]`.
-        """
+        """Computes a client's terms `[c, d + extra]` from rows `[c, d]` and the center `[d]`."""
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
         """Computes the `terms` without the rule's bound, for simulated attackers."""
@@ -213,18 +203,14 @@ class SumRule(Rule):
         """Returns the next center `[d]` from the released average of terms `[d + extra]`."""
 
     def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
-        """Returns the aggregate `[d]` of `rows` `[n, d]` in one
-        place: every pass, averaged over n.
-        """
+        """The aggregate `[d]` of `rows` `[n, d]` in one place: every pass, averaged over n."""
         center = rows.new_zeros(rows.shape[1]) if center is None else center
         for _ in range(self.passes if len(rows) else 0):
             center = self.step(center, self.average(rows, center))
         return center
 
     def average(self, rows: Tensor, center: Tensor) -> Tensor:
-        """Returns the average `[d + extra]` of the `terms` of `rows`
-        `[n, d]`, n > 0, about `center`.
-        """
+        """The average `[d + extra]` of the `terms` of `rows` `[n, d]`, n > 0, about `center`."""
         parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
         sums = [self.terms(part, center).sum(0) for part in parts]
         return torch.stack(sums).sum(0) / len(rows)

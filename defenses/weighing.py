@@ -23,9 +23,7 @@ class PreAggregator(Rule):
     """
 
     def needs(self) -> Needs:
-        """Returns the names of the keyword arguments needed, as for
-        a `RowRule`: none, or "generator".
-        """
+        """The names of the keyword arguments needed, as for a `RowRule`: none, or "generator"."""
         return frozenset()
 
     @abstractmethod
@@ -205,9 +203,7 @@ def mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Returns the mixtures `[m, d]` that the steps `before` make of
-    the usable rows of `rows` `[n, d]`.
-    """
+    """The mixtures `[m, d]` that the steps `before` make of the usable rows of `rows` `[n, d]`."""
     keep = usable_places(rows)
     most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
     return _mixtures(rows, keep, min(byzantine, most), before, generator)
@@ -234,9 +230,7 @@ def _mix(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> tuple[Geometry, Tensor | None]:
-    """Returns the geometry of the mixtures and their weights
-    `[m, n]`; None if there are no steps.
-    """
+    """The geometry of the mixtures and their weights `[m, n]`; None if there are no steps."""
     weights: Tensor | None = None
     for part in before:
         made = part.mix(geometry, byzantine, generator)
@@ -305,9 +299,7 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns the number of Byzantine rows among `n` that `before`
-    tolerates, and the rows it returns.
-    """
+    """The number of Byzantine rows among `n` that `before` tolerates, and the rows it returns."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

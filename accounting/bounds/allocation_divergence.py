@@ -41,9 +41,7 @@ _AT_ONCE = 64
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """Returns a bound on the Rényi divergences `[n]` of one epoch,
-    in both directions, at `orders` > 1.
-    """
+    """A bound on the Rényi divergences `[n]` of one epoch, in both directions, at `orders` > 1."""
     orders = np.asarray(orders, dtype=float)
     most = math.ceil(float(orders.max()))
     moments = log_moments(slots, noise_multiplier, most)
@@ -63,9 +61,7 @@ def log_moments(slots: int, noise_multiplier: float, most: int) -> Numbers:
 
 
 def _of_mean(count: int, single: Numbers) -> Numbers:
-    """Returns the log moments of the mean of `count` i.i.d.
-    numbers of log moments `single` `[n]`.
-    """
+    """The log moments of the mean of `count` i.i.d. numbers of log moments `single` `[n]`."""
     if count == 1:
         return single
     half = _of_mean(count // 2, single)
@@ -74,9 +70,7 @@ def _of_mean(count: int, single: Numbers) -> Numbers:
 
 
 def _of_weighed(first: Numbers, second: Numbers, share: float) -> Numbers:
-    """Returns the log moments of share X + (1 - share) Y, X and
-    Y independent, from theirs `[n]`.
-    """
+    """The log moments of share X + (1 - share) Y, X and Y independent, from theirs `[n]`."""
     pieces = np.array_split(np.arange(len(first)), -(-len(first) // _AT_ONCE))
     return np.concatenate([_sums(piece, first, second, share) for piece in pieces])
 

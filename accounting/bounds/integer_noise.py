@@ -28,9 +28,7 @@ import numpy as np
 
 
 def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
-    """Returns the divergence of Skellam noise of `variance` per
-    coordinate, at an integer order alpha >= 2.
-    """
+    """Returns the divergence of Skellam noise of `variance`, at an integer order alpha >= 2."""
     second = ((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return alpha * l2**2 / (2 * variance) + min(second, 3 * l1 / (2 * variance))
 

@@ -32,9 +32,7 @@ _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
 
 def pld_epsilon(counts: Counts, delta: float) -> float | None:
-    """Returns the epsilon of all of `counts` at `delta`; None if
-    rounding is not far below delta.
-    """
+    """The epsilon of all of `counts` at `delta`; None if rounding is not far below delta."""
     plain = {noise: count for noise, count in counts.items() if isinstance(noise, Gaussian)}
     sampled = Counter({release: count for release, count in counts.items() if release not in plain})
     if not sampled:
@@ -53,9 +51,7 @@ def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
-    """Returns the privacy loss distribution of all events: a few
-    megabytes, used at several deltas.
-    """
+    """The privacy loss distribution of all events: a few megabytes, used at several deltas."""
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
@@ -79,8 +75,7 @@ def _losses(release: Known, grid: float) -> Any:
 
 
 def _truncated(release: TruncatedPoisson, grid: float) -> Any:
-    """Returns a mixture of Poisson sampling at z and, if the cohort
-    is full without the client, at z / 2.
+    """A mixture of Poisson sampling at z and, if the cohort is full without the client, at z / 2.
 
     Proof, for a population of n + 1 <= `clients` and its neighbour without client k. Each client
     has a random priority, and of more than `cap` entrants those first in it take part. Reveal to
@@ -109,8 +104,7 @@ def _gaussian(z: float, rate: float, grid: float) -> Any:
 
 
 def _grid(counts: Counts) -> float:
-    """Returns the discretisation of privacy losses: any is valid,
-    a finer one is tighter and slower.
+    """The discretisation of privacy losses: any is valid, a finer one is tighter and slower.
 
     A tenth of the smallest standard deviation of one event's loss, but never so fine that the
     losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. If that
@@ -124,9 +118,7 @@ def _grid(counts: Counts) -> float:
 
 
 def _loss_deviation(release: Known) -> float:
-    """Returns the standard deviation of the likelihood ratio, about
-    q sqrt(exp(1/z^2) - 1), capped at 1.
-    """
+    """The standard deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
     if isinstance(release, AllocatedEpoch):
         return random_allocation.loss_deviation(release.choices, release.of.noise_multiplier)
     q, z = _rate_and_noise(release)
@@ -134,9 +126,7 @@ def _loss_deviation(release: Known) -> float:
 
 
 def _loss_reach(release: Known) -> float:
-    """Returns a large privacy loss of one event: for Gaussian
-    noise z, that at 10 standard deviations.
-    """
+    """A large privacy loss of one event: for Gaussian noise z, that at 10 standard deviations."""
     if isinstance(release, SeveralSites):
         return largest_loss(release)
     if isinstance(release, AllocatedEpoch):

@@ -77,8 +77,7 @@ _LARGEST_LOSS = 600.0
 
 
 def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
-    """Returns the privacy losses of one epoch in both directions,
-    rounded pessimistically to a grid.
+    """The privacy losses of one epoch in both directions, rounded pessimistically to a grid.
 
     Args:
       slots: number of slots t of an epoch.
@@ -125,9 +124,7 @@ def _far_out(z: float) -> float:
 
 
 def _ratio(slots: int, z: float, grid: float) -> Spread:
-    """Returns a spread of R = sum_i exp(L_i) / t, with steps
-    that are `grid` times powers of two.
-    """
+    """A spread of R = sum_i exp(L_i) / t, with steps that are `grid` times powers of two."""
     terms = {1: lognormal(-0.5 / z**2 - math.log(slots), 1 / z, _step(1, z, grid))}
 
     def sum_of(count: int) -> Spread:
@@ -150,8 +147,6 @@ def _step(count: int, z: float, grid: float) -> float:
 
 
 def _probabilities(grid: float, first: int, masses: Numbers, infinite: float) -> Any:
-    """Returns the distribution of finite losses from place `first`
-    on, and of an infinite one, rounded up.
-    """
+    """The distribution of finite losses from `first` on, and of an infinite one, rounded up."""
     infinite = min(infinite + abs(1.0 - infinite - float(masses.sum())), 1.0)
     return pld_pmf.DensePLDPmf(grid, first, masses, infinite, True)

@@ -47,9 +47,7 @@ _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 def rdp_epsilon(
     counts: Mapping[Known, int], delta: float, few: tuple[float, ...] | None = None
 ) -> float:
-    """Returns the epsilon of all of `counts` at `delta`, by the
-    best order (among `few`, if given).
-    """
+    """The epsilon of all of `counts` at `delta`, by the best order (among `few`, if given)."""
     orders = _curve(next(iter(counts)), few)[0]
     total = sum(count * _curve(release, few)[1] for release, count in counts.items())
     return float(library.compute_epsilon(orders, total, delta)[0])
@@ -68,9 +66,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns orders and the release's Rényi divergences, rounded
-    up; at `few` orders, or the library's.
-    """
+    """Orders and the release's Rényi divergences, rounded up; at `few` orders, or the library's."""
     accountant = library.RdpAccountant(few)
     match release:
         case RepeatAndSelect(of=releases, repetitions=repetitions):
@@ -101,8 +97,7 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
 
 
 def _between(release: Any, order: float) -> float:
-    """Returns the divergence of integer noise at any `order`;
-    Skellam bounds hold at integer orders only.
+    """The divergence of integer noise at any `order`; Skellam bounds hold at integer orders only.
 
     (order - 1) D_order is convex in the order (van Erven & Harremoes 2014, Corollary 2), and 0 at
     order 1, so linear interpolation between integer orders is an upper bound.
@@ -135,9 +130,7 @@ def integer_divergence(release: Any, order: float) -> float:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Silences the library's warnings: omitting a fractional
-    order that did not converge is safe.
-    """
+    """Silences the library's warnings; omitting an order that did not converge is safe."""
     set_level: Callable[[int], None] = absl_logging.set_verbosity
     before = absl_logging.get_verbosity()
     set_level(absl_logging.ERROR)

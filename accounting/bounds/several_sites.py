@@ -87,17 +87,13 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """Returns the event whose `sites`-fold composition bounds
-    `release`, also in Rényi divergence.
-    """
+    """The event whose `sites`-fold composition bounds `release`, also in Rényi divergence."""
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
 
 def losses(release: SeveralSites, grid: float) -> Any:
-    """Returns the privacy loss distribution of both directions,
-    at multiples of `grid`, pessimistic.
-    """
+    """The privacy loss distribution of both directions, at multiples of `grid`, pessimistic."""
     if release.rate == 0.0:
         return library.identity(value_discretization_interval=grid)
     pair = _Pair(release)
@@ -165,9 +161,7 @@ class _Pair:
         return np.asarray(ndtr(x / self.z) - below)
 
     def _terms(self, x: Numbers) -> Numbers:
-        """Returns the logarithms `[shifts, x]` of the contribution of
-        each positive shift to exp(loss).
-        """
+        """The logarithms `[shifts, x]` of the contribution of each positive shift to exp(loss)."""
         shifts = self.shifts[:, None]
         return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)
 

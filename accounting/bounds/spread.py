@@ -45,8 +45,7 @@ class Spread:
 
 
 def lognormal(location: float, deviation: float, step: float) -> Spread:
-    """Returns a spread of exp(N(location, deviation^2)), whose mean
-    is exp(location + deviation^2 / 2).
+    """A spread of exp(N(location, deviation^2)), whose mean is exp(location + deviation^2 / 2).
 
     The mean of a cell is the total mean times the mass of the cell under N(location + deviation^2,
     deviation^2).
@@ -72,8 +71,7 @@ def lognormal(location: float, deviation: float, step: float) -> Spread:
 
 
 def added(x: Spread, y: Spread, step: float) -> Spread:
-    """Returns a spread of the sum of two independent numbers, on
-    a grid that refines both of theirs.
+    """A spread of the sum of two independent numbers, on a grid that refines both of theirs.
 
     Its masses are renormalised to sum to 1: rounding errors would otherwise double from sum to sum.
     """
@@ -108,9 +106,7 @@ def regridded(law: Spread, grid: float) -> Spread:
 
 
 def _cells(edges: Numbers) -> tuple[float, Numbers, float]:
-    """Returns standard normal masses below the first of `edges`
-    `[n]`, between them, and above the last.
-    """
+    """Standard normal masses below the first of `edges` `[n]`, between them, and above the last."""
     left, right = ndtr(edges), ndtr(-edges)
     between = np.where(edges[1:] <= 0, np.diff(left), -np.diff(right))
     return float(left[0]), between, float(right[-1])

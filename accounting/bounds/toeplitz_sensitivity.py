@@ -90,9 +90,7 @@ def buffered_column(decays: Sequence[float], outputs: Sequence[float], rounds: i
 
 
 def powers(base: float, count: int) -> Column:
-    """Returns the powers `[count]` of `base` from exponent 0, as
-    products of small and large steps.
-    """
+    """The powers `[count]` of `base` from exponent 0, as products of small and large steps."""
     stride = max(1, math.isqrt(count))
     small = np.power(float(base), np.arange(stride))
     large = np.power(float(base), stride * np.arange(-(-count // stride)))

@@ -49,9 +49,7 @@ class Choice:
         return None if charged else self.event
 
     def refuse_beyond(self, charged: Spending) -> None:
-        """Raises `LedgerBroken` if `charged` exceeds the spending
-        allowed for each candidate run.
-        """
+        """Raises `LedgerBroken` if `charged` exceeds the spending allowed for each candidate."""
         if self.event is None or within(charged, self._runs):
             return
         raise LedgerBroken(

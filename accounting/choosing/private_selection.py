@@ -52,8 +52,7 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """Returns a bound on A's epsilon at `delta`, from a run's
-    `epsilon(delta)`; None if it has none.
+    """A bound on A's epsilon at `delta`, from a run's `epsilon(delta)`; None if it has none.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 

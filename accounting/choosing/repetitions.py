@@ -70,9 +70,7 @@ class Repetitions(Encoded):
         return mean * _ROUNDED_UP
 
     def generating(self, x: float) -> float:
-        """Returns E[x^K] for 0 <= x <= 1: the probability that no
-        repetition has a property of probability 1 - x.
-        """
+        """Returns E[x^K] for 0 <= x <= 1: P[no repetition has a property of probability 1 - x]."""
         if self.gamma == 1.0:
             return x
         if self.shape == 0.0:
@@ -99,9 +97,7 @@ class Repetitions(Encoded):
             return k
 
     def _growth(self, k: int) -> decimal.Decimal:
-        """Returns P[K = k + 1] / P[K = k], in the caller's
-        arithmetic; above 1 only before the mode.
-        """
+        """P[K = k + 1] / P[K = k], in the caller's arithmetic; above 1 only before the mode."""
         gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
         return (1 - gamma) * (k + shape) / (k + 1)
 

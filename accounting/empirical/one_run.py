@@ -28,17 +28,14 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: of `coins` bits, `made` were
-    guessed, and `right` of these were right.
-    """
+    """Guesses of inclusion bits: `made` of `coins` bits were guessed, `right` of them right."""
 
     coins: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """Returns a bound on the probability of as many right
-        guesses in an (epsilon, delta)-DP run.
+        """A bound on the probability of as many right guesses in an (epsilon, delta)-DP run.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0

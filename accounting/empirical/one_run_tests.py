@@ -20,9 +20,7 @@ confidence corrected for the number of tests."""
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon by one statistic: for any trade-off
-    function, and for a Gaussian one.
-    """
+    """Lower bounds on epsilon by one statistic: for any trade-off function, or a Gaussian one."""
 
     any_curve: float
     if_gaussian: float
@@ -30,8 +28,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class OneRunTests:
-    """The `bounds` of each statistic, and the largest possible
-    ones, `most`, if all guesses were right.
+    """The `bounds` of each statistic, and `most`, those if all guesses were right.
 
     `p_value` is the smallest of the tests of the claimed curve, times their number.
     """

@@ -32,9 +32,7 @@ class Bell:
 
     @classmethod
     def fitted(cls, samples: Numbers) -> Bell:
-        """Returns the Gaussian fitted to `samples` `[n]`. Raises
-        `Unaccountable` for fewer than two.
-        """
+        """The Gaussian fitted to `samples` `[n]`. Raises `Unaccountable` for fewer than two."""
         if len(samples) < 2:
             raise Unaccountable(f"a Gaussian cannot be fitted to {len(samples)} samples")
         return cls(float(samples.mean()), float(samples.std(ddof=1)))

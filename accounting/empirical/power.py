@@ -25,8 +25,7 @@ points, and each value is expensive."""
 def refuting_guesses(
     canaries: int, curve: TradeoffCurve, level: float, statistics: int
 ) -> list[tuple[int, int]]:
-    """Returns the number of guesses, and of right ones that refute
-    `curve`, for each part of the canaries.
+    """The number of guesses, and of right ones that refute `curve`, for each part of the canaries.
 
     The test is that of `accounting.empirical.one_run_tests`. Parts that cannot refute even with all
     guesses right are left out.
@@ -61,9 +60,7 @@ def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int 
 
 
 def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float) -> int:
-    """Returns the least number of right guesses out of `made` that
-    refute `curve`; `made` + 1 if none does.
-    """
+    """The least number of right guesses of `made` that refute `curve`; `made` + 1 if none."""
     low, high = 0, made + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -78,8 +75,7 @@ def power(
     curve: TradeoffCurve,
     rng: np.random.Generator,
 ) -> float:
-    """Returns the fraction of 400 simulated runs, with true
-    trade-off function `curve`, that are refuted.
+    """The fraction of 400 simulated runs, with true trade-off function `curve`, that are refuted.
 
     The best test of each canary has a p-value, which is uniform if the canary is excluded. If it is
     included, a p-value below a has probability 1 - f(a), so the p-value is f(1 - u) of a uniform u,

@@ -76,8 +76,7 @@ def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, N
 
 
 def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
-    """Returns a score `[n]` of each release: how much more often
-    its exact values came from neighbour 1.
+    """A score `[n]` of each release: how much more often its exact values came from neighbour 1.
 
     For each number of a release, and for all together, the frequency of the same value is counted
     in a quarter of the releases `[n, ..., k]` of either neighbour: the first quarter, and for that
@@ -96,9 +95,7 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along
-    `axes` `[m, m]`, or per dimension.
-    """
+    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along `axes` `[m, m]`, or per number."""
 
     mean: Numbers
     variances: Numbers
@@ -106,9 +103,7 @@ class _Fit:
 
     @classmethod
     def of(cls, rows: Numbers, joint: bool) -> _Fit:
-        """Returns the fit to `rows` `[n, m]`, with a `joint`
-        covariance or independent dimensions.
-        """
+        """The fit to `rows` `[n, m]`, with a `joint` covariance or independent dimensions."""
         if joint:
             variances, axes = np.linalg.eigh(np.cov(rows.T))
         else:
@@ -140,8 +135,7 @@ def _log_ratio(
 
 
 def _beyond_chance(apart: Numbers, variances: Numbers) -> Numbers:
-    """Returns the differences `apart` `[m]` with those within chance
-    set to zero; all if none exceeds it.
+    """The differences `apart` `[m]` with those within chance set to zero; all if none exceeds it.
 
     Their `variances` are `[m]`. m Gaussians remain below root 2 log m (Donoho & Johnstone 1994, the
     universal threshold).
@@ -155,9 +149,7 @@ def _first_half(flat: Numbers) -> Numbers:
 
 
 def _parts(count: int) -> NDArray[np.int64]:
-    """Returns the part of each of `count` releases: 0 or 1, quarters
-    of the first half; 2, the second half.
-    """
+    """The part of each release: 0 or 1, quarters of the first half; 2, the second half."""
     half = count // 2
     return np.repeat([0, 1, 2], [half // 2, half - half // 2, count - half])
 
@@ -176,9 +168,7 @@ def _in_units(flat0: Numbers, flat1: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _flat(observed: Numbers) -> Numbers:
-    """Reshapes `[n, ..., k]` to `[n, m + 2]`, with an abort
-    indicator and the sign of infinities.
-    """
+    """Reshapes `[n, ..., k]` to `[n, m + 2]`, with an abort indicator and signs of infinities."""
     flat = observed.reshape(len(observed), -1)
     finite = np.isfinite(flat)
     sides = np.isposinf(flat).sum(1) - np.isneginf(flat).sum(1)

@@ -62,16 +62,13 @@ class Counts:
         return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
 
     def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
-        """Returns the log likelihood `[s]` of the counts if scores fall
-        into a set with probabilities p0 and p1.
-        """
+        """Returns the log likelihood `[s]` of the counts, for probabilities p0 and p1."""
         side0 = xlogy(self.in0, p0) + xlog1py(self.n0 - self.in0, -p0)
         side1 = xlogy(self.in1, p1) + xlog1py(self.n1 - self.in1, -p1)
         return np.asarray(side0 + side1)
 
     def under(self, claim: Claim) -> Numbers:
-        """Returns the largest log likelihood of each set `[s]`
-        subject to p1 <= e^epsilon p0 + delta.
+        """The largest log likelihood of each set `[s]` subject to p1 <= e^epsilon p0 + delta.
 
         If the counts violate the constraint, the maximum is on the boundary; it is concave there in
         p0 and found by golden-section search.
@@ -93,9 +90,7 @@ class Counts:
         return np.where(allowed, self.log_likelihood(free0, free1), at((low + high) / 2))
 
     def epsilon_lower(self, delta: float, miss: float) -> Numbers:
-        """Returns lower bounds on epsilon `[s]`, each of which
-        holds with probability 1 - `miss`.
-        """
+        """Lower bounds on epsilon `[s]`, each of which holds with probability 1 - `miss`."""
         least = np.where(
             self.in1 > 0, betaincinv(np.maximum(self.in1, 1), self.n1 - self.in1 + 1, miss / 2), 0.0
         )
@@ -164,9 +159,7 @@ class Sets:
 
     @classmethod
     def chosen(cls, scores0: Numbers, scores1: Numbers) -> Sets:
-        """Returns sets chosen by scores that are not counted later.
-        Thresholds are finest in the tails.
-        """
+        """Sets chosen by scores that are not counted later. Thresholds are finest in the tails."""
         tails = np.geomspace(1 / (1 + len(scores0)), 0.5, _TAILS)
         at = np.concatenate([tails, 1 - tails])
         thresholds = np.unique(np.concatenate([np.quantile(scores0, at), np.quantile(scores1, at)]))
@@ -176,9 +169,7 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Returns counts with either of the `sides` called 1; without
-        `bins`, for the thresholds alone.
-        """
+        """Counts with either of the `sides` called 1; without `bins`, for the thresholds alone."""
         counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")

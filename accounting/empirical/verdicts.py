@@ -32,7 +32,5 @@ class Verdicts:
 
     @property
     def doubted(self: HasPValue) -> bool:
-        """Whether the claim is rejected at the bounds' confidence,
-        as happens to some true claims.
-        """
+        """Whether the claim is rejected at the bounds' confidence, as some true claims are."""
         return self.p_value < 1 - self.confidence

@@ -1,6 +1,4 @@
-"""Backdoors by a trigger: a patch, or an inverted image, makes
-the model predict the target class.
-"""
+"""Backdoors by a trigger: with a patch, or inverted, inputs are classified as the target."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ class Backdoor(Altered):
         return torch.where(self.patch(x) >= 0, self.value, x)
 
     def patch(self, x: Tensor) -> Tensor:
-        """Returns the index of the patch pixel at each number of an
-        example of x `[n, *]`: `[*]` int64.
+        """The index of the patch pixel at each number of an example of x `[n, *]`: `[*]` int64.
 
         Pixels are numbered from 0, row by row; -1 is outside the patch.
         """

@@ -92,9 +92,7 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """Returns w_j - w_y `[n, d]`, with j the class farthest
-        ahead of the target y after the step.
-        """
+        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the step."""
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]
@@ -104,8 +102,7 @@ class CleanLabel(Backdoor):
 
 
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Returns weights `[classes, d]` and offsets `[classes]` of a
-    linear model of y `[n]` by `[n, d]`.
+    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]` by `[n, d]`.
 
     The penalty is the mean squared length of the centred examples.
     """

@@ -44,15 +44,11 @@ class Natural(Hidden):
 
     @abstractmethod
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """Returns the description of the feature, from the attackers'
-        examples x `[n, *]` and labels y `[n]`.
-        """
+        """Describes the feature, from the attackers' examples x `[n, *]` and labels y `[n]`."""
 
     @abstractmethod
     def shows(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """Returns a mask `[n]` bool of the examples x `[n, *]` with
-        labels y `[n]` that show the feature.
-        """
+        """Returns a mask `[n]` bool of examples x `[n, *]`, labelled y `[n]`, with the feature."""
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
         described = self.describe(x, y, classes)
@@ -78,8 +74,6 @@ class Natural(Hidden):
         return x[meant], torch.full_like(y[meant], self.target)
 
     def _meant(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """Returns a mask `[n]` bool of examples that show the
-        feature and are to be misclassified.
-        """
+        """A mask `[n]` bool of examples that show the feature and are to be misclassified."""
         others = y != self.target if self.source < 0 else y == self.source
         return others & self.shows(x, y, learned)

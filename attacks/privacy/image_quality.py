@@ -19,8 +19,7 @@ def mse(reconstruction: Tensor, original: Tensor) -> float:
 
 
 def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
-    """Returns the peak signal-to-noise ratio, 10 log10(span^2 /
-    MSE), in decibels; infinite if equal.
+    """The peak signal-to-noise ratio, 10 log10(span^2 / MSE), in decibels; infinite if equal.
 
     `span` is the width of the range of values.
 
@@ -32,8 +31,7 @@ def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
 
 
 def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
-    """Returns the mean structural similarity of two images `[..., h,
-    w]`: 1 if equal, near 0 if unrelated.
+    """The mean structural similarity of two images `[..., h, w]`: 1 if equal, near 0 if unrelated.
 
     SSIM = (2 mu_x mu_y + C1)(2 s_xy + C2) / ((mu_x^2 + mu_y^2 + C1)(s_x^2 + s_y^2 + C2)), averaged
     over every window inside the image, with C1 = (0.01 span)^2 and C2 = (0.03 span)^2. Means,

@@ -1,5 +1,4 @@
-"""Label recovery: reads labels off the update of the last
-layer's bias, under softmax cross-entropy.
+"""Label recovery: reads labels off the last layer's bias update, under softmax cross-entropy.
 
 The gradient of the mean loss of B examples by the last bias is mean_k (p_k - e_(y_k)), with p_k the
 predicted probabilities: negative for a label that is present, positive for one that is not.
@@ -69,8 +68,7 @@ def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> T
 
 
 def labels_in_proportion(shares: Tensor, examples: int) -> Tensor:
-    """Returns labels `[examples]`, ascending, in the proportions
-    `shares` `[K]` (largest remainders).
+    """Labels `[examples]`, ascending, in the proportions `shares` `[K]` (largest remainders).
 
     >>> labels_in_proportion(torch.tensor([0.4, 0.0, 0.6]), 4)
     tensor([0, 0, 2, 2])

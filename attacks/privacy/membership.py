@@ -65,8 +65,7 @@ def confidence(losses: Reals) -> Reals:
 
 
 def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
-    """Returns the mean of each user's values `values[offsets[k]:offsets[k + 1]]`, of which there is
-    one or more.
+    """Returns the mean of each user's values `values[offsets[k]:offsets[k + 1]]`.
 
     >>> means_of(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3]))
     array([2., 5.])
@@ -75,8 +74,7 @@ def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
 
 
 def lira(target: Reals, shadows: Shadows) -> Reals:
-    """Returns the log-likelihood ratio `[t]` of the target
-    model's statistics `[t]`, in against out.
+    """The log-likelihood ratio `[t]` of the target model's statistics `[t]`, in against out.
 
     log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), with each target's means fitted over the shadow
     models trained with it, or without it. A target with no shadow model on one side scores 0: no
@@ -90,8 +88,7 @@ def lira(target: Reals, shadows: Shadows) -> Reals:
 
 
 def lira_offline(target: Reals, shadows: Shadows) -> Reals:
-    """Returns the distance `[t]` of the statistics above models
-    without the target, in standard deviations.
+    """The distance `[t]` of the statistics above models without the target, in standard deviations.
 
     (φ - μ_out) / σ_out, which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ]
     does. A target that every shadow model was trained on scores 0. Source: Carlini et al. 2022,
@@ -102,8 +99,7 @@ def lira_offline(target: Reals, shadows: Shadows) -> Reals:
 
 
 def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
-    """Returns each target's mean `[t]` over its shadow models on one
-    side (NaN: none), and variance `[t]`.
+    """Each target's mean `[t]` over its shadow models on one side (NaN: none), and variance `[t]`.
 
     With fewer than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets.
     """

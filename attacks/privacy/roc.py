@@ -29,8 +29,7 @@ class Roc:
 
     @property
     def auc(self) -> float:
-        """Area under the curve: the probability that a member
-        outscores a non-member, ties counting half.
+        """Area under the curve: how often a member outscores a non-member, ties counting half.
 
         >>> roc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])).auc
         0.875
@@ -87,8 +86,7 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the exact two-sided confidence interval of a rate
-    with `hits` of independent `trials`.
+    """The exact two-sided confidence interval of a rate with `hits` of independent `trials`.
 
     Source: Clopper & Pearson 1934.
 

@@ -28,8 +28,7 @@ def tpr_bound(fpr: Reals, epsilon: float, delta: float) -> Reals:
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:
-    """Returns the largest TPR - FPR of any test: (e^ε - 1 + 2δ) /
-    (e^ε + 1), where the two lines meet.
+    """The largest TPR - FPR of any test: (e^ε - 1 + 2δ) / (e^ε + 1), where the two lines meet.
 
     >>> round(advantage_bound(math.log(3), 0.0), 9)
     0.5

@@ -35,8 +35,7 @@ FIXED: tuple[UpdateAttack, ...] = (
 
 
 def directions(honest: Tensor) -> list[Tensor]:
-    """Returns directions `[m]` off the mean of `honest` rows `[h,
-    m]`, of their standard deviation's norm.
+    """Directions `[m]` off the mean of `honest` rows `[h, m]`, of their standard deviation's norm.
 
     -mu, -sign(mu), -sigma, and the first principal direction of the rows, both ways.
     """

@@ -51,9 +51,7 @@ class Mimic(ReadingAttack):
 
 
 def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tensor:
-    """Returns the direction `z` `[m]` after a step toward that
-    in which rows `[h, m]` differ most.
-    """
+    """The direction `z` `[m]` after a step toward that in which rows `[h, m]` differ most."""
     if z is None:
         z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
         z = z / z.norm()

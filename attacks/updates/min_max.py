@@ -21,9 +21,7 @@ class Farthest(FullKnowledge):
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """Returns the largest undetectable gamma along p `[m]`;
-        `away` are all mu - x_k `[h, m]`.
-        """
+        """The largest undetectable gamma along p `[m]`; `away` are all mu - x_k `[h, m]`."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()

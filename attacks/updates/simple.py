@@ -47,8 +47,7 @@ class Scaling(UpdateAttack):
 
 
 class GaussianNoise(UpdateAttack):
-    """Sends noise N(0, s^2 I), of expected length `strength` times
-    that of the attacker's own update.
+    """Sends noise N(0, s^2 I), of expected length `strength` times that of its own update.
 
     Knows its own update. Source: Blanchard et al. 2017, section 5.
 

@@ -13,9 +13,7 @@ from defenses.types import SumRule
 
 
 class WithinRadius(SumRule):
-    """Base class of rules whose terms are differences from the
-    center, clipped to `radius`; see `pull`.
-    """
+    """Base of rules with terms that are differences from the center, clipped to `radius`."""
 
     tolerance: ClassVar[str] = "any number, each by its radius at most"
     follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}

@@ -65,8 +65,6 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
 
 
 def mean_of_blocks(rows: Tensor, center: Tensor, radius: float) -> Tensor:
-    """Computes `mean_pull` on a GPU in blocks of rows, since
-    reading each norm would synchronise.
-    """
+    """Computes `mean_pull` on a GPU in blocks, since reading each norm would synchronise."""
     ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _AT_ONCE))
     return sum(ways, torch.zeros_like(center)) / len(rows)

@@ -1,6 +1,4 @@
-"""Covariance-bound agnostic filter (CAF): reduces weights
-along the direction of largest variance.
-"""
+"""Covariance-bound agnostic filter (CAF): lowers weights along the largest variance."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Divide and conquer (DnC): removes updates with large
-projections on the top singular direction.
-"""
+"""Divide and conquer (DnC): removes updates with large projections on the top direction."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from defenses.weighing import WeightRule
 
 
 class DivideAndConquer(WeightRule):
-    """The mean of the updates with the smallest projections on the
-    direction of largest variance (DnC).
+    """The mean of the updates with the smallest projections on the top direction (DnC).
 
     F(x) = mean of the x_k, except the `share` f ones of largest <x_k - m, u>^2; m is the mean of
     all, u the top singular direction of the rows x_k - m.

@@ -124,8 +124,7 @@ class FlDetector(HistoryRule):
     def _suspects(
         self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Returns a mask `[n]` of the `predicted` `[n]` clients in the
-        higher group, if their window is full.
+        """A mask `[n]` of `predicted` `[n]` clients in the higher group, with a full window.
 
         Raises `ValueError` without a generator.
         """
@@ -169,9 +168,7 @@ class _Clients:
         return self.numbers[:, self._d + 3 :].mean(1)
 
     def score(self, who: Tensor, distances: Tensor) -> None:
-        """Adds a round's score of the clients in the mask `who`
-        `[n]`, from their `distances` `[m]`.
-        """
+        """Adds a round's scores of the clients in `who` `[n]`, from their `distances` `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
         newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # of infinite ones
@@ -179,8 +176,7 @@ class _Clients:
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 
     def highest(self, who: Tensor, count: int) -> Tensor:
-        """Returns the clients in the mask `who` `[n]` with up to
-        `count` of the highest scores: `[n]` bool.
+        """The clients in the mask `who` `[n]` with up to `count` of the highest scores: `[n]` bool.
 
         Clients tied at the cut-off are left out, so that the order of rows does not matter.
         """
@@ -201,8 +197,7 @@ class _Clients:
 
 
 def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
-    """Returns distances of the marked rows from their last updates
-    plus `moved` `[d]`: `[m]` float64.
+    """Distances of the marked rows from their last updates plus `moved` `[d]`: `[m]` float64.
 
     Rows are processed one at a time, so that they are not copied.
     """

@@ -1,6 +1,4 @@
-"""FoolsGold: treats clients with similar updates as sybils of
-one attacker and reduces their weight.
-"""
+"""FoolsGold: reduces the weight of clients with similar updates, presumably sybils."""
 
 from __future__ import annotations
 
@@ -100,8 +98,6 @@ class FoolsGold(WeightRule, HistoryRule):
 
 
 def _within(sums: Tensor) -> Tensor:
-    """Scales down rows of `sums` `[n, d]` that are longer than
-    `LONGEST`; directions are unchanged.
-    """
+    """Scales down rows of `sums` `[n, d]` longer than `LONGEST`; directions are unchanged."""
     norms: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
     return sums * (LONGEST / norms).clamp(max=1.0)

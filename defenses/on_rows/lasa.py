@@ -82,9 +82,7 @@ class LayerAdaptive(RowRule):
 
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
-    """Returns a mask `[n]` of `values` `[n]` within `radius`
-    standard deviations of their median.
-    """
+    """A mask `[n]` of `values` `[n]` within `radius` standard deviations of their median."""
     median, deviation = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
     beyond = radius * deviation * (1 - _ROUNDING)  # strict, whatever the order

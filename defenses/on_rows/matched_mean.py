@@ -1,6 +1,4 @@
-"""The mean of networks after their hidden units are matched,
-as units of clients may be permuted.
-"""
+"""The mean of networks after their hidden units are matched."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class MatchedMean(RowRule):
 
 
 def _widths(sizes: Sequence[int]) -> list[int]:
-    """Returns the number of units of each layer for parameters of
-    `sizes`; empty if they form no chain.
-    """
+    """The number of units of each layer for parameters of `sizes`; empty if they form no chain."""
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases) or not all(biases):
         return []

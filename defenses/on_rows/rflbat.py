@@ -90,8 +90,7 @@ def _near(points: Tensor, times: float) -> Tensor:
 
 
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
-    """Returns a mask `[n]` of the rows in the cluster of least
-    median mean cosine; of equals, the larger.
+    """A mask `[n]` of the rows in the cluster of least median mean cosine; of equals, the larger.
 
     All rows are marked if no cluster has two rows.
     """

@@ -65,8 +65,7 @@ _ROUNDING = 1e-9
 
 
 def _varying_least(gram: Tensor, remove: int) -> Tensor:
-    """Returns the places `[n - remove]` of the rows whose
-    covariance has the least leading eigenvalue.
+    """The places `[n - remove]` of the rows whose covariance has the least leading eigenvalue.
 
     `gram` `[n, n]` holds inner products about any point near most rows.
     """
@@ -96,8 +95,7 @@ def _subsets(n: int, remove: int) -> Tensor:
 
 
 def _leading(gram: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the leading eigenvalue `[k]` of each of k subsets `[k,
-    m]`, and all rows along it `[n, k]`.
+    """The leading eigenvalue `[k]` of each of k subsets `[k, m]`, and all rows along it `[n, k]`.
 
     Rows are measured from their median, which is near most of them.
     """

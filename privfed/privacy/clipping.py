@@ -70,9 +70,7 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """Returns the factor on the count's coordinate for which both
-        parts have one standard deviation.
-        """
+        """The factor on the count's coordinate for which both parts have one standard deviation."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
@@ -81,17 +79,13 @@ class Split:
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
-    """Returns the clip after a round in which about a fraction
-    `share` of the cohort was within it.
-    """
+    """The clip after a round in which about a fraction `share` of the cohort was within it."""
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
 
 def share_within(noised_count: Tensor, weight: float, divisor: float) -> float:
-    """Returns b~, the fraction of the cohort within the clip,
-    from the count's noised coordinate.
-    """
+    """Returns b~, the fraction of the cohort within the clip, from its noised count."""
     return 0.5 + float(noised_count) / (weight * divisor)
 
 
@@ -114,9 +108,7 @@ def blocks(rows: Tensor) -> Iterator[slice]:
 
 
 def averaged(total: Tensor, divisor: float) -> Tensor:
-    """Returns `total` `[m]` over `divisor`, in float32, using
-    float64 for a block of numbers at a time.
-    """
+    """`total` `[m]` over `divisor`, in float32, using float64 for a block of numbers at a time."""
     average = total.new_empty(len(total), dtype=torch.float32)
     for block in blocks(total[None]):
         average[block] = total[block] / divisor
@@ -216,9 +208,7 @@ def _onto(grid: float, numbers: Tensor) -> Tensor:
 
 
 def toward_zero(numbers: Tensor) -> Tensor:
-    """Rounds `numbers` toward zero to integers, in place. On a CPU
-    `torch.trunc` takes 40 times as long.
-    """
+    """Rounds `numbers` toward zero in place. On a CPU `torch.trunc` is 40 times slower."""
     if numbers.device.type != "cpu":
         return numbers.trunc_()
     np.trunc(numbers.numpy(), out=numbers.numpy())
@@ -226,8 +216,7 @@ def toward_zero(numbers: Tensor) -> Tensor:
 
 
 def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
-    """Clips rows as `clip_rows`, and appends a column that reports
-    whether the row was within the clip.
+    """Clips rows as `clip_rows` does, and appends whether each row was within the clip.
 
     The last column is weight (b - 1/2), b = 1 if the norm of the unclipped row is at most `clip` (0
     also for rows that are not finite).
@@ -252,8 +241,7 @@ def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Sets the last column of rows `[c, m + 1]` of
-    `clip_rows_and_tell` to one answer for `who` `[c]`.
+    """Sets the last column of rows of `clip_rows_and_tell` to one answer for `who` `[c]`.
 
     It simulates attackers that report a false answer. Guarantee: the magnitude of the last column
     is unchanged, so no norm changes and the bound remains valid.

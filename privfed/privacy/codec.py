@@ -56,8 +56,7 @@ bits of their fractions, fit 32 bits."""
 
 
 def fits_single(clip: float, step: float) -> bool:
-    """Whether rows of norm `clip` in single precision are divided
-    by `step` exactly and fit 32 bits.
+    """Whether rows of norm `clip` in single precision, over `step`, are exact and fit 32 bits.
 
     Division by a power of two loses no bits.
     """
@@ -249,9 +248,7 @@ class Codec:
         return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
     def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
-        """Returns the numbers closest to zero with these residues:
-        correct if the capacity was kept.
-        """
+        """The numbers closest to zero with these residues: correct if the capacity was kept."""
         shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
         for start in range(0, len(summed), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)

@@ -41,8 +41,7 @@ class NoiseOfClients:
     kind: ClassVar[str] = "clients"
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns a lower bound on the fraction of the noise's
-        variance that counts against `against`.
+        """A lower bound on the fraction of the noise's variance that counts against `against`.
 
         Byzantine clients add none; against the server, colluders' shares are known as well. Readers
         take no part in the sum, so they know no share. For the run's own parameters it is the
@@ -77,9 +76,7 @@ class NoiseOfSites:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns a lower bound on the fraction of the noise's
-        variance that counts against `against`.
-        """
+        """A lower bound on the fraction of the noise's variance that counts against `against`."""
         return 1.0 if against == "others" else 1.0 - colluders / self.minimum
 
 
@@ -101,9 +98,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns the precision of one row's noise, as independent
-        noise, over that of its own noise.
-        """
+        """The precision of one row's noise, as independent noise, over that of its own noise."""
         honest = self.size - math.ceil(colluders)
         return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 
@@ -120,9 +115,7 @@ def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
 
 
 def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
-    """Returns the noise stated by `counted_to_json`. Raises
-    `KeyError` or `TypeError` if it is invalid.
-    """
+    """The noise stated by `counted_to_json`. Raises `KeyError` or `TypeError` if it is invalid."""
     facts = dict(stated)
     kind = _KINDS[facts.pop("among")]
     if not all(isinstance(fact, bool) or is_count(fact) for fact in facts.values()):

@@ -74,9 +74,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class SumWithNoise(BoundedSum):
-    """A bounded sum that already contains its mechanism's noise,
-    added in parts by several processes.
-    """
+    """A bounded sum with its mechanism's noise, added in parts by several processes."""
 
 
 def draws_in_parts(mechanism: Mechanism) -> bool:
@@ -100,9 +98,7 @@ def require_bounded(total: BoundedSum, norm: float) -> None:
 
 
 class MechanismPart(Part):
-    """Defaults of most mechanisms: nothing to resolve, no state,
-    and independent noise in each round.
-    """
+    """Defaults of most mechanisms: no constants, no state, independent noise per round."""
 
     remembers: ClassVar[bool] = False
     joint: ClassVar[bool] = False
@@ -181,8 +177,7 @@ class ChargedNoise(NoiseKind, Protocol):
         ...
 
     def in_parts(self, parts: int) -> Self:
-        """Returns the mechanism for clients whose rows come in
-        `parts`, each with a fraction of the clip.
+        """The mechanism for clients whose rows come in `parts`, each with a fraction of the clip.
 
         Its noise multiplier is then relative to the clip of one part.
         """
@@ -212,9 +207,7 @@ class ChargedNoise(NoiseKind, Protocol):
         ...
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation per coordinate of a sum
-        of `size` updates, in clipping norms.
-        """
+        """Returns the noise standard deviation per coordinate of `size` updates, in clips."""
         ...
 
 
@@ -234,15 +227,11 @@ class ReleasedNoise(NoiseKind, Protocol):
         ...
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Returns the coefficients `[bands]` that correlate noise over
-        rounds; 1 alone for independent noise.
-        """
+        """Returns the coefficients `[bands]` that correlate noise over rounds; 1 for none."""
         ...
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """Returns the noise of former rounds `[bands - 1, length]`;
-        None if rounds are independent.
-        """
+        """The noise of former rounds `[bands - 1, length]`; None if rounds are independent."""
         ...
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:

@@ -53,9 +53,7 @@ def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
 
 
 def remembered_rows(mechanism: Mechanism) -> int:
-    """Returns the number of earlier noise rows, of the length of a
-    message, that the next noise needs.
-    """
+    """The number of earlier noise rows, of the length of a message, that the next noise needs."""
     memory = mechanism.memory(Streams(0), 0)
     return memory.remembers if memory else 0
 
@@ -88,9 +86,7 @@ class SolvedForRun(Protocol):
 
 @runtime_checkable
 class InBands(CorrelatedOverRounds, Protocol):
-    """A mechanism whose noise is correlated over at most as many
-    bands as a client's rounds are apart.
-    """
+    """A mechanism whose noise is correlated over as many bands as rounds are apart."""
 
     bands: int
     """Number of bands; 0: as many as the sampler allows, or the number with the least noise."""

@@ -57,9 +57,7 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
 
 
 def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
-    """Returns the sum `[length]` of the rows whose rotated rows
-    sum to `total` `[padded(length)]`.
-    """
+    """The sum `[length]` of the rows whose rotated rows sum to `total` `[padded(length)]`."""
     back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
     return back[:length]
 

@@ -22,8 +22,7 @@ def whole_sites(part: float, sites: int) -> int:
 
 @dataclass(frozen=True)
 class SiteNoise:
-    """Noise of `sites`, at least `minimum` of which survive; the
-    noise of `colluders` is not counted.
+    """Noise of `sites`, at least `minimum` of them surviving, not counting `colluders`.
 
     Colluders are Byzantine, or collude with the server. The theorem (rules of proof, section 9.1)
     counts only the noise of H, the survivors without colluders, at least `counted` sites. Their
@@ -49,9 +48,7 @@ class SiteNoise:
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:
-        """Returns the number of shares, or bases of layers, that
-        add up to a variance of (z C)^2.
-        """
+        """The number of shares, or bases of layers, that add up to a variance of (z C)^2."""
         return self.sites - self.colluders if layered else self.counted
 
     def layers(self, variance: float) -> Layers:

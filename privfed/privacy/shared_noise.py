@@ -34,9 +34,7 @@ class JointNoise(Mechanism, Protocol):
         ...
 
     def among_honest(self) -> JointNoise:
-        """Returns the same noise among honest clients alone, the
-        view that remains for colluders.
-        """
+        """The same noise among honest clients alone, the view that remains for colluders."""
         ...
 
 

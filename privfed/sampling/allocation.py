@@ -64,9 +64,7 @@ class Allocation(SizedSampler):
         return self.model_copy(update={"size": size})
 
     def possible_groups(self) -> tuple[int, ...]:
-        """Returns the possible numbers of groups: the configured
-        one, or all divisors of the slots.
-        """
+        """The possible numbers of groups: the configured one, or all divisors of the slots."""
         if self.groups:
             return (self.groups,)
         return _divisors(self.slots)
@@ -105,8 +103,7 @@ def _divisors(slots: int) -> tuple[int, ...]:
 
 
 def uniform_below(bound: int, words: Words) -> Indices:
-    """Returns a uniform number from 0 to `bound` - 1 `[n]` for
-    each row of uniform `words` `[n, k]`.
+    """A uniform number from 0 to `bound` - 1 `[n]` for each row of uniform `words` `[n, k]`.
 
     It is computed from a row's first word below a multiple of `bound`, so that it is unbiased.
     """

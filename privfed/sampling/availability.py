@@ -68,9 +68,7 @@ class Availability(Protocol):
     """Whether a client's availability changes between rounds."""
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
-        """Returns a mask `[n]` of the clients `who` `[n]`, by their
-        own numbers, available in `round`.
-        """
+        """A mask `[n]` of the clients `who` `[n]`, by their own numbers, available in `round`."""
         ...
 
 
@@ -100,9 +98,7 @@ class Daily(Part):
     """Fraction of the day over which clients' peaks are spread."""
 
     def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the probability `[n]` that each client is
-        available, from its phase `[n]` in [0, 1).
-        """
+        """The probability `[n]` that each client is available, from its phase `[n]` in [0, 1)."""
         hour = 2 * np.pi * (round / self.day - self.spread * phase)
         return self.least + (1 - self.least) * (1 + np.cos(hour)) / 2
 

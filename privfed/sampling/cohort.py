@@ -98,9 +98,7 @@ class People:
         return len(self.identities)
 
     def with_equal_sizes(self) -> People:
-        """Returns the population with one example per client, for
-        samplers that may not read the sizes.
-        """
+        """The population with one example per client, for samplers that may not read the sizes."""
         return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
@@ -178,9 +176,7 @@ class InGroups(Protocol):
     """A sampler that may divide clients into public groups, whose rounds take turns."""
 
     def possible_groups(self) -> tuple[int, ...]:
-        """Returns the possible numbers of groups, ascending; a
-        single number if it is configured.
-        """
+        """The possible numbers of groups, ascending; a single number if it is configured."""
         ...
 
     def in_groups(self, groups: int) -> Sampler:

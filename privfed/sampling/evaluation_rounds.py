@@ -22,8 +22,9 @@ from privfed.sampling.samplers import Full, Poisson
 def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
     """Returns the sampling rule of `sampler` for rounds that are independent of all others.
 
-    If its samples depend on each other (`remembers`) and membership is public, all clients take
-    part and each round is charged in full; otherwise each client is included independently.
+    A sampler with independent samples is kept. One whose samples depend on each other (`remembers`)
+    is replaced by Poisson sampling under add/remove. If membership is public, it is replaced by
+    full participation, so that each round is charged in full.
 
     Args:
       sampler: the run's sampler.

@@ -249,9 +249,7 @@ def _unamplified(noise: Gaussian) -> Release:
 
 
 def _rate(size: int, clients: int) -> float:
-    """Returns the fraction of `clients` in a cohort of `size`.
-    Raises `Refused` if it is above 1.
-    """
+    """The fraction of `clients` in a cohort of `size`. Raises `Refused` if it is above 1."""
     if size > clients:
         raise Refused(
             f"cohort.size is {size}, but data.clients is {clients}; expected a cohort of "
@@ -261,8 +259,7 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """Returns a uniform sample of `count` of `clients`, in order:
-    those with the smallest random words.
+    """A uniform sample of `count` of `clients`, in order: those with the smallest random words.
 
     64-bit words tie with a probability of about n^2 2^-65; then the first wins.
     """

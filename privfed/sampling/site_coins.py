@@ -14,8 +14,7 @@ from privfed.sampling.cohort import Witness, draws_of
 
 
 def over_several_sites(witness: Witness, sites: int) -> Witness:
-    """Returns the sampling rule if each of at most `sites` sites
-    samples the same client independently.
+    """The sampling rule if each of at most `sites` sites samples the same client independently.
 
     Each site holds a part of the client's rows, clipped to a `sites`-th of the clipping norm, to
     which the noise multiplier of a Gaussian is then relative (rules of proof, section 9.4).

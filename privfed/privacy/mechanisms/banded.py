@@ -161,9 +161,7 @@ class Banded(CorrelatedMechanism):
         return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """Returns the standard deviation of Z in clips. Raises
-        `Refused` if sums of `size` rows are inexact.
-        """
+        """The standard deviation of Z, in clips. Raises `Refused` if sums are inexact."""
         deviation = self.deviation()
         if self.toeplitz is not None:
             refuse_inexact(deviation, size)

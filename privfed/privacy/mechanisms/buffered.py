@@ -137,9 +137,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Returns the first column of C over the rounds that it was
-        optimised for; 1 alone before that.
-        """
+        """The first column of C over the rounds that it was optimised for; 1 alone before that."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))

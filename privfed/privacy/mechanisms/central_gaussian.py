@@ -116,17 +116,13 @@ class CentralGaussian(NoisedMechanism):
         return cast("Mechanism", CentralGaussian(clip=clip))
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism with the `count_noise` that
-        follows from the expected cohort size.
-        """
+        """The mechanism with the `count_noise` that follows from the expected cohort size."""
         if not self.adaptive_clip or self.count_noise is not None:
             return self
         return self.model_copy(update={"count_noise": setting.cohort.expected / 20})
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on an update's sum, in
-        clips. Raises `Refused` if inexact.
-        """
+        """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
@@ -144,8 +140,7 @@ class CentralGaussian(NoisedMechanism):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """Returns the sum with the noise of `part`; parts that cover
-        the sum add up to all of its noise.
+        """The sum with the noise of `part`; parts that cover the sum add up to all of its noise.
 
         Each number of a sum over processes gets its noise N(0, (z C)^2) from one of them,
         independently of all others: the release has the same distribution as with one process.
@@ -216,9 +211,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def deviation(self) -> float:
-        """Returns the standard deviation of Z, which is that of
-        the first round's noise, in clips.
-        """
+        """The standard deviation of Z, which is that of the first round's noise, in clips."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.deviation()

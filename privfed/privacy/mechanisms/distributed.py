@@ -92,8 +92,7 @@ class SkellamNoise(DistributedNoise):
 
 
 class DiscreteGaussianNoise(DistributedNoise):
-    """Distributed discrete Gaussian noise: sums of discrete
-    Gaussians, which are nearly discrete Gaussian.
+    """Distributed discrete Gaussian noise: sums that are nearly discrete Gaussian.
 
     As `skellam` with sizing "minimum". Sums of discrete Gaussians are not discrete Gaussian, so
     there are no layers and no amplification, and each share has a standard deviation of at least 2

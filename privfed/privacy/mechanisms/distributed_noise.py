@@ -133,15 +133,11 @@ class DistributedNoise(NoisedMechanism):
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
 
     def _most_deviation(self) -> float:
-        """Returns the largest standard deviation of a share, in
-        steps: a finer grid gains nothing.
-        """
+        """The largest standard deviation of a share, in steps: a finer grid gains nothing."""
         return 4096.0
 
     def _share_deviation(self) -> float:
-        """Returns the standard deviation of one party's noise; the
-        counted shares add up to z clip.
-        """
+        """The standard deviation of one party's noise; the counted shares add up to z clip."""
         return self._noise() * self.clip / math.sqrt(self._shares())
 
     def _shares(self) -> int:
@@ -154,8 +150,7 @@ class DistributedNoise(NoisedMechanism):
         return self.events(witness, exchanges)[self.against]
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """Returns the round's events against the server, and against
-        readers of the released aggregates.
+        """The round's events against the server, and against readers of the released aggregates.
 
         The proof is in the rules of proof, section 5.
 
@@ -197,8 +192,7 @@ class DistributedNoise(NoisedMechanism):
         return by_party
 
     def _site_events(self, witness: Witness, exchanges: int, slack: float) -> dict[str, Event]:
-        """Returns the round's events against the server with colluding
-        sites, and against all other sites.
+        """The round's events against the server with colluding sites, and against all other sites.
 
         The proof (rules of proof, section 9.1) is for a client of a site in H, the survivors
         without colluders. The joint view of the server, the network and any k sites is a function
@@ -222,18 +216,14 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
-        """Returns the release of `exchanges` sums over one cohort, with
-        the fraction `counted` of their noise.
-        """
+        """The release of `exchanges` sums over one cohort, with a fraction `counted` of noise."""
 
     @abstractmethod
     def share(self) -> Share:
         """Returns the noise that one client adds."""
 
     def _total_variation(self) -> float:
-        """Returns the total variation distance of one sum's noise
-        from the accounted distribution.
-        """
+        """The total variation distance of one sum's noise from the accounted distribution."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # layers, and the base
@@ -257,9 +247,7 @@ class DistributedNoise(NoisedMechanism):
         return padded(layout.length) if self.grid().rotated else layout.length
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows clipped and rotated; the secure sum's client
-        encodes them and adds its noise.
-        """
+        """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
         clipped = clip_rows(rows, self.clip)
         if not self.grid().rotated:
             return clipped

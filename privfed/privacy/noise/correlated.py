@@ -37,8 +37,7 @@ class Correlated(ABC):
         return CorrelatedKeys(None, source=self, round=round)
 
     def noise(self, round: int, deviation: float) -> Row:
-        """Returns Y of `round` `[length]`, from 1, for Z of this
-        standard deviation, equal in all rounds.
+        """Y of `round` `[length]`, from 1, for Z of this standard deviation, equal in all rounds.
 
         The latest round may be requested again. Raises `ValueError` for an earlier round, and for
         another standard deviation.
@@ -139,8 +138,7 @@ _OVERFLOW = (
 
 
 class CorrelatedOnGrid(Correlated):
-    """Integer multiples N_t of a public grid g, exactly: round(Z_t
-    / g - sum_j c_j N_{t - j}), j > 0.
+    """Integer multiples N_t of a grid g, exactly: round(Z_t / g - sum_j c_j N_{t - j}), j > 0.
 
     c_0 = 1, and the other coefficients are integer multiples of 2^-20, so that the sums are exact
     in 64 bits, and Z_t is the continuous Gaussian whose shifted value is rounded

@@ -109,9 +109,7 @@ def _unit(count: int) -> tuple[Integers, Integers]:
 
 
 def _small_exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
-    """Returns Bernoulli(exp(-x)), x = over / under in [0, 1]: the
-    first k at which x / k fails is odd.
-    """
+    """Bernoulli(exp(-x)), x = over / under in [0, 1]: the first k at which x / k fails is odd."""
     coins = np.zeros(len(over), dtype=bool)
     going, k = np.arange(len(over)), 1
     while len(going):

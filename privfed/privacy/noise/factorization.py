@@ -83,8 +83,7 @@ def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
 
 
 def prefix_noise(coefficients: Numbers, rounds: int) -> float:
-    """Returns the root mean square noise on prefix sums over
-    `rounds`, relative to independent noise.
+    """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
 
     Both have the same guarantee, and a client's participations are at least `bands` rounds apart,
     so that k of them change C x by sqrt(k) |c|: |c| |A C^-1|_F / |A|_F.
@@ -94,8 +93,7 @@ def prefix_noise(coefficients: Numbers, rounds: int) -> float:
 
 
 def relative_noise(sums: Numbers, sensitivity: float) -> float:
-    """Returns the relative noise of `prefix_noise` for any
-    `sensitivity`, over independent noise's sqrt(k).
+    """The relative noise of `prefix_noise` for any `sensitivity`, over independent noise's sqrt(k).
 
     `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
     larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
@@ -105,9 +103,7 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
 
 
 def rows_below(rounds: int) -> Numbers:
-    """Returns the number of rows `[rounds]` in which each entry of
-    a Toeplitz column occurs: T, ..., 1.
-    """
+    """The number of rows `[rounds]` in which each entry of a Toeplitz column occurs: T, ..., 1."""
     return np.arange(rounds, 0, -1, dtype=float)
 
 
@@ -141,9 +137,7 @@ def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
 
 
 def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
-    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its
-    gradient `[bands - 1]` by `free`.
-    """
+    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`."""
     c = np.concatenate([[1.0], free])
     weights = rows_below(rounds)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -158,9 +152,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """Returns the free coefficients at which L-BFGS converges,
-    restarted without its curvature memory.
-    """
+    """The free coefficients at which L-BFGS converges, restarted without its curvature memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
@@ -219,8 +211,7 @@ class Buffers:
         return decays, -((root @ vectors) ** 2)
 
     def noise(self, rounds: int, separation: int) -> float:
-        """Returns the root mean square noise on prefix sums over
-        `rounds`, relative to independent noise.
+        """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
 
         Both have the same guarantee, for clients whose participations are at least `separation`
         rounds apart: sensitivity over sqrt(k), k = ceil(rounds / separation), times |A C^-1|_F over
@@ -231,9 +222,7 @@ class Buffers:
         return relative_noise(self.inverse_sums(rounds), sensitivity / math.sqrt(participations))
 
     def inverse_sums(self, rounds: int) -> Numbers:
-        """Returns the prefix sums `[rounds]` of the column of
-        C^-1, which is the column of A C^-1.
-        """
+        """The prefix sums `[rounds]` of the column of C^-1, which is the column of A C^-1."""
         decays, outputs = self.inverse()
         return _sums(1 - decays, outputs, rounds)
 
@@ -333,9 +322,7 @@ def _outputs(across: Numbers, among: Numbers) -> Numbers:
 
 
 def _sums(distances: Numbers, outputs: Numbers, rounds: int) -> Numbers:
-    """Returns the prefix sums `[rounds]` of the buffered column
-    of decays 1 - `distances`, below 1.
-    """
+    """The prefix sums `[rounds]` of the buffered column of decays 1 - `distances`, below 1."""
     sums = np.ones(rounds)
     for distance, output in zip(distances, outputs, strict=True):
         sums += output * (1 - powers(1 - distance, rounds)) / distance

@@ -116,8 +116,7 @@ def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
 def rounded_normal(
     words: Words, scale: float, more: Callable[[int], Words], shift: Reals | None = None
 ) -> Reals:
-    """Returns round(scale Z - shift) for standard normal Z, one
-    for each word, as integers in float64.
+    """Returns round(scale Z - shift) for standard normal Z, one per word, as integers in float64.
 
     Args:
       words: uniform 64-bit words, of any shape.
@@ -162,8 +161,7 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
 
 
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
-    """Returns the rounded quantiles of `words` in double
-    precision, and the places that are in doubt.
+    """The rounded quantiles of `words` in double precision, and the places that are in doubt.
 
     Few are near a boundary by the largest slack that a number with a tail beyond `_LIKELY` has. The
     slack is computed for these, and for all with a smaller tail.

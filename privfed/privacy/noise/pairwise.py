@@ -19,8 +19,7 @@ _MOST_CLIENTS = 1_000_000
 
 @dataclass(frozen=True)
 class PairwiseNoise:
-    """Noise of `clients`: each adds a standard deviation `alone`,
-    and `shared` with each other client.
+    """Noise of `clients`, with standard deviation `alone` each and `shared` per pair.
 
     With a = alone and b = shared, client k adds N_k = a u_k + b (sum over j != k of s_kj v_kj) to
     each number of its row, all u_k and v_kj = v_jk being independent standard normal, and s_kj =
@@ -38,17 +37,13 @@ class PairwiseNoise:
         return math.hypot(self.alone, self.shared * math.sqrt(self.clients - 1))
 
     def of_sum(self, rows: int) -> float:
-        """Returns the standard deviation of the noise on a sum of `rows`
-        rows; shared noise cancels over all.
-        """
+        """The noise standard deviation on a sum of `rows`; shared noise cancels over all."""
         apart = rows * max(self.clients - rows, 0)
         return math.hypot(self.alone * math.sqrt(rows), self.shared * math.sqrt(apart))
 
     @property
     def centred(self) -> float:
-        """Standard deviation of independent noise that, minus its mean,
-        is distributed as the shared noise.
-        """
+        """Standard deviation of noise that, minus its mean, is distributed as the shared noise."""
         return self.shared * math.sqrt(self.clients)
 
     @property
@@ -58,9 +53,7 @@ class PairwiseNoise:
 
     @property
     def exact(self) -> bool:
-        """Whether the grid is fine enough for both standard
-        deviations, so that `draw` is correct.
-        """
+        """Whether the grid is fine enough for both standard deviations for `draw` to be correct."""
         grid = self.grid
         if grid is None:
             return True

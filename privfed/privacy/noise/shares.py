@@ -136,15 +136,11 @@ class Layers:
         return math.ceil(40 * math.sqrt(self.variance)) + 100
 
     def most_gone(self, clients: int) -> int:
-        """Returns T, the largest number of `clients` that may drop
-        out; always fewer than all clients.
-        """
+        """Returns T, the largest number of `clients` that may drop out, fewer than all."""
         return min(math.floor(self.tolerance * clients + 1e-9), clients - 1 - self.colluders)
 
     def boundaries(self, clients: int) -> tuple[int, ...]:
-        """Returns d_0 = 0 to d_L = T: the numbers of dropouts of
-        `clients` that each layer compensates.
-        """
+        """Returns d_0 = 0 to d_L = T: the numbers of dropouts that the layers compensate."""
         return _boundaries(clients, self.colluders, self.most_gone(clients), self.waste)
 
     def count(self, clients: int) -> int:
@@ -152,15 +148,11 @@ class Layers:
         return len(self.boundaries(clients)) - 1
 
     def staying(self, clients: int, gone: int) -> int:
-        """Returns i, the largest number of layers kept with `gone`
-        dropouts of `clients`; all beyond T.
-        """
+        """Returns i, the most layers kept with `gone` dropouts of `clients`; all beyond T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns the number of survivors that keep one layer less
-        than `staying`; always fewer than all.
-        """
+        """Returns the number of survivors that keep one layer less than `staying`; never all."""
         until = self.staying(clients, gone)
         if not until or gone > self.most_gone(clients):
             return 0
@@ -168,9 +160,7 @@ class Layers:
         return _fewer(counted, boundaries[until - 1], boundaries[until], gone)
 
     def keeping(self, clients: int, gone: int, survivors: Iterable[int]) -> dict[int, int]:
-        """Returns the number of layers that each of `survivors` keeps
-        after `gone` of `clients` dropped out.
-        """
+        """Returns the number of layers that each survivor keeps after `gone` dropouts."""
         staying, fewer = self.staying(clients, gone), self.fewer(clients, gone)
         ordered = enumerate(sorted(survivors))
         return {who: staying - (place < fewer) for place, who in ordered}
@@ -224,7 +214,5 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
 
 
 def _fewer(counted: int, before: int, until: int, gone: int) -> int:
-    """Returns the number of `counted` clients that keep one layer
-    less, with `gone` between two boundaries.
-    """
+    """The number of `counted` clients that keep one layer less after `gone` dropouts."""
     return (until - gone) * (counted - before) // (until - before)

@@ -41,9 +41,7 @@ class Uniforms(Protocol):
         ...
 
     def rest(self, place: int) -> int:
-        """Returns the following 160 bits of the number at `place` of
-        the sequence; requested only once.
-        """
+        """The following 160 bits of the number at `place` of the sequence; requested only once."""
         ...
 
 
@@ -105,8 +103,7 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """Lookup table by the leading 18 bits b of a draw: its
-    bucket, its value, and a comparison term.
+    """Lookup table by the leading 18 bits b of a draw: its value, and a comparison term.
 
     `added` `[2^18]` is added to the draw's 32 bits, modulo 2^32. For a bucket that begins with a
     draw of v (from `_OFFSET` on) and has one entry, of lower bits e, it is v 2^14 + (2^14 - 1 - e)
@@ -134,8 +131,7 @@ class Guide:
 
 
 def guide(words: Leading, first: int) -> Guide:
-    """Returns the guide of a table whose entries begin with `words`
-    `[m]`, in order, from a draw `first`.
+    """The guide of a table whose entries begin with `words` `[m]`, in order, from a draw `first`.
 
     Draws beyond 16 bits and a sign are left to a search, as are those of crowded buckets.
     """
@@ -190,8 +186,7 @@ class DistributionTable:
         return drawn
 
     def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yields `count` draws from the numbers of `source` in
-        blocks, with the place of each block.
+        """Yields `count` draws from the numbers of `source` in blocks, with each block's place.
 
         A block is valid until the next one is requested.
         """
