@@ -28,7 +28,7 @@ def refutable_claims(
     """Returns the claims that one run is tested against, and a probability to add to p-values.
 
     The first claim is the ledger's epsilon at `delta`. Rounds with slack are within that total
-    variation distance of the accounted rounds, whoever is in the population (a sum aborts, or noise
+    variation distance of the accounted rounds, for any population (a sum aborts, or noise
     is sampled almost exactly). The complete run is therefore within the sum of all slack, jointly
     for all inclusion bits of its canaries, and an event has at most that much more probability than
     under the profile without slack. The sum is added to every p-value. Counted in the delta of each

@@ -29,7 +29,7 @@ class LabelFlip(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     flip: Literal["all", "one"] = "all"
-    """Whether all labels are reversed, or one becomes another."""
+    """Kind of flip: "all" reverses all labels, "one" replaces one label by another."""
     source: int = Field(1, ge=0)
     """With "one": the label that is flipped."""
     target: int = Field(7, ge=0)
