@@ -107,7 +107,9 @@ class Attack(BaseModel):
         return self.poisons or self.corrupts
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        """Returns why examples of this `shape` (`numbers` or tokens) are unsuitable, or None."""
+        """Returns the reason why examples of this `shape` (`numbers` or tokens) are unsuitable, or
+        None.
+        """
         return None
 
     def labels(self) -> tuple[int, ...]:
@@ -115,7 +117,7 @@ class Attack(BaseModel):
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """What the attackers learn from all their examples together, before any is poisoned.
+        """Returns the attackers' knowledge from all their examples, before any is poisoned.
 
         Args:
           x: all attackers' examples, shape [n, *].

@@ -115,7 +115,9 @@ class RowRule(Rule):
         return frozenset()
 
     def unfit(self, layers: Sequence[int]) -> str:
-        """Why the rule does not suit a model with parameters of these sizes; empty if it does."""
+        """Returns the reason why parameters of these sizes do not suit the rule; empty if
+        they do.
+        """
         return ""
 
     def keeps(self, d: int) -> int:
