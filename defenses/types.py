@@ -25,7 +25,7 @@ class Rule(BaseModel):
     client that misreports its update may also misreport its number of examples."""
 
     tolerance: ClassVar[str] = ""
-    """What the rule tolerates, in words, if that is not a number of Byzantine rows."""
+    """Tolerance in words, if it is not a number of Byzantine rows."""
 
     bounded: ClassVar[bool] = True
     """Whether up to `most` Byzantine rows, wherever they are, leave the aggregate near the honest
