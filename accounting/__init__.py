@@ -1,4 +1,4 @@
-"""What was released and what it cost: events, accountants, calibration and the ledger.
+"""Privacy accounting: events, accountants, calibration and the ledger.
 
-Useful alone, on plain numbers; imports no torch.
+Usable on its own with plain numbers; imports no torch.
 """

@@ -1,20 +1,23 @@
-"""One adapter over dp-accounting: epsilon of a list of events, by RDP and by PLD.
+"""Adapter over dp-accounting: epsilon of a list of events, by RDP and by PLD.
 
-Both are proven upper bounds, so their minimum (`tightest`) is one too. The adapter exists because
-the library under-counts silently when it is used in the obvious way; by construction here
+Both are proven upper bounds, so their minimum (`tightest`) is one as well. The adapter exists
+because the library silently underestimates epsilon when it is used in the obvious way. By
+construction here:
 
-* noise multipliers and rates reach it as Python floats (releases convert them), since ints and
-  NumPy scalars lose terms inside a Poisson event;
-* a composition inside a Poisson event never reaches it: releases hold one effective multiplier;
-* noise is over the *change* that the relation allows, two clips under replace-one, so that no
-  accountant has to know the relation, and none doubles what another does not;
-* a Renyi divergence that rounding pushed below zero is not taken as a proof of epsilon = 0;
-* the library's Renyi divergence of sampling without replacement is not asked: it cancels
-  (`accounting.bounds.without_replacement`);
+* noise multipliers and rates reach the library as Python floats (releases convert them), since ints
+  and NumPy scalars lose terms inside a Poisson event;
+* a composition inside a Poisson event never reaches the library: releases hold one effective
+  multiplier;
+* noise is relative to the *change* that the adjacency relation allows, two clipping norms under
+  replace-one, so that no accountant depends on the relation and none doubles what another does not;
+* a Rényi divergence that rounding made negative is not taken as a proof of epsilon = 0;
+* the library's Rényi divergence of sampling without replacement is not used, because it suffers
+  from cancellation (`accounting.bounds.without_replacement`);
 * equal events are composed by their count, never one by one;
-* PLD's grid follows the event, so that neither tiny rates lose precision nor tiny noise memory;
-* PLD is asked at a delta that is smaller by what its FFT may have rounded away, and not at all
-  where that is more than a hundredth of delta. Gaussians alone need neither
+* the grid of PLD depends on the event, so that tiny rates keep their precision and tiny noise does
+  not exhaust memory;
+* PLD is evaluated at a delta reduced by the possible rounding error of its FFT, and not at all if
+  that error exceeds a hundredth of delta. Compositions of Gaussians need neither
   (`accounting.bounds.closed`);
 * the best of several runs is accounted for as such (`accounting.choosing.private_selection`).
 """
@@ -55,11 +58,12 @@ from accounting.slack import with_slack
 ACCOUNTANTS = ("rdp", "pld")
 
 _SMALLEST_NOISE = 1e-3
-"""The noise below which losses overflow the accountants' arithmetic, and the bound is infinity."""
+"""Noise multiplier below which losses overflow the
+accountants' arithmetic; the bound is infinity."""
 
 
 def supports(event: Event, accountant: str) -> bool:
-    """Whether `accountant` ("rdp" or "pld") has a proven bound for `event`; ask when configuring.
+    """Whether `accountant` has a proven bound for `event`; to be checked when configuring a run.
 
     | release | relation | rdp | pld |
     |---|---|---|---|
@@ -72,7 +76,14 @@ def supports(event: Event, accountant: str) -> bool:
     | WithoutReplacement | replace-one | yes | no |
     | RepeatAndSelect | as all of its releases | as they | as they, composed with nothing else |
 
-    `Unprotected` is supported by both: its epsilon is infinite.
+    `Unprotected` is supported by both accountants: its epsilon is infinite.
+
+    Args:
+      event: the event of a round.
+      accountant: "rdp" or "pld".
+
+    Raises:
+      Unaccountable: for any other accountant.
     """
     if accountant not in ACCOUNTANTS:
         raise Unaccountable(f"accountant {accountant!r} is not one of {', '.join(ACCOUNTANTS)}")
@@ -98,16 +109,25 @@ def _supports(release: Release, relation: str, accountant: str) -> bool:
 
 
 def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
-    """The epsilon of all events together at `delta`, or None where `accountant` has no bound.
+    """Returns the epsilon of the composition of all events at `delta`.
 
-    Raises `Unaccountable` for a delta outside (0, 1).
+    Args:
+      spending: events with their counts.
+      delta: delta of the guarantee, in (0, 1).
+      accountant: "rdp" or "pld".
+
+    Returns:
+      An upper bound on epsilon, or None if `accountant` has no bound.
+
+    Raises:
+      Unaccountable: if `delta` is outside (0, 1).
     """
     if not 0.0 < delta < 1.0:
         raise Unaccountable(f"delta is {delta!r}; expected a number strictly between 0 and 1")
     if not all(supports(event, accountant) for event in spending):
         return None
     counts: Counter[Any] = Counter()
-    for event, count in sorted(apart(spending).items(), key=repr):  # no bound hangs on the order
+    for event, count in sorted(apart(spending).items(), key=repr):  # no bound depends on the order
         counts[event.release] += max(count, 0)
     counts = +counts
     if any(_is_unprotected(release) for release in counts):
@@ -120,9 +140,10 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """The epsilon of `counts` by one accountant; of a choice among runs, by two proofs.
+    """The epsilon of `counts` by one accountant; for a choice among runs, the least of two proofs.
 
-    From the privacy profile of a run, where nothing else is composed, and from its divergences.
+    One proof uses the privacy profile of a run, if nothing else is composed; the other its
+    divergences.
     """
     plain: Any = rdp_epsilon if accountant == "rdp" else pld_epsilon
     choices = [release for release in counts if isinstance(release, RepeatAndSelect)]

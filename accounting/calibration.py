@@ -16,7 +16,7 @@ from accounting.least_noise import least_noise
 
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""A margin that keeps another machine's rounding from putting the same run beyond its budget."""
+"""Margin so that the rounding of another machine does not put the same run over its budget."""
 
 
 def noise_multiplier(
@@ -28,16 +28,27 @@ def noise_multiplier(
     prior: Spending | None = None,
     besides: Callable[[float], Spending] | None = None,
 ) -> float:
-    """The noise z at which `prior` and `rounds` times `event(z)` spend at most `epsilon`.
+    """Returns a noise multiplier z at which the total spending is at most `epsilon`.
 
-    So do they together with what follows from z `besides`, where anything does.
+    `event` is the mechanism's own event as a function of z, so calibration, charge and gate account
+    for the same release. The result is conservative: its epsilon never exceeds the target, and z is
+    within about 1e-5 of the least such value.
 
-    `event` is the mechanism's own event as a function of z, so that calibration, charge and gate
-    account for the same thing. The answer errs on the private side only: the epsilon it gives is
-    never above the target, and z is within about 1e-5 of the least such value.
+    Args:
+      event: the event of a round, as a function of z.
+      rounds: number of rounds with this event.
+      epsilon: target epsilon, positive and finite.
+      delta: delta of the guarantee, in (0, 1).
+      accountant: "rdp", "pld" or "tightest".
+      prior: events already spent on the same population.
+      besides: further events as a function of z, charged in addition.
 
-    Raises `Unaccountable` where no noise in [1e-3, 1e6] reaches the target, where the target is
-    not positive and finite, and where the accountant has no proof for the event.
+    Returns:
+      The noise multiplier z.
+
+    Raises:
+      Unaccountable: if no noise in [1e-3, 1e6] reaches the target, if the target is not positive
+        and finite, or if the accountant has no proof for the event.
     """
     if not 0.0 < epsilon < math.inf:
         raise Unaccountable(f"epsilon is {epsilon!r}; expected a positive finite number")
@@ -63,7 +74,7 @@ def noise_multiplier(
         )
     target = epsilon * _MARGIN
     if accountant == TIGHTEST and all(supports(each, "pld") for each in total(1.0)):
-        # Nearly always the tighter one, in half the time; where it is not, both are asked.
+        # PLD is nearly always tighter, in half the time; otherwise both accountants are used.
         z = least_noise(spent_by_pld, target, delta, total)
         if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
             return z
@@ -82,7 +93,7 @@ def noise_multiplier(
 
 
 def _least_bound(spending: Spending, delta: float, accountants: tuple[str, ...]) -> float:
-    """The least epsilon of `accountants`; infinite where none has a bound."""
+    """Returns the least epsilon of `accountants`; infinite if none has a bound."""
     bounds = [accountant_epsilon(spending, delta, each) for each in accountants]
     return min((bound for bound in bounds if bound is not None), default=math.inf)
 
@@ -94,10 +105,18 @@ def most_rounds(
     accountant: str = TIGHTEST,
     prior: Spending | None = None,
 ) -> int:
-    """How many times `event` may follow `prior` within `epsilon`; 0 where not even once.
+    """Returns the number of times `event` may follow `prior` within `epsilon`; 0 if not even once.
 
-    Raises `Unaccountable` where that is above a million, and where the accountant has no proof for
-    the event.
+    Args:
+      event: the event of a round.
+      epsilon: the budget.
+      delta: delta of the guarantee, in (0, 1).
+      accountant: "rdp", "pld" or "tightest".
+      prior: events already spent on the same population.
+
+    Raises:
+      Unaccountable: if the number is above a million, or if the accountant has no proof for the
+        event.
     """
     refuse_unaccountable(event, accountant)
 
@@ -110,9 +129,10 @@ def most_rounds(
 
 
 def largest(fits: Callable[[int], bool], most: int, beyond: str = "") -> int:
-    """The largest count up to `most` that `fits`, which all smaller ones do; 0 where none does.
+    """Returns the largest count up to `most` for which `fits` holds; 0 if there is none.
 
-    Raises `Unaccountable(beyond)` where even `most` fits, unless `beyond` is empty.
+    `fits` must be monotone: if it holds for a count, it holds for all smaller ones. Raises
+    `Unaccountable(beyond)` if even `most` fits, unless `beyond` is empty.
     """
     high = 1
     while high < most and fits(high):

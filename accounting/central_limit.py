@@ -1,8 +1,9 @@
-"""How private many releases are together, by the central limit theorem: a guess, and no proof.
+"""Approximation of composed privacy by the central limit theorem; an estimate, not a proof.
 
-The privacy losses of many rounds add up to nearly a Gaussian's, so that all of them together are
-about as private as one Gaussian mechanism, whose precision 1 / z^2 is the sum of theirs (Dong, Roth
-& Su 2022, section 3; Bu et al. 2020 of Poisson samples). Searches begin here, accountants answer.
+The privacy losses of many rounds add up to nearly a Gaussian distribution. Their composition is
+therefore about as private as one Gaussian mechanism, whose precision 1 / z^2 is the sum of theirs
+(Dong, Roth & Su 2022, section 3; for Poisson samples: Bu et al. 2020). Searches start from this
+estimate; accountants provide the result.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _MOST = 1e300
 
 
 def precision(spending: Spending) -> float:
-    """About 1 / z^2 of the one Gaussian that `spending` is like; infinite without noise."""
+    """The approximate 1 / z^2 of the Gaussian equivalent to `spending`; infinite without noise."""
     return sum(count * _precision(event.release) for event, count in apart(spending).items())
 
 
 def _precision(release: Any) -> float:
-    """The variance of the likelihood ratio, or 1 / z^2 where that is less."""
+    """Returns the variance of the likelihood ratio, or 1 / z^2 if that is less."""
     if isinstance(release, RepeatAndSelect):
         return sum(count * _precision(part) for part, count in release.of)
     noise = noise_of(release)
@@ -57,7 +58,7 @@ def _precision(release: Any) -> float:
 
 
 def precision_within(epsilon: float, delta: float) -> float:
-    """1 / z^2 of the Gaussian with the least noise that is (epsilon, delta)-private."""
+    """Returns 1 / z^2 of the Gaussian with the least noise that is (epsilon, delta)-DP."""
 
     def excess(log_noise: float) -> float:
         return max(log_delta(epsilon, math.exp(log_noise)), -_MOST) - math.log(delta)
@@ -66,9 +67,9 @@ def precision_within(epsilon: float, delta: float) -> float:
 
 
 def noise_at(wanted: float, spending_at: Callable[[float], Spending]) -> float:
-    """The noise multiplier z at which `spending_at(z)` has about the precision `wanted`.
+    """Returns the noise multiplier z at which `spending_at(z)` has about the precision `wanted`.
 
-    It is the nearest end of [1e-3, 1e6] where none there has.
+    It is the nearest end of [1e-3, 1e6] if no z in that range has this precision.
     """
 
     def excess(log_noise: float) -> float:
@@ -79,7 +80,7 @@ def noise_at(wanted: float, spending_at: Callable[[float], Spending]) -> float:
 
 
 def _root(falling: Callable[[float], float]) -> float:
-    """The root of a `falling` function of log z, z in [1e-3, 1e6], or the nearest end of that."""
+    """Returns the root of a `falling` function of log z, z in [1e-3, 1e6], or the nearest end."""
     low, high = _LOGARITHMS
     if falling(low) <= 0:
         return low

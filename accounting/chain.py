@@ -1,9 +1,9 @@
 """A hash-chained file of JSON lines: append and fsync, read and verify.
 
-Each line is the canonical JSON of one object whose last key, `hash`, is the SHA-256 of the
-previous line's hash and of the object without it. An edit, a removal in the middle or a
-reordering breaks the chain at that line. Whoever rewrites every following line leaves no trace
-here: compare `head` with one that was kept elsewhere (a checkpoint keeps one).
+Each line is the canonical JSON of one object whose last key, `hash`, is the SHA-256 of the previous
+line's hash and of the object without it. An edit, a removal in the middle or a reordering breaks
+the chain at that line. Rewriting every following line leaves no trace in the file: compare `head`
+with a copy kept elsewhere (a checkpoint keeps one).
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
-"""The hash that stands before the first line's."""
+"""Hash that precedes the first line's."""
 Link = Mapping[str, Any]
-"""The object of one line."""
+"""Object of one line."""
 
 
 class Chain(NamedTuple):
-    """The verified lines of a file, and whether its last one was torn by a crash."""
+    """Verified lines of a file, and whether its last line is incomplete after a crash."""
 
     links: list[Link]
     torn: bool
 
 
 def read(path: Path) -> Chain:
-    """The lines of `path`, verified. A last line without its newline is torn, and left out.
+    """Reads and verifies the lines of `path`. A last line without newline is torn, and left out.
 
-    Raises `LedgerBroken`, naming the line, for any other break.
+    Raises:
+      LedgerBroken: for any other break; the message names the line.
     """
     *lines, tail = regular.read_bytes(path).split(b"\n")
     return Chain(following(START, lines, path), torn=bool(tail))
 
 
 def first(path: Path) -> Link:
-    """The first line of `path`, verified; no other one is read. Raises `LedgerBroken`."""
+    """Reads and verifies the first line of `path` only. Raises `LedgerBroken`."""
     with regular.opened(path) as file:
         line, newline, _ = file.readline().partition(b"\n")
     if not newline:
@@ -50,9 +51,19 @@ def first(path: Path) -> Link:
 
 
 def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1) -> list[Link]:
-    """The links of `lines` without their newlines, verified, after the hash `previous`.
+    """Verifies `lines` (without their newlines), which follow the hash `previous`.
 
-    The first of them is line `number` of what is called `of`. Raises `LedgerBroken`.
+    Args:
+      previous: hash of the line before.
+      lines: the lines.
+      of: name of the file in messages.
+      number: number of the first line.
+
+    Returns:
+      The objects of the lines.
+
+    Raises:
+      LedgerBroken: if a line does not follow.
     """
     links: list[Link] = []
     for line in lines:

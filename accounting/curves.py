@@ -1,4 +1,4 @@
-"""Epsilon as a curve: over the events of a run as they happened, and over delta."""
+"""Epsilon as a curve: over the events of a run, and over delta."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
 
 
 def spent_by(ledger: Ledger) -> list[Event]:
-    """What the run of `ledger` spent, oldest first: each round, or its choice among others."""
+    """Returns the events spent by the run of `ledger`, oldest first: each round, or its choice."""
     events = [charge.event for charge in ledger.charges]
     return events if ledger.chosen is None else [ledger.chosen] * bool(events)
 
 
 def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
-    """The epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
+    """Returns the epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
     deltas = delta * 10.0 ** np.linspace(-3, 3, points)
     return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
 

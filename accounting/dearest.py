@@ -1,4 +1,4 @@
-"""Which of several events costs most, where it is not known which of them happened."""
+"""The most expensive of several events, for a charge whose event is unknown."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 
 
 def dearest(events: Sequence[Event], delta: float) -> int:
-    """The place of the event with the largest epsilon at `delta`; of equals, the last one's.
+    """The place of the event with the largest epsilon at `delta`; the last one among equals.
 
-    One that no accountant bounds costs more than any other. Where rounds are counted over a run, it
-    is one of these: whichever round it was, their count is then no less than how far slots, and
-    rows of correlated noise, have gone.
+    An event without a bound is the most expensive. If some events count rounds over a run, the
+    result is one of these: whichever event happened, their count then covers the slots and the rows
+    of correlated noise that were used.
     """
     counted = [place for place, event in enumerate(events) if _is_counted(event)]
     places = counted or range(len(events))

@@ -1,9 +1,10 @@
-"""JSON and TOML of files that anybody may have written, parsed or refused by a `ValueError`.
+"""Parsing of untrusted JSON and TOML documents; invalid ones raise `ValueError`.
 
-Parsers recurse, and so does what walks over what they return: a few hundred brackets end either in
-a RecursionError, which nobody expects of bad input. Nothing of ours is nested nearly as deep.
+Parsers recurse, as does code that walks their results: a few hundred nested brackets cause a
+RecursionError, which callers do not expect for invalid input. The project's own documents are far
+less nested.
 
-Dataclasses that are plain lists of their fields state these as JSON objects by one encoder.
+Dataclasses that are plain lists of fields are converted to JSON objects by one encoder.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 DEEPEST = 100
-"""How deep lists and tables may lie in each other."""
+"""Largest nesting depth of lists and tables."""
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of the JSON document `text`. Raises `ValueError` where it is none, or too deep."""
+    """The value of the JSON document `text`. Raises `ValueError` if it is invalid or too deep."""
     try:
         return _shallow(json.loads(text))
     except RecursionError:
@@ -29,7 +30,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The table of the TOML document `text`. Raises `ValueError` where it is none, or too deep."""
+    """The table of the TOML document `text`. Raises `ValueError` if it is invalid or too deep."""
     try:
         table = tomllib.loads(text)
         _shallow(table)
@@ -39,7 +40,7 @@ def from_toml(text: str) -> dict[str, Any]:
 
 
 def _shallow(value: Any) -> Any:
-    """`value`, once all its levels were counted. Raises `ValueError` where they are too many."""
+    """Returns `value` after counting its levels. Raises `ValueError` if there are too many."""
     level: Iterable[Any] = [value]
     for _ in range(DEEPEST + 1):
         holders = [outer for outer in level if isinstance(outer, dict | list)]
@@ -58,11 +59,11 @@ def _too_deep() -> ValueError:
 
 
 _INFINITE = "inf"
-"""An infinite budget in a ledger, since strict JSON has no such number."""
+"""An infinite budget in a ledger, since strict JSON has no infinite number."""
 
 
 def written(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """`stated` with the word for each infinite budget."""
+    """Returns `stated` with each infinite budget replaced by its word."""
     return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
 
 
@@ -72,18 +73,18 @@ def budget_value(budget: Any) -> Any:
 
 
 class Encoded:
-    """A dataclass whose object has a key for each field, by the field's name and in its order.
+    """A dataclass whose JSON object has a key for each field, by the field's name and in its order.
 
     `stated_first` and `stated_last` name further attributes of the class that the object states
-    before and after its fields. The metadata of a field may change what is
-    stated of it: `called`, `UNSTATED`, `UNLESS_EMPTY`.
+    before and after its fields. The metadata of a field may change its entry: `called`, `UNSTATED`,
+    `UNLESS_EMPTY`.
     """
 
     stated_first: ClassVar[tuple[str, ...]] = ()
     stated_last: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json`, ledgers and files state."""
+        """Returns the object that `--json`, ledgers and files state."""
         return {
             **{name: encoded(getattr(self, name)) for name in self.stated_first},
             **_fields(self),
@@ -92,24 +93,24 @@ class Encoded:
 
 
 class Kinded(Encoded):
-    """The same with the class's `kind` first, by which it is read again."""
+    """An `Encoded` class that also states its `kind` first, from which it is read again."""
 
     stated_first = ("kind",)
 
 
 def called(key: str) -> Mapping[str, Any]:
-    """The metadata of a field that its object states under another `key`."""
+    """Returns the metadata of a field that its object states under another `key`."""
     return {"key": key}
 
 
 UNSTATED: Mapping[str, Any] = {"unstated": True}
-"""The metadata of a field that its object does not state."""
+"""Metadata of a field that its object does not state."""
 UNLESS_EMPTY: Mapping[str, Any] = {"unless_empty": True}
-"""The metadata of a field that its object states where it is neither 0 nor empty."""
+"""Metadata of a field that its object states unless it is 0 or empty."""
 
 
 def encoded(value: Any) -> Any:
-    """`value` in the types of JSON, as deep as it goes; what is none of them stays."""
+    """Returns `value` converted to JSON types recursively; values of other types are unchanged."""
     if hasattr(value, "to_json") and not isinstance(value, type):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
@@ -122,7 +123,7 @@ def encoded(value: Any) -> Any:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """What is stated of the fields of the dataclass `record`."""
+    """Returns the stated fields of the dataclass `record`."""
     return {
         each.metadata.get("key", each.name): encoded(value)
         for each in fields(record)

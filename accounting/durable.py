@@ -1,6 +1,7 @@
 """Writes that survive a crash: append and fsync, replace atomically.
 
-A file that was synced may still be lost with its name: every new name is synced in its folder.
+A synced file may still be lost if its name is not durable, so every new name is synced in its
+folder.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from accounting.errors import Misplaced
 from accounting.regular import refuse_irregular
 
 Part = bytes | memoryview
-"""Some bytes of a file."""
+"""A part of a file's content."""
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append `line` and return only when it is durable, as is the name of a new file.
+    """Appends `line` and returns once it is durable, as is the name of a new file.
 
-    Raises `Misplaced` where a FIFO or a device lies at `path`.
+    Raises `Misplaced` if `path` is a FIFO or a device.
     """
     new = not path.exists()
     if not new:
@@ -32,16 +33,16 @@ def append(path: Path, line: bytes) -> None:
 
 
 def create(path: Path, content: bytes) -> None:
-    """Write a file that must not exist, durably. Raises `FileExistsError`."""
+    """Writes a file that must not exist, durably. Raises `FileExistsError`."""
     with path.open("xb") as file:
         _write(file, (content,))
     sync_folder(path.parent)
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make the folder `path`, of `mode`, and the missing folders above it, durably.
+    """Creates the folder `path`, of `mode`, and missing parent folders, durably.
 
-    Raises `Misplaced` for a link that leads nowhere.
+    Raises `Misplaced` for a dangling link.
     """
     if not path.exists():
         refuse_lost_link(path)
@@ -51,7 +52,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def refuse_lost_link(path: Path) -> None:
-    """Raises `Misplaced` where `path` is a symbolic link that leads to nothing, or to itself."""
+    """Raises `Misplaced` if `path` is a symbolic link that is dangling or points to itself."""
     if path.is_symlink() and not path.exists():
         raise Misplaced(
             f"{path} is a symbolic link to {path.readlink()}, but nothing lies there; remove the "
@@ -60,9 +61,9 @@ def refuse_lost_link(path: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Remove files that a crash left half written, and make all other names durable.
+    """Removes files that a crash left incomplete, and makes all other names durable.
 
-    It is for folders that nobody else writes to.
+    Only for folders without other writers.
     """
     for path in folder.glob(_temporary("*")):
         if path.is_file():
@@ -71,17 +72,17 @@ def recover_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a crash leaves either the old file or the new one.
+    """Writes `content` to `path` so that a crash leaves either the old file or the new one.
 
-    A link at `path` is replaced, and one in the temporary file's place is not followed.
+    A link at `path` is replaced, and one at the temporary file's path is not followed.
     """
     write_parts_atomically(path, (content,))
 
 
 def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
-    """`write_atomically` of `parts` one after another, each of which is asked for and written.
+    """Writes `parts` in order like `write_atomically`; each is requested when it is written.
 
-    A link at `path` is replaced, and one in the temporary file's place is not followed.
+    A link at `path` is replaced, and one at the temporary file's path is not followed.
     """
     temporary = path.with_name(_temporary(path.name))
     if temporary.is_symlink() or temporary.is_fifo():
@@ -91,13 +92,13 @@ def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
             _write(file, parts)
         temporary.replace(path)
     except Exception:
-        temporary.unlink(missing_ok=True)  # half a file helps nobody
+        temporary.unlink(missing_ok=True)  # an incomplete file is useless
         raise
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a creation, rename or removal in `folder` durable."""
+    """Makes a creation, rename or removal in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,21 +1,21 @@
-"""What accounting refuses, and why."""
+"""Errors of the accounting package."""
 
 
 class AccountingError(Exception):
-    """Base of every error that accounting raises on purpose; the message is meant for the user."""
+    """Base of every error that accounting raises deliberately, with a message for the user."""
 
 
 class Unaccountable(AccountingError):
-    """No proven accountant covers this event, or the question about it makes no sense."""
+    """No proven accountant covers this event, or its arguments are invalid."""
 
 
 class BudgetExceeded(AccountingError):
-    """The next event would spend more than the budget. Nothing was charged."""
+    """The next event would exceed the budget. Nothing was charged."""
 
 
 class Misplaced(AccountingError, OSError):
-    """Something else lies where a file or a folder has to be."""
+    """A path that should be a file or a folder is something else."""
 
 
 class LedgerBroken(AccountingError):
-    """The ledger was edited, cut, reordered, or is of a format that this version does not know."""
+    """The ledger was edited, cut or reordered, or its format is unknown to this version."""

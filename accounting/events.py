@@ -1,9 +1,8 @@
-"""What an accountant sees of a round: its release, and what the guarantee of it means.
+"""Events: the release of a round, and the meaning of its guarantee.
 
-An *event* is one round. It names the randomised mechanism, how its participants were drawn, and
-under which neighbouring relation its guarantee holds, so that nobody can pair a noise multiplier
-with another sampler's amplification. Mechanisms emit events; users never build them to account
-for a run.
+An *event* is one round. It names the randomised mechanism, the sampler, and the adjacency relation
+of its guarantee, so that a noise multiplier cannot be combined with another sampler's
+amplification. Mechanisms emit events; users never build them to account for a run.
 """
 
 from __future__ import annotations
@@ -30,28 +29,33 @@ from accounting.releases import (
 )
 
 ADD_REMOVE = "add/remove"
-"""Two populations are neighbours when one holds exactly one client more."""
+"""Neighbouring populations differ in one client, which only one of them contains."""
 REPLACE_ONE = "replace-one"
-"""Two populations of one public size are neighbours when they differ in one client's data."""
+"""Neighbouring populations have the same public size and differ in one client's data."""
 ZERO_OUT = "zero-out"
-"""Two such populations, in one of which that client contributes zero. Membership is public."""
+"""Neighbouring populations have the same clients; in one of them, one
+client contributes zero. Membership is public."""
 
 CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
-"""The number of clips by which one client can change a sum of clipped rows."""
+"""L2 sensitivity of a sum of clipped rows, in clipping norms, by adjacency relation."""
 
 _ROUNDING = 1e-9
-"""By what share the variances of one Gaussian, added up in another order, may differ."""
+"""Relative difference allowed between sums of precisions added in a different order."""
 
 
 @dataclass(frozen=True)
 class Event(Encoded):
-    """One round's release, with what its guarantee protects.
+    """One round's release, with the meaning of its guarantee.
 
-    `unit` is what neighbours differ in ("client": all examples of one client, user-level privacy;
-    "example": one example of one client), and `relation` how they differ. `sampler` names how the
-    participants were drawn. `slack` bounds the total variation, on either neighbour, between
-    `release` and what really happens: that it aborts for all to see, or draws its noise nearly
-    exactly. It costs delta (`accounting.slack`).
+    Attributes:
+      release: the released quantity, with its noise and sampling.
+      sampler: name of the sampler.
+      relation: adjacency relation ("add/remove", "replace-one", "zero-out").
+      unit: unit of privacy: "client" (all examples of one client, user-level privacy) or "example"
+        (one example of one client).
+      slack: upper bound on the total variation distance, on either neighbour, between `release` and
+        the executed mechanism, which may abort visibly or sample its noise almost exactly. It is
+        charged to delta (`accounting.slack`).
     """
 
     release: Release | RepeatAndSelect
@@ -65,19 +69,19 @@ class Event(Encoded):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The single releases that it is made of: one, or those of each run to choose from."""
+        """The individual releases of the event: one, or those of each candidate run."""
         if isinstance(self.release, RepeatAndSelect):
             return tuple(release for release, _ in self.release.of)
         return (self.release,)
 
     @property
     def noise(self) -> Noise | None:
-        """The noise of a round; None where there is none. That of a choice is its runs' first."""
+        """The noise of a round, or None; for a choice among runs, that of a run's first release."""
         return noise_of(self.releases[0])
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """The event that `to_json` wrote. Raises `Unaccountable` where it is not one."""
+        """The event that `to_json` wrote. Raises `Unaccountable` if the data are invalid."""
         try:
             release = _release(data["release"])
             names = {key: data[key] for key in ("sampler", "relation", "unit")}
@@ -96,22 +100,21 @@ def _release(data: Mapping[str, Any]) -> Release | RepeatAndSelect:
 
 
 Spending = Mapping[Event, int]
-"""How often each distinct event happened: run-length encoded, since 1,000 single compositions take
-20 s."""
+"""Count of each distinct event: run-length encoded, since 1,000 single compositions take 20 s."""
 
 
 def apart(spending: Spending) -> Spending:
-    """One run's `spending` in a form that may be added to other runs'.
+    """Returns one run's `spending` in a form that may be added to other runs'.
 
-    Rounds that keep a separation are counted by how often they touch a client at most, and those of
-    random slots by their epochs: a run says nothing about the next one's slots. Repeated releases
-    are counted singly, and clients at one site alone are simply sampled.
+    Rounds with a separation are replaced by the largest number of participations of a client, and
+    rounds with random slots by their epochs: a run says nothing about the next one's slots.
+    Repeated releases are counted individually, and clients at one site are a Poisson sample.
     """
     total: Counter[Event] = Counter()
     for event, count in _at_least_noise(spending).items():
         match event.release:
             case Separated(separation=b, of=noise):
-                slack = min(1.0, b * event.slack)  # what b rounds were charged of it
+                slack = min(1.0, b * event.slack)  # charged over b rounds
                 total[replace(event, release=noise, slack=slack)] += -(-count // b)
             case RandomAllocation(slots=b, epoch=epoch):
                 slack = min(1.0, b * event.slack)
@@ -120,7 +123,7 @@ def apart(spending: Spending) -> Spending:
                 slack = min(1.0, count * event.slack)
                 total[replace(event, release=release.over(max(count, 1)), slack=slack)] += count > 0
             case Repeated(count=times, of=once):
-                slack = event.slack / times  # what once of them was charged of it
+                slack = event.slack / times  # charged for one repetition
                 total[replace(event, release=once, slack=slack)] += times * count
             case SeveralSites(rate=rate, sites=1, of=noise):
                 total[replace(event, release=PoissonSampled(rate, noise))] += count
@@ -130,10 +133,10 @@ def apart(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """`spending`, in which rounds that are counted together have one noise: the least of theirs.
+    """Returns `spending` in which rounds that are counted together have the least noise among them.
 
-    Rounds of one run that hang together, with noise that varies among them, are post-processing of
-    as many with the least of it. The slack of each is then the largest.
+    Dependent rounds of one run with varying noise are post-processing of the same number of rounds
+    with the least noise. The slack of each is then the largest.
     """
     together: dict[Event, list[tuple[Event, int]]] = {}
     for event, count in ((event, count) for event, count in spending.items() if count > 0):
@@ -147,7 +150,7 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """What rounds that are counted together share; other rounds share all of it."""
+    """Returns the key that rounds counted together share; for other rounds, the event itself."""
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)
@@ -160,10 +163,12 @@ def _noise_multiplier(event: Event) -> float:
 
 
 def best_of(spending: Spending, repetitions: Repetitions) -> Event:
-    """The event of releasing the best of a random number of runs, each of which spends `spending`.
+    """Returns the event of releasing the best of a random number of runs, each spending `spending`.
 
-    The runs' aborts and nearly exact draws happen in each of them: slack counts E[K] times. Raises
-    `Unaccountable` where the parts of a run protect different things.
+    Visible aborts and nearly exact sampling occur in each run, so slack counts E[K] times.
+
+    Raises:
+      Unaccountable: if the events of a run have different units or adjacency relations.
     """
     meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) != 1:
@@ -177,9 +182,9 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
 
 
 def within(spending: Spending, selection: RepeatAndSelect) -> bool:
-    """Whether `spending` is a part of what each run of `selection` spends.
+    """Whether `spending` is part of the spending of each run of `selection`.
 
-    Gaussians are compared as the one that they are together, of which less noise is more.
+    Gaussians are compared by their composition; less noise is more spending.
     """
     part, most = dict(_by_release(apart(spending))), dict(selection.of)
     counted = all(
@@ -191,7 +196,7 @@ def within(spending: Spending, selection: RepeatAndSelect) -> bool:
 
 
 def _precision(counts: Mapping[Any, int]) -> float:
-    """One over the variance of the one Gaussian that all Gaussians of `counts` are together."""
+    """Returns the precision 1 / z^2 of the composition of all Gaussians in `counts`."""
     noises = [
         (each.noise_multiplier, n) for each, n in counts.items() if isinstance(each, Gaussian)
     ]
@@ -199,7 +204,7 @@ def _precision(counts: Mapping[Any, int]) -> float:
 
 
 def _by_release(spending: Spending) -> tuple[tuple[Any, int], ...]:
-    """How often each release happened, in an order that hangs on nothing else."""
+    """Returns the count of each release, in a canonical order."""
     counts: Counter[Any] = Counter()
     for event, count in spending.items():
         counts[event.release] += count

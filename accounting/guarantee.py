@@ -1,4 +1,4 @@
-"""What a list of events guarantees, and whether one more still fits a budget."""
+"""The guarantee of a list of events, and the check whether another event fits a budget."""
 
 from __future__ import annotations
 
@@ -19,27 +19,37 @@ _WORDS = {
     ("client", ZERO_OUT): ("any one client", "whether it contributes, or sends zero each time,"),
     ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
 }
-"""Words by unit and relation: whom the guarantee protects, and what makes no difference."""
+"""Words by unit and relation: the protected unit, and the change that makes no difference."""
 _VIEWS = {
     "server": "what the server sees",
     "sites": "what the server, all readers and the sites that work with them see",
     "others": "what everybody but its own site sees",
     "clients": "what the server and the clients that work with it see",
 }
-"""The view that an epsilon bounds, by the party that it is against."""
+"""View that an epsilon bounds, by the adversary."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """An epsilon never without what it means.
+    """A differential privacy guarantee with its meaning.
 
-    (epsilon, delta)-differential privacy for one `unit` under `relation`, the participants drawn
-    by `sampler`, over `rounds` charged events. `by_accountant` holds every accountant's epsilon,
-    None where it has no bound; `accountant` is the one that `epsilon` is taken from. `against` says
-    whose view it bounds, where there are several; `uncovered` why it leaves out what a starting
-    model tells of the same people, and `missing` why no bound exists, where none does. `clients` is
-    the declared number of clients, 0 where it is not known.
+    (epsilon, delta)-differential privacy for one `unit` under the adjacency relation `relation`.
+
+    Attributes:
+      epsilon: the epsilon of the guarantee.
+      delta: the delta of the guarantee.
+      unit: unit of privacy.
+      relation: adjacency relation.
+      sampler: name of the sampler.
+      rounds: number of charged events.
+      accountant: the accountant that `epsilon` is taken from.
+      by_accountant: epsilon of every accountant; None if it has no bound.
+      against: the adversary whose view is bounded, if there are several.
+      uncovered: why the guarantee does not cover what a starting model reveals about the same
+        clients.
+      missing: why there is no bound.
+      clients: declared number of clients; 0 if unknown.
     """
 
     epsilon: float
@@ -57,24 +67,24 @@ class Guarantee:
 
     @property
     def weakness(self) -> str:
-        """Why delta promises next to nothing; empty where it is at most 1 / clients."""
+        """Warning that delta is too large to be meaningful; empty if it is at most 1 / clients."""
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
 
     @property
     def left_out(self) -> str:
-        """A note on what this does not cover of the model that training started from."""
+        """Note on what the guarantee does not cover of the model that training started from."""
         return (
             "this does not cover what the starting model tells of the same people "
             f"(it is {self.uncovered})"
         )
 
     def line(self, nominal: bool = False) -> str:
-        """The epsilon and its delta: "ε = 3.9987 at δ = 0.0001"; `nominal` marks a simulation."""
+        """Returns epsilon and delta: "ε = 3.9987 at δ = 0.0001"; `nominal` marks a simulation."""
         return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
 
     def rows(self, nominal: bool = False) -> dict[str, str]:
-        """What tables print of it, by label; `nominal` marks the epsilon of a simulation."""
+        """The rows that tables print, by label; `nominal` marks the epsilon of a simulation."""
         return {
             "ε": epsilon_at(self.epsilon, self.delta, nominal),
             "unit": f"one {self.unit}",
@@ -83,7 +93,7 @@ class Guarantee:
         }
 
     def sentence(self) -> str:
-        """The meaning, in words for people who never met the terms."""
+        """Returns the meaning in words, for readers without knowledge of the terms."""
         known = _WORDS.get((self.unit, self.relation))
         whom, change = known or (f"one {self.unit}", self.relation)
         if self.missing:
@@ -100,7 +110,7 @@ class Guarantee:
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
-        """What every `--json` states of it; `void` says why it is void, in place of a meaning."""
+        """The object that every `--json` states; `void` is the reason why it is void, if it is."""
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
         remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
         return {
@@ -111,25 +121,33 @@ class Guarantee:
 
 
 class Spent(Protocol):
-    """Anything that knows what it has released: a ledger."""
+    """An object with released events, such as a ledger."""
 
     @property
     def spending(self) -> Spending:
-        """How often each distinct event was charged."""
+        """Number of charges of each distinct event."""
         ...
 
 
 def spent(ledger: Spent, delta: float, accountant: str = TIGHTEST) -> Guarantee:
-    """The guarantee of all of the ledger's charges together at `delta`. See `guarantee`."""
+    """Returns the guarantee of all of the ledger's charges together at `delta`. See `guarantee`."""
     return guarantee(ledger.spending, delta, accountant)
 
 
 def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> Guarantee:
-    """The composition of `spending` at `delta` by `accountant` ("rdp", "pld" or "tightest").
+    """Returns the guarantee of the composition of `spending`.
 
-    "tightest" is the minimum of those that support every event. An accountant without a bound
-    makes epsilon infinite. Raises `Unaccountable` for events of different unit or relation (they
-    protect different things, and no epsilon covers both) and a delta outside (0, 1).
+    Args:
+      spending: events with their counts.
+      delta: delta of the guarantee, in (0, 1).
+      accountant: "rdp", "pld" or "tightest", the minimum of those that support every event.
+
+    Returns:
+      The guarantee; its epsilon is infinite if the accountant has no bound.
+
+    Raises:
+      Unaccountable: for events of different unit or relation, which no single epsilon covers, and
+        for a delta outside (0, 1).
     """
     if accountant not in CHOICES:
         raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")
@@ -154,7 +172,7 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
 
 
 def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
-    """The statement that nothing bounds `spending`, and `why`."""
+    """Returns the statement that `spending` has no bound, and `why`."""
     units, relations, samplers = (
         ", ".join(sorted({getattr(event, name) for event in spending}))
         for name in ("unit", "relation", "sampler")
@@ -173,12 +191,12 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Each guarantee that there is by itself; `void` says why all of them are void."""
+    """The JSON object of each guarantee that is not None; `void` is why all of them are void."""
     return [bound.to_json(void) for bound in bounds if bound]
 
 
 def large_delta(delta: float, clients: int) -> str:
-    """The warning about a `delta` above 1 / `clients`; empty for others."""
+    """Returns the warning about a `delta` above 1 / `clients`; empty for smaller ones."""
     if delta * clients <= 1:
         return ""
     return (
@@ -188,14 +206,14 @@ def large_delta(delta: float, clients: int) -> str:
 
 
 def _rounded_up(epsilon: float) -> str:
-    """exp(epsilon) to three digits, never less than it is."""
+    """Returns exp(epsilon) rounded up to three digits."""
     factor = math.exp(epsilon)
     scale = 10.0 ** (math.floor(math.log10(factor)) - 2)
     return f"{math.ceil(factor / scale) * scale:.3g}"
 
 
 def refuse_unaccountable(event: Event, accountant: str) -> None:
-    """Raise `Unaccountable` where `accountant` could never bound `event`; ask when configuring."""
+    """Raises `Unaccountable` if `accountant` can never bound `event`; call when configuring."""
     names = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
     if not any(supports(event, name) for name in names):
         able = [name for name in ACCOUNTANTS if supports(event, name)]
@@ -206,11 +224,17 @@ def refuse_unaccountable(event: Event, accountant: str) -> None:
 
 
 class Gate:
-    """Says whether one more event fits a budget, before it happens.
+    """Decides whether another event fits a budget, before it happens.
 
-    Epsilon only grows with more events, so what is part of an affordable spending is affordable.
-    The gate therefore accounts for several events ahead and remembers, so that a run of T rounds
-    costs it about log T accountings, not T; `stride` is how many events the caller plans.
+    Epsilon never decreases with more events, so any part of an affordable spending is affordable.
+    The gate therefore accounts for several events ahead and caches the result, so that a run of T
+    rounds takes about log T accountings, not T.
+
+    Args:
+      epsilon: the budget.
+      delta: delta of the budget.
+      accountant: "rdp", "pld" or "tightest".
+      stride: number of events that the caller plans.
     """
 
     def __init__(self, epsilon: float, delta: float, accountant: str, stride: int = 1) -> None:
@@ -219,7 +243,7 @@ class Gate:
         self._stride = max(stride, 1)
 
     def affords(self, spending: Spending, event: Event) -> bool:
-        """Whether `spending` followed by `event` stays within the budget."""
+        """Whether `spending` followed by `event` remains within the budget."""
         after = Counter(spending)
         after[event] += 1
         if after <= self._proven:

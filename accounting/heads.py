@@ -1,16 +1,16 @@
-"""A ledger's heads, kept in a file elsewhere, where charges that were cut off its end show.
+"""A ledger's heads in a separate file, which reveals whether charges were cut off its end.
 
-A ledger's last lines can be removed without a trace in it, and a run's checkpoint keeps the head of
-its own round only. The file has one text line per line of the ledger: the hash of the ledger's
-first line (whose ledger it is: several may share the file), 16 digits for the folder that it lies
-in (where another ledger took its place, it was replaced), the line's number from 1, the round that
-it charges ("-" for none), and the head after it.
+The last lines of a ledger can be removed without a trace in it, and a run's checkpoint keeps only
+the head of its own round. The file of heads has one text line per line of the ledger: the hash of
+the ledger's first line (as several ledgers may share the file), 16 digits for the ledger's folder
+(if another ledger appears there, it was replaced), the line's number from 1, the round that it
+charges ("-" for none), and the head after it.
 
-Order: a line is durable in the ledger, then its head in the file, and only then has `charge`
-returned and may anybody be drawn. A crash between the two leaves the file without the last head.
-Cost: one append and one sync there per line of the ledger, that is, per round. It holds nothing
-that the ledger does not, and is worth what stands between it and whoever can write to the ledger:
-put it on another machine's disk, or where lines can only be appended.
+Order: a line is first durable in the ledger, then its head in the file, and only then does `charge`
+return and sampling begin. A crash between the two leaves the file without the last head. Cost: one
+append and one sync per line of the ledger, that is, per round. The file holds nothing that the
+ledger does not. It is useful only if those who can write to the ledger cannot rewrite it: place it
+on another machine's disk, or where lines can only be appended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TORN = re.compile(
 class Head(NamedTuple):
     """A ledger's head after its line `line`, which charged `round` (None: it charged none).
 
-    `ledger` is the hash of the first line, `place` stands for the folder that it lay in.
+    `ledger` is the hash of the first line, and `place` identifies its folder.
     """
 
     ledger: str
@@ -55,9 +55,9 @@ class HeadsFile:
         self.path = path
 
     def read(self) -> list[Head]:
-        """Every head, in order; one that a crash tore is left out.
+        """Returns every head, in order; a torn one is left out.
 
-        Raises `OSError`, and `LedgerBroken` for a file that holds anything else.
+        Raises `OSError`, and `LedgerBroken` if the file holds anything else.
         """
         lines = regular.read_bytes(self.path).decode("ascii", "replace").split("\n")
         return [
@@ -65,7 +65,7 @@ class HeadsFile:
         ]
 
     def add(self, heads: Iterable[Head]) -> None:
-        """Append `heads`; durable when this returns."""
+        """Appends `heads`; they are durable when this returns."""
         lines = [f"{h.ledger} {h.place} {h.line} {_word(h.round)} {h.hash}\n" for h in heads]
         if lines:
             append(self.path, ("\n" * self._torn() + "".join(lines)).encode())
@@ -79,7 +79,7 @@ class HeadsFile:
             raise LedgerBroken(f"{self.path} is no file of heads: line {number} is none")
 
     def _torn(self) -> bool:
-        """Whether the last line has no end, which another run's crash may have left."""
+        """Whether the last line is incomplete, possibly from another run's crash."""
         if not self.path.exists():
             return False
         with regular.opened(self.path) as file:
@@ -89,10 +89,14 @@ class HeadsFile:
 
 
 def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[Head]) -> list[str]:
-    """What in the heads `held` in a file contradicts a ledger; empty where nothing does.
+    """Returns the contradictions between the heads in a file and a ledger; empty if there are none.
 
-    The ledger's heads were `stated` before the file was read, and are `now` after: a run may be
-    going on.
+    A run may be in progress, so the ledger is read before and after the file.
+
+    Args:
+      held: heads in the file.
+      stated: the ledger's heads before the file was read.
+      now: the ledger's heads after the file was read.
     """
     of_ledger = [head for head in held if head.ledger == stated[0].ledger]
     if replaced := others_at(stated[0].place, held, stated[0].ledger):
@@ -116,23 +120,23 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
 
 
 def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
-    """The last heads of those `stated`: the ones after all that are `held` of that ledger."""
+    """Returns the last heads of `stated`: those after all that are `held` of that ledger."""
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
 
 
 def others_at(place: str, held: Iterable[Head], ledger: str = "") -> list[Head]:
-    """The heads of ledgers other than `ledger` that lay at `place`."""
+    """Returns the heads of ledgers other than `ledger` that were at `place`."""
     return [head for head in held if head.place == place and head.ledger != ledger]
 
 
 def place_of(ledger: Path) -> str:
-    """16 digits for the folder that the file `ledger` lies in."""
+    """Returns 16 digits that identify the folder of the file `ledger`."""
     return hashlib.sha256(os.fsencode(ledger.resolve().parent)).hexdigest()[:16]
 
 
 def _without_place(head: Head) -> tuple[str, int, int | None, str]:
-    """`head` without its place: a run may be moved."""
+    """Returns `head` without its place, as a run may be moved."""
     return head.ledger, head.line, head.round, head.hash
 
 

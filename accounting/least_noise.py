@@ -1,8 +1,9 @@
-"""Searches for the least noise whose epsilon is within a target, by few accountings.
+"""Searches for the least noise whose epsilon is within a target, with few accountings.
 
-An accounting takes a tenth of a second, and more than that where noise is small. So a search begins
-at the guess of the central limit theorem, corrects it by what the accountant answers, and brackets
-the least noise only where that does not settle: where epsilon is no smooth function of noise.
+An accounting takes a tenth of a second, or more for small noise. A search therefore starts from the
+estimate by the central limit theorem and corrects it by the accountant's result. It brackets the
+least noise only if the corrections do not converge, which happens if epsilon is not a smooth
+function of noise.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from accounting.events import Spending
 from accounting.slack import price_of_slack
 
 _PRECISION, _TOLERANCE = 1e-5, 2.5e-6
-"""Of a search, and of what it settles for: where epsilon falls steeply, it moves by some times as
-much, and is to print as the target."""
+"""Relative precision of a search, and its tolerance on acceptance: if epsilon is steep, its
+relative error is several times as large, and it must still print as the target."""
 _OUTWARD = 1 + _PRECISION / 10
-"""Steps end this much on the private side of where they aim at."""
+"""Relative margin by which steps end on the private side of their aim."""
 _STEPS = 7
 _FURTHER = 1.25
 _SLOPES = (0.2, 5.0)
@@ -32,10 +33,15 @@ def least_noise(
     delta: float,
     spending_at: Callable[[float], Spending],
 ) -> float | None:
-    """The least z in [1e-3, 1e6], nearly, whose epsilon `spent(z)` is at most `target`, if any.
+    """Returns nearly the least z in [1e-3, 1e6] whose epsilon is at most `target`, or None.
 
-    `spending_at(z)` is what is accounted for, at `delta`. No z is returned whose epsilon was not
-    computed and is within the target.
+    No z is returned unless its epsilon was computed and is within the target.
+
+    Args:
+      spent: epsilon as a function of z.
+      target: target epsilon.
+      delta: delta of the guarantee.
+      spending_at: the accounted events as a function of z.
     """
     tried: dict[float, float] = {}
 
@@ -57,10 +63,10 @@ def _by_correction(
     delta: float,
     spending_at: Callable[[float], Spending],
 ) -> float | None:
-    """The least z by correcting a guess; None where that does not settle.
+    """Returns the least z by correcting an estimate; None if the corrections do not converge.
 
-    The accountant's epsilon, told as the precision of a Gaussian, is nearly the guessed precision
-    times a constant: so secants between the logarithms of both begin with a slope of 1.
+    The accountant's epsilon, expressed as the precision of a Gaussian, is nearly proportional to
+    the estimated precision, so secants between the logarithms of both start with a slope of 1.
     """
     wanted = _precision_told(target, spending_at(1.0), delta)
     if wanted is None:
@@ -69,7 +75,7 @@ def _by_correction(
     for _ in range(_STEPS):
         z = min(z * _OUTWARD, MOST_NOISE)
         spending, epsilon = spending_at(z), spent(z)
-        if epsilon == math.inf:  # aborts, or nearly exact noise, take all of delta
+        if epsilon == math.inf:  # slack consumes all of delta
             z *= _FURTHER
             continue
         guessed, answer = precision(spending), _precision_told(epsilon, spending, delta)
@@ -88,7 +94,7 @@ def _by_correction(
 
 
 def _precision_told(epsilon: float, spending: Spending, delta: float) -> float | None:
-    """log(1 / z^2) of the Gaussian that is as private as `spending` is; None where nothing is."""
+    """Returns log(1 / z^2) of the Gaussian as private as `spending`; None if there is none."""
     slack = sum(event.slack * count for event, count in spending.items())
     left = delta - price_of_slack(epsilon, slack)
     if not (0.0 < epsilon < math.inf and left > 0.0):
@@ -97,9 +103,9 @@ def _precision_told(epsilon: float, spending: Spending, delta: float) -> float |
 
 
 def bracketed(spent: Callable[[float], float], target: float, start: float = 1.0) -> float | None:
-    """The least z in [1e-3, 1e6], nearly, with `spent(z)` at most `target`, if any.
+    """Returns nearly the least z in [1e-3, 1e6] with `spent(z)` at most `target`, or None.
 
-    `spent` is any function that falls; no guess is needed but where to `start`.
+    `spent` is any decreasing function; the search starts at `start`.
     """
     tried: dict[float, float] = {}
 
@@ -109,7 +115,7 @@ def bracketed(spent: Callable[[float], float], target: float, start: float = 1.0
         return math.log(min(max(tried[z], 1e-300), 1e300) / target)  # nearly a line in z
 
     low = high = start
-    # Epsilon mostly falls faster than 1 / z: one stride then brackets z, else the next are doubled.
+    # Epsilon mostly decreases faster than 1 / z: one stride then brackets z; later strides double.
     stride = min(1.1 * math.exp(min(abs(excess(start)), 1.0)), 2.0)
     while excess(high) > 0:
         low, high, stride = high, high * stride, 2.0

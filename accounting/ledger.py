@@ -1,17 +1,17 @@
 """The ledger: every release of a run, charged before it happens.
 
-A file of hash-chained lines (`accounting.chain`): one `open` line that states what the guarantee
-means (and what earlier runs over the same population had spent), one `define` line per distinct
-event, one `charge` line per round. A budget that changes while the run goes on is stated by a
+A file of hash-chained lines (`accounting.chain`): one `open` line that states the meaning of the
+guarantee (and the spending of earlier runs over the same population), one `define` line per
+distinct event, one `charge` line per round. A change of the budget during a run is stated by a
 further `define` line, of the run's own event, with a `budget`: older versions read it as an event
-that nobody charges. It holds rules only (the sampling rate, never who was drawn), so publishing it
-costs nothing, and everything an accountant needs, so that epsilon can be re-computed from it years
-later.
+that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
+publishing it reveals nothing further. It holds everything an accountant needs, so epsilon can be
+recomputed from it years later.
 
-Its head may be kept in a file elsewhere (`accounting.heads`), without which a cut end is not seen.
+Its head may be kept in a separate file (`accounting.heads`); otherwise truncation is not detected.
 
-Guarantee: a charge is durable before `charge` returns, and a round that reached it is spent
-whether or not it was ever released. A crash can therefore only over-count.
+Guarantee: a charge is durable before `charge` returns, and a charged round is spent whether or not
+it was ever released. A crash can therefore only overcount.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _ILL_FORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What Python raises for a line that holds something else than expected."""
+"""Exceptions that Python raises for a line with unexpected content."""
 
 
 @dataclass(frozen=True)
 class BudgetChange:
-    """A change of the budget, which from `round` on was `epsilon` instead of `before`."""
+    """A change of the budget from `before` to `epsilon`, effective from `round` on."""
 
     round: int
     before: float
@@ -52,7 +52,7 @@ class BudgetChange:
 
 @dataclass(frozen=True)
 class Charge:
-    """One paid round. `hash` is the chain's head after it: a release cites it."""
+    """One charged round. `hash` is the chain's head after it, which a release cites."""
 
     round: int
     event: Event
@@ -84,9 +84,9 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, terms: Mapping[str, Any]) -> Ledger:
-        """A new ledger whose first line states `terms` (delta, unit, randomness, arithmetic, …).
+        """Creates a ledger whose first line states `terms` (delta, unit, arithmetic, …).
 
-        Raises `FileExistsError` where there is a file: a ledger is never begun twice.
+        Raises `FileExistsError` if there is a file: a ledger is never started twice.
         """
         line, link = chain.sealed(
             chain.START, {"type": "open", "format": FORMAT, "terms": written(terms)}
@@ -96,10 +96,10 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
-        """Read and verify, changing nothing. A torn last line counts as the dearest event
-        that is defined, but for seeded simulations, which charge its round anew.
+        """Reads and verifies a ledger without changing it. Raises `LedgerBroken`.
 
-        Raises `LedgerBroken` where the chain does not hold, or the format is newer than this.
+        An incomplete last line is charged as the most expensive event defined, or ignored in seeded
+        simulations, which charge its round again.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
@@ -109,7 +109,7 @@ class Ledger:
 
     @classmethod
     def recover(cls, path: Path) -> Ledger:
-        """`load`, and make a torn last line the whole charge that it is counted as."""
+        """Loads a ledger and replaces a torn last line by the complete charge that it counts as."""
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
@@ -122,12 +122,12 @@ class Ledger:
 
     @property
     def opened(self) -> bool:
-        """Whether no crash tore the very first line; else nothing can have been charged."""
+        """Whether the first line is complete; otherwise nothing can have been charged."""
         return bool(self._hashes)
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """What the `open` line states."""
+        """Terms stated by the `open` line."""
         return MappingProxyType(dict(self._terms))
 
     @property
@@ -142,42 +142,42 @@ class Ledger:
 
     @property
     def budget(self) -> float | None:
-        """The budget that holds now; None without one, or where an older ledger is silent."""
+        """Current budget; None if there is none, or if an older ledger does not state it."""
         return (
             self._budgets[-1].epsilon if self._budgets else budget_value(self._terms.get("budget"))
         )
 
     @property
     def run_spending(self) -> Spending:
-        """How often each distinct event was charged by this ledger's run."""
+        """Number of charges of each distinct event by this ledger's run."""
         return MappingProxyType(self._choice.spent(self._charged))
 
     @property
     def chosen(self) -> Event | None:
-        """The event of choosing this run among others; None without (`accounting.choosing`)."""
+        """Event of choosing this run among others, or None (`accounting.choosing`)."""
         return self._choice.event
 
     @property
     def prior(self) -> Spending:
-        """The events of earlier runs over the same population, as the open line states."""
+        """Events of earlier runs over the same population, as the open line states."""
         return MappingProxyType(self._prior)
 
     @property
     def spending(self) -> Spending:
-        """All that the population has spent: `prior` and `run_spending`."""
+        """Total spending of the population: `prior` and `run_spending`."""
         return MappingProxyType(self._prior + self._choice.spent(self._charged))
 
     def spending_until(self, round: int) -> Spending:
-        """The charges of the rounds up to `round`, and `prior`, whatever was charged after."""
+        """Returns `prior` and the charges of the rounds up to `round`."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
         return self._prior + self._choice.spent(past)
 
     def head(self) -> bytes:
-        """The hash of the last line. Kept elsewhere, it shows a cut end (`holds`)."""
+        """Returns the hash of the last line. A copy kept elsewhere reveals truncation (`holds`)."""
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
     def trail(self) -> tuple[Head, ...]:
-        """The head after every line, oldest first."""
+        """Returns the head after every line, oldest first."""
         rounds = {charge.hash: charge.round for charge in self._charges}
         place = place_of(self.path)
         return tuple(
@@ -186,7 +186,7 @@ class Ledger:
         )
 
     def holds(self, head: bytes) -> bool:
-        """Whether `head` was once this ledger's head."""
+        """Whether `head` was ever this ledger's head."""
         return head.hex() in self._hashes
 
     def passed(self, head: bytes, by: bytes) -> bool:
@@ -195,12 +195,15 @@ class Ledger:
         return head.hex() in until
 
     def charge(self, round: int, event: Event) -> Charge:
-        """Pay for `round` before anybody is drawn; durable when this returns.
+        """Charges `round` for `event` before its cohort is sampled; durable when this returns.
 
-        Raises `BudgetExceeded`, charging nothing, where the budget's gate says no. A round that was
-        charged already is refused (`LedgerBroken`): drawing it again would condition the sample.
-        Only a ledger that `reexecutes` (a seeded simulation, which repeats the same draws) returns
-        the identical charge instead.
+        A charged round is refused, since sampling it again would condition the sample. Only a
+        ledger that `reexecutes` (a seeded simulation, which repeats the same draws) returns its
+        charge.
+
+        Raises:
+          BudgetExceeded: if the event exceeds the budget; nothing is charged.
+          LedgerBroken: if the round was charged before.
         """
         if self._charges and round <= self._charges[-1].round:
             return self._charged_before(round, event)
@@ -218,9 +221,9 @@ class Ledger:
         return self._charges[-1]
 
     def change_budget(self, before: float, epsilon: float, event: Event) -> None:
-        """State that the next round, and those after, are held to `epsilon`; durable, and whole.
+        """States that the budget is `epsilon` from the next round on; durable and atomic.
 
-        `event` is what such a round is charged.
+        `event` is the event that such a round charges.
         """
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}
@@ -230,7 +233,7 @@ class Ledger:
         self._keep_head(link)
 
     def charged(self, round: int) -> Charge | None:
-        """The charge of `round`, None where there is none."""
+        """Returns the charge of `round`, or None."""
         place = bisect.bisect_left(self._charges, round, key=lambda charge: charge.round)
         charge = self._charges[place] if place < len(self._charges) else None
         return charge if charge is not None and charge.round == round else None
@@ -246,12 +249,12 @@ class Ledger:
 
     @property
     def _counts_torn(self) -> bool:
-        """Whether a torn line counts: a seeded simulation charges its round anew."""
+        """Whether a torn line counts: a seeded simulation charges its round again."""
         return bool(self._events) and self._terms.get("randomness") != "seeded"
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
-        """The next round's charge, as dear as any that is defined: nobody was drawn for it."""
-        from accounting.dearest import dearest  # whoever lists runs starts without accountants
+        """Returns the next round's charge, as the most expensive event defined."""
+        from accounting.dearest import dearest  # lazily: listing runs does not need the accountants
 
         event = dearest(self._events, self._terms.get("delta", 1e-6))
         body = {"type": "charge", "round": self._next_round(), "event": event}
@@ -264,14 +267,14 @@ class Ledger:
         if self._failed:
             raise LedgerBroken(f"{self.path}: an earlier line could not be written; resume the run")
         line, link = chain.sealed(self.head().hex(), body)
-        self._failed = True  # until line and head are durable: part of them may be in a file
+        self._failed = True  # until line and head are durable, as a part of them may be written
         durable.append(self.path, line)
         self._take(link)
         self._keep_head(link)
         self._failed = False
 
     def _keep_head(self, link: chain.Link) -> None:
-        """Keep the head after the last line, `link`, in the heads file, where there is one."""
+        """Stores the head after the last line, `link`, in the heads file, if there is one."""
         if self.heads_file is not None:
             round = link["round"] if link["type"] == "charge" else None
             self.heads_file.add(
@@ -308,9 +311,9 @@ class Ledger:
 
 
 def terms_at(path: Path) -> Mapping[str, Any]:
-    """The terms that the first line of the ledger at `path` states; it alone is read and verified.
+    """Returns the terms in the first line of the ledger at `path`, the only line that is read.
 
-    They are empty where there is no ledger.
+    They are empty if there is no ledger.
     """
     try:
         terms = chain.first(path).get("terms")
@@ -329,7 +332,7 @@ def _budget_change(stated: Mapping[str, Any]) -> BudgetChange:
 
 
 def _prior(terms: Mapping[str, Any]) -> Counter[Event]:
-    """The events of `terms["prior"]`: per earlier run its "charges", pairs of event and count."""
+    """Returns the events of earlier runs, from the pairs of event and count in `terms["prior"]`."""
     spending: Counter[Event] = Counter()
     for run in terms.get("prior", []):
         for event, count in run["charges"]:

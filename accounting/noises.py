@@ -1,4 +1,4 @@
-"""The noise that a release adds, as frozen values.
+"""The noise of a release, as frozen values.
 
 Numbers are converted to Python floats and ints on construction: dp-accounting silently drops terms
 whose noise multiplier is an int or a NumPy scalar.
@@ -19,11 +19,11 @@ _MOST = 10**12
 
 @dataclass(frozen=True)
 class Gaussian(Kinded):
-    """A vector plus N(0, (z s)^2 I), where s bounds the L2 change that one client can make.
+    """The Gaussian mechanism: a vector plus N(0, (z s)^2 I), with s its L2 sensitivity.
 
     `noise_multiplier` is z = standard deviation / s. Under add/remove and zero-out s is the
-    clipping norm, under replace-one twice that: here, once, and nowhere else. Zero means that no
-    noise was added: such a release has no finite epsilon.
+    clipping norm, under replace-one twice the clipping norm; the factor is applied here and nowhere
+    else. Zero means that no noise was added: such a release has no finite epsilon.
     """
 
     noise_multiplier: float
@@ -36,10 +36,10 @@ class Gaussian(Kinded):
 
 @dataclass(frozen=True)
 class Skellam(Kinded):
-    """A whole-number vector plus Skellam noise of `variance` in each coordinate, `exchanges` times.
+    """An integer vector plus Skellam noise of `variance` in each coordinate, `exchanges` times.
 
     One client changes the vector by at most `l2` in L2 and `l1` in L1 norm. Exchanges over one
-    cohort are one release: their divergences add up first, and are sampled then.
+    cohort are one release: their divergences are added first, and then amplified by subsampling.
     """
 
     variance: float
@@ -55,13 +55,16 @@ class Skellam(Kinded):
 
     @property
     def noise_multiplier(self) -> float:
-        """The multiplier of a like Gaussian: deviation over the change, all exchanges together."""
+        """Noise multiplier of a similar Gaussian, for all exchanges together."""
         return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
 
 
 @dataclass(frozen=True)
 class DiscreteGaussians(Kinded):
-    """The same with `clients` discrete Gaussians of `deviation` each, in `length` dimensions."""
+    """As `Skellam`, with a sum of `clients` discrete Gaussians in `length` dimensions.
+
+    Each discrete Gaussian has the standard deviation `deviation`.
+    """
 
     deviation: float
     clients: int
@@ -79,7 +82,7 @@ class DiscreteGaussians(Kinded):
 
     @property
     def noise_multiplier(self) -> float:
-        """The multiplier of the Gaussian it resembles."""
+        """Noise multiplier of a similar Gaussian."""
         spread = self.deviation * math.sqrt(self.clients / self.exchanges)
         return spread / self.l2 if self.l2 else math.inf
 
@@ -89,7 +92,7 @@ Noise = Gaussian | IntegerNoise
 
 
 def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
-    """`exchanges` Gaussian releases over one cohort, each at multiplier z, as one Gaussian.
+    """Returns `exchanges` Gaussian releases over one cohort, each at multiplier z, as one Gaussian.
 
     Gaussian mechanisms compose exactly (adaptively too: Dong, Roth & Su 2022, Corollary 3.3):
     k of them at z are one at z / sqrt(k).
@@ -98,7 +101,7 @@ def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
 
 
 def number(value: Any, what: str, low: float, high: float) -> float:
-    """`value` as a Python float in [low, high]. Raises `Unaccountable`."""
+    """Returns `value` as a Python float in [low, high]. Raises `Unaccountable`."""
     numeric = isinstance(value, int | float) or hasattr(value, "__float__")
     parsed = float(value) if numeric and not isinstance(value, bool) else None
     if parsed is None or not low <= parsed <= high:
@@ -107,7 +110,7 @@ def number(value: Any, what: str, low: float, high: float) -> float:
 
 
 def natural_number(value: Any, what: str, most: int = _MOST) -> int:
-    """`value` as a Python int from 1 to `most`. Raises `Unaccountable`."""
+    """Returns `value` as a Python int from 1 to `most`. Raises `Unaccountable`."""
     count = number(value, what, 1, most)
     if count != int(count):
         raise Unaccountable(f"{what} is {value!r}; expected a whole number")

@@ -1,7 +1,7 @@
-"""Releases that are charged once a round, and cost what a run's rounds make of them together.
+"""Releases that are charged per round, but whose cost depends on all rounds of a run together.
 
-How often a client takes part follows from where rounds lie in a run, so that a run's rounds are
-counted first (`accounting.events.apart`), and two runs do not share a count.
+The number of participations of a client depends on the positions of rounds in a run. A run's rounds
+are therefore counted first (`accounting.events.apart`), and runs are counted separately.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number, number
 
 _OUTWARD = 1 - 1e-9
-"""By what part noise counts less, which exceeds the rounding of sums over a million rounds."""
+"""Factor on the noise that exceeds the rounding of sums over a million rounds."""
 
 
 @dataclass(frozen=True)
 class Separated(Kinded):
-    """`of`, where no client takes part twice in any `separation` rounds in a row.
+    """`of`, where no client takes part twice within any `separation` consecutive rounds.
 
-    Who takes part when is no secret. It is charged once a round. T of them, one after the other in
-    one run, touch a client at most ceil(T / separation) times, and are that many Gaussians. Two
-    runs do not share a count: see `apart`.
+    Participation is not secret. The release is charged once per round. T consecutive rounds of a
+    run include a client at most ceil(T / separation) times, and are that many Gaussians. Runs are
+    counted separately: see `apart`.
     """
 
     separation: int
@@ -42,9 +42,9 @@ class Separated(Kinded):
 
 @dataclass(frozen=True)
 class AllocatedEpoch(Kinded):
-    """`of`, in each of `choices` rounds, of which each client takes part in a secret one.
+    """`of`, in each of `choices` rounds, where each client takes part in one secret round of them.
 
-    It is uniform, and independent of others' and of earlier ones
+    The round is uniform, and independent of other clients' rounds and of earlier epochs
     (`accounting.bounds.random_allocation`).
     """
 
@@ -60,13 +60,13 @@ class AllocatedEpoch(Kinded):
 class RandomAllocation(Kinded):
     """`of`, where each client takes part in one secret round of each epoch of `slots` rounds.
 
-    Clients are in `groups`, which are public, whose rounds take turns; a client's slot is one of
-    the slots / groups rounds of its group. It is charged once a round. T of them, from the first
-    round of a run on, are ceil(T / slots) times `AllocatedEpoch`: an epoch that has begun counts
-    whole, of which it is post-processing.
+    Clients are in `groups`, which are public and take turns; a client's slot is one of the slots /
+    groups rounds of its group. The release is charged once per round. T rounds, from the first
+    round of a run on, are ceil(T / slots) times `AllocatedEpoch`: an incomplete epoch counts as a
+    complete one and is its post-processing.
 
-    All releases by a round's cohort share its slots: they are one Gaussian first
-    (`accounting.noises.same_cohort`), and allocated then.
+    All releases by a round's cohort share its slots: they are combined into one Gaussian first
+    (`accounting.noises.same_cohort`) and then allocated.
     """
 
     slots: int
@@ -82,19 +82,19 @@ class RandomAllocation(Kinded):
 
     @property
     def epoch(self) -> AllocatedEpoch:
-        """What all `slots` rounds of an epoch are together."""
+        """Release of all `slots` rounds of an epoch together."""
         return AllocatedEpoch(self.slots // self.groups, self.of)
 
 
 @dataclass(frozen=True)
 class BufferedToeplitz(Kinded):
-    """A round of x + C^-1 Z, C having the column of buffers with `decays` and `outputs` `[d]`.
+    """A round of x + C^-1 Z, where C has the column of buffers with `decays` and `outputs` `[d]`.
 
-    No client takes part twice in any `separation` rounds in a row, and who does when is no secret.
-    The noise multiplier of `of` is the deviation of Z over the clip and the norm of C's column over
-    infinitely many rounds. It is charged once a round; T of them, from the first round of a run on,
-    are one Gaussian (`over`), since columns of C that a client meets overlap
-    (`accounting.bounds.toeplitz_sensitivity`).
+    No client takes part twice within any `separation` consecutive rounds, and participation is not
+    secret. The noise multiplier of `of` is the standard deviation of Z over the product of the
+    clipping norm and the norm of C's column over infinitely many rounds. The release is charged
+    once per round. T rounds, from the first round of a run on, are one Gaussian (`over`), since the
+    columns of C in which a client takes part overlap (`accounting.bounds.toeplitz_sensitivity`).
     """
 
     decays: tuple[float, ...]
@@ -111,11 +111,11 @@ class BufferedToeplitz(Kinded):
         refuse_unproven(self.decays, self.outputs)
 
     def over(self, rounds: int) -> Gaussian:
-        """What the first `rounds` rounds of a run are together."""
+        """Returns the Gaussian that composes the first `rounds` rounds of a run."""
         return Gaussian(self.of.noise_multiplier / self.growth(rounds) * _OUTWARD)
 
     def growth(self, rounds: int) -> float:
-        """The sensitivity of `rounds` rounds, over the norm of one column."""
+        """Returns the sensitivity of `rounds` rounds over the norm of one column."""
         return _growth(self.decays, self.outputs, self.separation, rounds)
 
 

@@ -1,6 +1,6 @@
-"""Reading of regular files: whatever else lies in the place of one is refused, not waited for.
+"""Reading of regular files; anything else at their path is refused without waiting.
 
-A FIFO without a writer keeps whoever opens it waiting for ever, and a device may have no end.
+Opening a FIFO without a writer blocks for ever, and a device may have no end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from accounting.errors import Misplaced
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open the regular file at `path` for reading.
+    """Opens the regular file at `path` for reading.
 
-    Raises `Misplaced` where a FIFO or a device lies there, and `OSError` as `open` does.
+    Raises `Misplaced` if `path` is a FIFO or a device, and `OSError` as `open` does.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -31,17 +31,20 @@ def opened(path: Path) -> BinaryIO:
 
 
 def refuse_irregular(path: Path) -> None:
-    """Raises what `opened` raises: for libraries that open the file at `path` themselves."""
+    """Raises the errors of `opened`, for libraries that open the file at `path` themselves."""
     opened(path).close()
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of the regular file at `path`. Raises `OSError`."""
+    """Returns the content of the regular file at `path`. Raises `OSError`."""
     with opened(path) as file:
         return file.read()
 
 
 def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """The text of the regular file at `path`. Raises `OSError`, and `ValueError` for no text."""
+    """Returns the text of the regular file at `path`.
+
+    Raises `OSError`, and `ValueError` if the content is not text.
+    """
     with io.TextIOWrapper(opened(path), encoding, errors) as file:
         return file.read()

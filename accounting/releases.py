@@ -1,4 +1,4 @@
-"""What one round released, as frozen values: its noise, and how its participants were drawn."""
+"""Releases of a round, as frozen values: the noise, and the sampling of participants."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from accounting.noises import (
 from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
 
 MOST_SITES = 64
-"""The most sites of one client that are accounted for."""
+"""Largest number of sites of one client that is accounted for."""
 
 
 @dataclass(frozen=True)
 class PoissonSampled(Kinded):
-    """`of`, run on a cohort into which each client enters by an independent coin of bias `rate`.
+    """`of`, run on a cohort in which each client is included independently with probability `rate`.
 
-    Several exchanges over *one* cohort are not several such events: collapse them into one
-    `Gaussian` (see `same_cohort`), or integer noise with its `exchanges`, first, then sample.
+    Several exchanges over *one* cohort are not several such events: combine them first into one
+    `Gaussian` (see `same_cohort`), or integer noise with its `exchanges`, then sample.
     """
 
     rate: float
@@ -40,10 +40,10 @@ class PoissonSampled(Kinded):
 
 @dataclass(frozen=True)
 class SeveralSites(Kinded):
-    """`of`, where a client has up to `sites` rows, each drawn by its own coin of bias `rate`.
+    """`of`, where a client has up to `sites` rows, each sampled independently at `rate`.
 
-    The noise multiplier of `of` is over the bound of *one row*, of which removing the client
-    removes all (`accounting.bounds.several_sites`).
+    The noise multiplier of `of` is relative to the bound of *one row*; removing the client removes
+    all its rows (`accounting.bounds.several_sites`).
     """
 
     rate: float
@@ -60,10 +60,10 @@ class SeveralSites(Kinded):
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Kinded):
-    """`PoissonSampled`, but of a cohort above `cap` only `cap` take part, drawn uniformly.
+    """`PoissonSampled`, except that of a cohort above `cap` only `cap` take part, chosen uniformly.
 
-    `clients` bounds the population. Adding a client may push another one out, so this is an event
-    of its own (see `accounting.bounds.pld`).
+    `clients` bounds the population. Adding a client may displace another one, so this event has its
+    own proof (see `accounting.bounds.pld`).
     """
 
     rate: float
@@ -80,7 +80,7 @@ class TruncatedPoisson(Kinded):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Kinded):
-    """`of`, run on a uniformly drawn set of exactly `cohort` of exactly `clients` clients."""
+    """`of`, run on a uniform sample of exactly `cohort` of exactly `clients` clients."""
 
     cohort: int
     clients: int
@@ -96,9 +96,9 @@ class WithoutReplacement(Kinded):
 
 @dataclass(frozen=True)
 class Repeated(Kinded):
-    """`of`, `count` times, each on a draw of its own.
+    """`of`, `count` times, each on an independent sample.
 
-    The local steps of a silo's round, or a client's rows at several sites.
+    Examples are the local steps of a silo's round, or a client's rows at several sites.
     """
 
     count: int
@@ -111,7 +111,7 @@ class Repeated(Kinded):
 
 @dataclass(frozen=True)
 class Unprotected(Kinded):
-    """A release without any noise or without a bound: epsilon is infinite, and visibly so."""
+    """A release without noise or without a bound: epsilon is infinite, and is shown so."""
 
     reason: str
     kind: ClassVar[str] = "unprotected"
@@ -123,7 +123,7 @@ Release = Noise | Sampled | OverRounds | Repeated | Unprotected
 
 
 def noise_of(release: Release) -> Noise | None:
-    """The noise inside a release, None where there is none."""
+    """Returns the noise inside a release, or None."""
     match release:
         case Gaussian() | Skellam() | DiscreteGaussians():
             return release
@@ -150,7 +150,7 @@ _INSIDE: dict[type[Any], Any] = {
     Repeated: PoissonSampled,
     Unprotected: None,
 }
-"""Every release, and what may be inside it (`of`)."""
+"""Every release, and the type of its `of`."""
 _BY_KIND = {release.kind: release for release in _INSIDE}
 
 

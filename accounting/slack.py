@@ -1,8 +1,8 @@
-"""Slack, which is paid in delta beside the accountant: visible aborts, and nearly exact noise.
+"""Slack, charged to delta in addition to the accountant: visible aborts, nearly exact noise.
 
-A mechanism M' that differs from an accounted one M by a total variation of at most s on either
-neighbour has P[M'(D) in S] <= e^eps P[M'(D') in S] + delta + (1 + e^eps) s. A run of T events adds
-their s. The total delta is stated, so the accountant receives what remains of it.
+A mechanism M' that differs from an accounted one M by a total variation distance of at most s on
+either neighbour has P[M'(D) in S] <= e^eps P[M'(D') in S] + delta + (1 + e^eps) s. Over T events
+the s add up. The total delta is stated, so the accountant receives the remainder.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import math
 from collections.abc import Callable
 
 _NEGLIGIBLE = 1e-9
-"""The share of delta that is set aside at once: it decides most cases with one accounting."""
+"""Fraction of delta that is set aside at once: it settles most cases with one accounting."""
 _TRIES = 60
 
 
 def with_slack(
     epsilon: Callable[[float], float | None], delta: float, slack: float
 ) -> float | None:
-    """A bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity where none was found.
+    """Returns a bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity if none was found.
 
-    `epsilon(delta)` falls with delta; None stays None. Each try starts at what the last one asked
-    for, so that it comes to the least such e from below, and returns only what was verified.
+    Each try starts from the requirement of the last one, so the search approaches the least such e
+    from below, and only verified bounds are returned.
+
+    Args:
+      epsilon: the accountant's epsilon as a decreasing function of delta; None if it has no bound.
+      delta: total delta of the guarantee.
+      slack: sum of the events' slack.
     """
     if slack <= 0.0:
         return epsilon(delta)
@@ -39,7 +44,7 @@ def with_slack(
 
 
 def price_of_slack(epsilon: float, slack: float) -> float:
-    """What `slack` takes of delta at `epsilon`; infinite where that is too large for a float."""
+    """Returns the delta that `slack` costs at `epsilon`; infinite if too large for a float."""
     if not slack:
         return 0.0
     return (1 + math.exp(epsilon)) * slack if epsilon < 700 else math.inf

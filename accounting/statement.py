@@ -1,4 +1,4 @@
-"""An epsilon as text: never without its delta, and never less than it is."""
+"""An epsilon as text: always with its delta, and rounded up."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 
 NOMINAL = " (nominal)"
-"""The mark on the epsilon of a simulation, which protects nobody."""
+"""Mark on the epsilon of a simulation, which protects no real data."""
 
 
 def ceiling(value: float | None) -> str:
-    """`value` rounded up to four decimals or three digits: never less ε or noise than there is."""
+    """`value` rounded up to four decimals or three digits, so ε or noise is never understated."""
     if value is None:
         return "—"
     if value in (0.0, math.inf):
@@ -22,12 +22,12 @@ def ceiling(value: float | None) -> str:
 
 
 def at_delta(delta: float | None, digits: int = 6) -> str:
-    """The delta that an epsilon holds at: "at δ = 0.0001"; a dash for none."""
+    """Returns the delta of an epsilon as text: "at δ = 0.0001"; a dash for None."""
     return "at δ = —" if delta is None else f"at δ = {delta:.{digits}g}"
 
 
 def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
-    """Every accountant's epsilon: "rdp 4.3581, pld 3.9987"."""
+    """Returns every accountant's epsilon: "rdp 4.3581, pld 3.9987"."""
     return ", ".join(f"{name} {ceiling(bound)}" for name, bound in by_accountant.items())
 
 

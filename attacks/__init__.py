@@ -1,4 +1,4 @@
-"""Poisoning of data and of updates, and inference from what a server or a reader sees.
+"""Poisoning of data and of updates, and privacy attacks by a server or by readers of a release.
 
 Tensors and callables in, tensors out; imports no privfed.
 """

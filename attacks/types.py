@@ -1,4 +1,4 @@
-"""What an attack is, and what it may know."""
+"""Contract of attacks and of the attacker's knowledge."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 State = Mapping[str, "Tensor"]
 Identities = NDArray[np.int64]
 _LONGEST = 1e15
-"""The norm up to which a row can be computed with, as in `defenses.finite`."""
+"""Largest norm of a usable row, as in `defenses.finite`."""
 
 
 class Knowledge(Enum):
-    """What an attacker reads; one who reads honest updates voids the run's epsilon."""
+    """Information that an attacker reads; reading honest updates voids the run's epsilon."""
 
     OWN_DATA = "own data"
     ATTACKERS_DATA = "all attackers' data"
@@ -34,13 +34,17 @@ class Knowledge(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """The written threat model: what an attack is shown in a `round`, None for what it is not.
+    """The threat model: the information that an attack receives in a round; None if withheld.
 
-    Where a round asks for several messages, it is asked for each by itself; a row has all m numbers
-    of a message, which may be more than an update. `byzantine` `[b, m]` are the attackers' rows as
-    honest training left them, `honest` `[h, m]` the others', `rule` the aggregation as a callable
-    on rows `[n, m]` with the byzantine first. `identities` `[h]` say whose the honest rows are: one
-    client has the same number in every round.
+    If a round has several messages, the attack is called for each message separately; a row has all
+    m numbers of a message, which may be more than an update.
+
+    Attributes:
+      round: number of the round.
+      byzantine: the attackers' rows after honest training, shape [b, m].
+      honest: the other clients' rows, shape [h, m].
+      rule: the aggregation of rows [n, m], the Byzantine ones first.
+      identities: identifiers of the honest rows' clients, constant over rounds, shape [h].
     """
 
     round: int
@@ -50,7 +54,7 @@ class View:
     identities: Identities | None = None
 
     def identities_of_usable(self) -> Identities | None:
-        """Whose the rows of `usable_honest` are `[u]`; None where that is not shown."""
+        """The identities `[u]` of the rows of `usable_honest`; None if they are withheld."""
         if self.honest is None or self.identities is None:
             return None
         whose: Identities = self.identities[_usable(self.honest).cpu().numpy()]
@@ -58,15 +62,18 @@ class View:
 
 
 class Unarmed(ValueError):
-    """The attackers' examples do not hold what the attack takes from them."""
+    """Raised if the attackers' examples lack what the attack needs from them."""
 
 
 @dataclass(frozen=True)
 class Briefing:
-    """What one attacker knows when it poisons its examples: labels are below `classes`.
+    """Knowledge of one attacker when it poisons its examples.
 
-    Its `place` among the attackers is a number from 0. `learned` is what they made of all their
-    examples together (`Attack.study`), where the attack declares that they know these.
+    Attributes:
+      classes: number of classes; labels are below it.
+      place: number of the attacker among the attackers, from 0.
+      learned: the result of `Attack.study` on the attackers' joint examples, if the attack declares
+        this knowledge.
     """
 
     classes: int
@@ -75,19 +82,19 @@ class Briefing:
 
 
 class Attack(BaseModel):
-    """What byzantine clients do: poison their examples, replace their rows, or both.
+    """An attack by Byzantine clients: poisons examples, replaces rows, or both.
 
-    An attack that poisons examples may also go its own way while it trains on them.
+    An attack that poisons examples may also change the direction of local training steps.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset()
-    """What the threat model has it read."""
+    """Knowledge that the threat model gives the attack."""
     poisons: ClassVar[bool] = False
     """Whether examples are altered before training."""
     steers: ClassVar[bool] = False
-    """Whether local steps on poisoned examples go elsewhere than along the direction of others."""
+    """Whether local steps on poisoned examples take a direction other than the honest one."""
 
     @property
     def corrupts(self) -> bool:
@@ -96,60 +103,78 @@ class Attack(BaseModel):
 
     @property
     def acts(self) -> bool:
-        """Whether it does anything."""
+        """Whether the attack does anything."""
         return self.poisons or self.corrupts
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        """Why examples of this `shape`, `numbers` or tokens, cannot be poisoned; else None."""
+        """Returns the reason why examples of this `shape` (`numbers` or tokens) are unsuitable, or
+        None.
+        """
         return None
 
     def labels(self) -> tuple[int, ...]:
-        """The labels it aims at, all of which have to exist."""
+        """Returns the labels that the attack targets, all of which must exist."""
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """What attackers learn from all their examples x `[n, *]` and labels y `[n]` together.
+        """Returns the attackers' knowledge from all their examples, before any is poisoned.
 
-        They do once, before they poison any. Raises `Unarmed` where these are too few.
+        Args:
+          x: all attackers' examples, shape [n, *].
+          y: their labels, shape [n].
+          classes: number of classes.
+
+        Raises:
+          Unarmed: if the examples do not suffice for the attack.
         """
         return {}
 
     def poison(
         self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """One client's examples x `[n, *]` and labels y `[n]` int64, poisoned; not in place."""
+        """Returns one client's examples and labels, poisoned; the arguments are not modified.
+
+        Args:
+          x: the client's examples, shape [n, *].
+          y: their labels, int64, shape [n].
+          briefing: the attacker's knowledge.
+          rng: source of randomness.
+        """
         return x, y
 
     def watch(self, params: Tensor, state: State) -> State:
-        """What the attackers remember once the model `params` `[d]` is broadcast to a round."""
+        """Returns the attackers' state after the model `params` `[d]` is broadcast to a round."""
         return state
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
-        """The direction `[c, d]` that c attackers descend along in a local step of rate `lr`.
+        """Returns the directions `[c, d]` along which c attackers descend in a local step.
 
-        An honest client takes `direction` `[c, d]`. `away` `[c, d]` is how far their models lie
-        from the broadcast one, and `state` what they remember.
+        Args:
+          direction: the directions of honest clients, shape [c, d].
+          away: differences of the attackers' models from the broadcast one, shape [c, d].
+          lr: learning rate of the step.
+          state: the attackers' state.
         """
         return direction
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """The rows `[b, m]` to send for `view.byzantine`, and what the attackers remember."""
+        """The rows `[b, m]` sent instead of `view.byzantine`, and the attackers' new state."""
         return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:
-        """The test examples that it wants misread, as they are fed in, and the labels it wants.
+        """The test examples to be misclassified, as fed to the model, and the labels aimed at.
 
-        The part of them that is read so is its success. None where it has no such aim. `learned`
-        is what the attackers made of their own examples (`study`).
+        The attack success rate is the fraction of them classified so. None if the attack has no
+        target. `learned` is the result of `study`.
         """
         return None
 
 
-Attack.__class_vars__ |= {"corrupts"}  # a property, which a subclass may set: `corrupts = True`
+Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `corrupts = True`
 
 
 class NoAttack(Attack):
-    """Everybody is honest."""
+    """No attack: all clients are honest."""
 
 
 class UpdateAttack(Attack):
@@ -169,14 +194,14 @@ class ReadingAttack(UpdateAttack):
 
 
 class FullKnowledge(ReadingAttack):
-    """An attack that reads all honest updates, and computes one row for all byzantine clients.
+    """An attack that reads all honest updates and computes one row for all Byzantine clients.
 
-    It may compute one row for each of them, too.
+    It may also compute one row for each of them.
     """
 
     @abstractmethod
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
-        """One row `[m]` that all byzantine clients send, from the honest rows `[h, m]`, h > 0."""
+        """The row `[m]` that all Byzantine clients send, given the honest rows `[h, m]`, h > 0."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)
@@ -186,9 +211,9 @@ class FullKnowledge(ReadingAttack):
 
 
 def usable_honest(honest: Tensor | None) -> Tensor | None:
-    """The honest rows `[h, m]` that can be computed with; None where there are none.
+    """Returns the usable honest rows `[h, m]`; None if there are none.
 
-    Others have diverged: a rule leaves them out, and so does an attacker who studies them.
+    Other rows have diverged; rules leave them out, and so does an attacker that studies them.
     """
     if honest is None:
         return None
@@ -197,8 +222,8 @@ def usable_honest(honest: Tensor | None) -> Tensor | None:
 
 
 def _usable(rows: Tensor) -> Tensor:
-    """Which of `rows` `[h, m]` can be computed with: `[h]` bool."""
-    import torch  # what an attack declares is asked without computing anything
+    """Returns a mask `[h]` bool of the usable `rows` `[h, m]`."""
+    import torch  # not needed to read an attack's declarations
 
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms <= _LONGEST

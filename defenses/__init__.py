@@ -1,5 +1,5 @@
 """Aggregation rules over client updates: tensors in, a tensor out. Imports no privfed.
 
-A rule either needs only sums of what each client computes on its own row (`SumRule`: it can be
-carried by secure aggregation and noised), or it needs to see the rows (`RowRule`).
+A rule needs either only sums of what each client computes on its own row (`SumRule`), or every
+client's row (`RowRule`). The sums can be computed by secure aggregation and noised.
 """

@@ -1,4 +1,4 @@
-"""Coordinate by coordinate: chunks of columns, transposed so that clients lie side by side."""
+"""Coordinate-wise computation on chunks of columns, transposed so that clients are contiguous."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from defenses.deferred import Tensor, torch
 
 _CHUNK = 8192
 _AT_ONCE = 1 << 24
-"""Numbers that a GPU sorts at once."""
+"""Number of values that a GPU sorts at once."""
 _SPARSE = 8
-"""Mixtures of fewer than one in so many rows are added up row by row."""
+"""Weights are treated as sparse if fewer than one entry in this many is nonzero."""
 
 
 def by_column(
@@ -20,10 +20,18 @@ def by_column(
     weights: Tensor | None,
     reduce: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """`reduce` of every coordinate's values in `weights @ rows[keep]`, in ascending order: `[d]`.
+    """Applies `reduce` to the sorted values of every coordinate of `weights @ rows[keep]`.
 
-    `weights` are `[m, n]` float64, None to take rows as they are. `reduce` is given `[c, m]` and
-    returns `[c]`. This needs memory for a few chunks.
+    Needs memory for a few chunks of columns.
+
+    Args:
+      rows: client updates, shape [n, d].
+      keep: places of the rows used, shape [k]; None for all.
+      weights: mixing weights, float64, shape [m, k]; None to use the rows as they are.
+      reduce: maps ascending values, shape [c, m], to one value per coordinate, shape [c].
+
+    Returns:
+      The reduced coordinates, shape [d], in the dtype of `rows`.
     """
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     mixing = None if weights is None else weights.to(rows).T
@@ -42,14 +50,14 @@ def by_column(
 
 
 def _columns_at_once(rows: Tensor, lanes: int) -> int:
-    """How many columns of `rows` `[n, d]` are sorted at once, in so many `lanes` of a CPU."""
+    """Number of columns of `rows` `[n, d]` that are sorted at once, with `lanes` CPU threads."""
     if rows.device.type == "cpu":
         return _CHUNK * lanes
     return max(_CHUNK, _AT_ONCE // max(len(rows), 1))
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
-    """Sort each row of `columns` `[c, m]`; in place on a CPU, where NumPy's sort is vectorised."""
+    """Sorts each row of `columns` `[c, m]`; in place on a CPU, where NumPy's sort is vectorised."""
     if columns.device.type != "cpu":
         return columns.sort(dim=1).values
     values = columns.numpy()
@@ -59,9 +67,9 @@ def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
 
 
 def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
-    """`weights @ rows[keep]`, `[m, d]` in the rows' dtype; no copy of the rows is made.
+    """Returns `weights @ rows[keep]`, `[m, d]` in the rows' dtype, without copying the rows.
 
-    Weights on the CPU may be sparse, wherever the rows lie: to count on a GPU is to wait for it.
+    Only weights on the CPU are checked for sparsity: counting nonzeros on a GPU would synchronise.
     """
     counted = keep is None and weights.device.type == "cpu"
     if counted and int(weights.count_nonzero()) * _SPARSE < weights.numel():

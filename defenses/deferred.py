@@ -1,7 +1,7 @@
-"""torch, and what else is slow to import, imported when something of it is first used.
+"""Lazy imports of torch and of other modules that are slow to import.
 
-A rule declares what it needs and tolerates, and computes, in one class. What goes with what is
-asked of the declarations alone, and importing torch takes longer than the answer.
+A rule declares its needs and tolerances, and computes, in one class. Code that reads only the
+declarations does not need torch, whose import takes longer than reading them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 
 class Deferred(ModuleType):
-    """The module of that name, which is imported once something of it is used."""
+    """The module of this name, imported on the first access to an attribute."""
 
     def __getattr__(self, attribute: str) -> Any:
-        """The module's attribute, kept, so that it is looked up here once."""
-        if attribute.startswith("__"):  # what tools ask of every module
+        """Returns the module's attribute and caches it, so it is looked up only once."""
+        if attribute.startswith("__"):  # attributes that tools look up on every module
             raise AttributeError(attribute)
         value = getattr(importlib.import_module(self.__name__), attribute)
         setattr(self, attribute, value)

@@ -1,22 +1,22 @@
-"""Which rows can be computed with: one that is not finite is hostile, or an honest one, broken."""
+"""Selection of usable rows: finite and not too long, whether a row is Byzantine or has diverged."""
 
 from __future__ import annotations
 
 from defenses.deferred import Tensor, torch
 
 LONGEST = 1e15
-"""The norm up to which squared distances between float32 rows are finite, and far from it."""
+"""Norm up to which squared distances between float32 rows stay far from overflow."""
 SHORTEST = 1e-20
-"""The norm below which a row has no direction to speak of."""
+"""Norm below which the direction of a row is undefined."""
 
 
 def usable(rows: Tensor) -> Tensor:
-    """Which of `rows` `[n, d]` are finite and no longer than 1e15: `[n]` bool."""
+    """Returns a mask `[n]` bool of the `rows` `[n, d]` that are finite and of norm at most 1e15."""
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms <= LONGEST
 
 
 def usable_places(rows: Tensor) -> Tensor | None:
-    """The places `[m]` of the usable ones of `rows` `[n, d]`; None where all are."""
+    """Returns the places `[m]` of the usable rows of `rows` `[n, d]`; None if all are usable."""
     good = usable(rows)
     return None if bool(good.all()) else good.nonzero().squeeze(1)

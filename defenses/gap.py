@@ -1,4 +1,4 @@
-"""The gap statistic: how much closer together clustered points are than uniform ones would be."""
+"""The gap statistic: compares the dispersion of clustered points with that of uniform points."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import math
 from defenses.deferred import Tensor
 
 _NOTHING = 1e-30
-"""Stands for a dispersion of zero in logarithms."""
+"""Lower bound on a dispersion before its logarithm is taken."""
 
 
 def gap(within: Tensor, drawn: Tensor) -> tuple[float, float]:
-    """Gap(k) and its error s_k, of points in k clusters.
+    """Returns Gap(k) and its error s_k, for points in k clusters.
 
-    W_k is the sum of squares `within` `[]` the points' clusters, and W*_k those `drawn` `[b]`
-    within the clusters of b sets of uniform points: Gap(k) = mean log W*_k - log W_k, and s_k is
-    the deviation of log W*_k times sqrt(1 + 1 / b). Published, k is the smallest with Gap(k) >=
-    Gap(k + 1) - s_(k+1).
+    W_k is the sum of squares within the points' clusters, and W*_k that within the clusters of each
+    of b uniform reference sets. Gap(k) = mean log W*_k - log W_k, and s_k is the standard deviation
+    of log W*_k times sqrt(1 + 1 / b). As published, k is the smallest with Gap(k) >= Gap(k + 1) -
+    s_(k+1).
+
+    Args:
+      within: sum of squares within the clusters W_k, shape [].
+      drawn: sums of squares W*_k of the reference sets, shape [b].
 
     Source: Tibshirani, Walther & Hastie 2001, "Estimating the number of clusters in a data set via
     the gap statistic", section 3.

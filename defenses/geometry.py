@@ -1,10 +1,10 @@
-"""The geometry of rows, as inner products: all that most rules need to know of them.
+"""The geometry of rows: their inner products, which suffice for most rules.
 
-n rows of d numbers enter a rule only by their inner products, an n x n matrix; what the rule then
-chooses are weights on the rows. So rules and pre-aggregators compose on small matrices, whatever d
-is, and the rows are read twice: for the inner products, and for one final product. Wherever rows
-lie, the small matrices lie on the CPU: a rule looks at what it finds in them step by step, and each
-look at a GPU would wait for it.
+A rule reads n rows of d numbers only through their inner products, an n x n matrix, and returns
+weights on the rows. Rules and pre-aggregators therefore compose on small matrices, whatever d is.
+The rows are read twice: for the inner products and for the final product. The small matrices are on
+the CPU, even if the rows are on a GPU: rules inspect them step by step, and each inspection of a
+GPU tensor would synchronise.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from defenses.deferred import Tensor, torch
 
 _CHUNK, _BLOCK = 8192, 40
 _AT_ONCE = 64
-"""Chunks whose products a GPU makes at once."""
+"""Number of chunks whose products a GPU computes at once."""
 _ROUNDING = 1e-5
-"""The rounding of squared norms, in multiples of those about the center; float32 sums err less."""
+"""Relative rounding error of squared norms about the center; float32 sums have a smaller error."""
 _FAR = 100.0
-"""Squared norms may be so many times the squared distances before precision is lost."""
+"""Ratio of squared norms to squared distances above which the rows are recentered for precision."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How n rows lie to one another and to the origin; computed when it is first asked for.
+    """Inner products and distances of n rows and the origin, computed on first access.
 
-    What needs to know no more than how many rows there are, as a mean does, costs no products.
+    Rules that need only the number of rows, such as the mean, compute no products.
     """
 
     rows: int
-    """How many rows there are: n."""
+    """Number of rows n."""
     products: Callable[[], Tensor]
-    """The inner products `[n + 1, n + 1]` that `gram` is."""
+    """Computes the inner products `[n + 1, n + 1]` that `gram` caches."""
     lengths: Callable[[], Tensor] | None = None
-    """The squared norms `[n]`, where they take no products."""
+    """Computes the squared norms `[n]`, if they are available without the products."""
 
     @classmethod
     def of(cls, rows: Tensor, keep: Tensor | None = None) -> Geometry:
-        """The geometry of `rows[keep]`, `[n, d]`."""
+        """Returns the geometry of `rows[keep]`, `[n, d]`."""
         count = len(rows) if keep is None else len(keep)
         return cls(count, partial(_amid, rows, keep), partial(_lengths, rows, keep))
 
@@ -49,8 +49,9 @@ class Geometry:
     def gram(self) -> Tensor:
         """Inner products `[n + 1, n + 1]` float64 about a point near the rows, on the CPU.
 
-        The last is the origin. As only differences of rows are used, which point it is does not
-        matter, but for precision: about a distant one, squared norms drown the distances.
+        The last row and column belong to the origin. Only differences of rows are used, so the
+        choice of the point affects precision only: about a distant point, distances are lost in the
+        rounding of squared norms.
         """
         return self.products()
 
@@ -70,10 +71,10 @@ class Geometry:
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
 
     def cosines(self) -> Tensor:
-        """The cosines of the angles between rows, about the origin `[n, n]`.
+        """Returns the cosines `[n, n]` of the angles between rows, about the origin.
 
-        They are 0 with a row of no direction: one whose norm drowns in the rounding of its inner
-        products.
+        The cosine is 0 for a row whose norm is below the rounding error of its inner products, as
+        its direction is undefined.
         """
         inner, diagonal = self.inner(), self.gram.diagonal()
         norms = inner.diagonal()
@@ -82,9 +83,9 @@ class Geometry:
         return (inner * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
     def about_mean(self, weights: Tensor | None = None) -> Tensor:
-        """Inner products of rows about their mean `[n, n]`.
+        """Returns inner products `[n, n]` of rows about their weighted mean.
 
-        It is by `weights` `[n]`, which sum to one; without them all rows weigh alike.
+        `weights` `[n]` sum to one; None weights all rows equally.
         """
         products = self.gram[:-1, :-1]
         if weights is None:
@@ -93,7 +94,7 @@ class Geometry:
         return products - onto[:, None] - onto[None, :] + weights @ onto
 
     def mixed(self, weights: Tensor) -> Geometry:
-        """The geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
+        """Returns the geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
         return Geometry(len(weights), lambda: _mixed(self.gram, weights))
 
 
@@ -104,27 +105,27 @@ def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
-    """The inner products `[m + 1, m + 1]` of m mixtures of rows that have the products `gram`."""
+    """The inner products `[m + 1, m + 1]` of m mixtures of rows with inner products `gram`."""
     last = torch.zeros(1, weights.shape[1], dtype=weights.dtype, device=weights.device)
-    onto = torch.cat([weights, last])  # the origin stays the last
+    onto = torch.cat([weights, last])  # the origin remains the last row
     onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
     return onto @ gram @ onto.T
 
 
 def _between(gram: Tensor) -> Tensor:
-    """Squared distances between rows, and of the origin, the last `[n + 1, n + 1]`."""
+    """Returns squared distances `[n + 1, n + 1]` between rows, the last of which is the origin."""
     norms = gram.diagonal()
     squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp(min=0.0)
     return squared.fill_diagonal_(0.0)
 
 
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Inner products of `rows[keep]` about a point that most of them are near to, on the CPU.
+    """Returns inner products of `rows[keep]` about a point near most of them, on the CPU.
 
-    It starts with the origin. Where most rows are much nearer to one of them than to it, they lie
-    far out, and that one is taken instead; where that was an outlier, another, until it is none.
-    Hostile rows can hide behind one another, each a thousandth as far out as the one before: so
-    often it may take.
+    The search starts at the origin. If most rows are much nearer to one of the rows than to the
+    current point, that row becomes the new point, until no row is much nearer. Byzantine rows can
+    be placed in a chain, each a thousandth as far out as the one before, so up to n steps are
+    allowed.
     """
     places = torch.arange(len(rows)) if keep is None else keep.cpu()
     center = None
@@ -144,8 +145,8 @@ def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
 def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
     """Inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about `center` `[d]`.
 
-    None is the origin. Column by column, so that no second copy of the rows is made; each chunk's
-    products are summed in float64.
+    A center of None is the origin. Columns are processed in chunks, so that the rows are not
+    copied; the products of each chunk are summed in float64.
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
@@ -165,7 +166,7 @@ def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
 
 
 def _add_products(gram: Tensor, chunk: Tensor) -> None:
-    """Add the inner products of `chunk` `[m, c]` to `gram` `[m, m]`, on and above its diagonal."""
+    """Adds the inner products of `chunk` `[m, c]` to `gram` `[m, m]`, on and above its diagonal."""
     if chunk.device.type != "cpu":
         gram += batched_products(chunk)
         return
@@ -176,9 +177,9 @@ def _add_products(gram: Tensor, chunk: Tensor) -> None:
 
 
 def batched_products(rows: Tensor) -> Tensor:
-    """Inner products `[m, m]` float64 of `rows` `[m, c]`, in as few calls as may be.
+    """Returns inner products `[m, m]` float64 of `rows` `[m, c]` with few kernel calls.
 
-    Those of 8192 columns are made at once, and their sums added up in float64.
+    Products of 8192 columns are computed in one batch, and their sums are accumulated in float64.
     """
     count = rows.shape[1] // _CHUNK
     even, rest = rows[:, : count * _CHUNK], rows[:, count * _CHUNK :]

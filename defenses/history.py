@@ -1,4 +1,4 @@
-"""Rules that remember their clients: what a rule is given beside rows, and what it keeps."""
+"""Rules that keep state per client: the additional inputs of the rule and the state it returns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from defenses.types import RowRule
 
 @dataclass(frozen=True)
 class Histories:
-    """What a rule remembers when it is given n rows, one of each of n clients.
+    """State given to a rule together with n rows, one of each of n clients.
 
-    `clients` `[n, k]` float32 is what it kept of each row's client, zeros of one that is new.
-    `run` is what it kept of the run, and follows from models and aggregates alone; `model` `[d]`
-    is what clients start from in this round.
+    Attributes:
+      clients: state of each row's client, float32 `[n, k]`; zeros for a new client.
+      run: state of the run, a function of models and aggregates alone.
+      model: the model `[d]` from which clients start in this round.
     """
 
     clients: Tensor
@@ -25,18 +26,18 @@ class Histories:
 
 
 class HistoryRule(RowRule):
-    """A rule on rows that knows whose they are, and remembers something of each client.
+    """A rule on rows that knows client identities and keeps state of each client.
 
-    It is a pure function: what it is to remember is returned, and whoever calls it keeps that.
-    `keeps` numbers of each client are as secret as its rows; what `memory_after` returns is as
-    public as models and aggregates. Where rows carry noise of their own, both are post-processing.
+    The rule is a pure function: it returns the new state, and the caller stores it. The `keeps`
+    numbers of each client are as secret as the client's rows; the result of `memory_after` is as
+    public as models and aggregates. If rows carry their own noise, both are post-processing.
     """
 
     def needs(self) -> frozenset[str]:
         return frozenset({"histories"} if self.keeps(1) else ())
 
     def unjudged(self) -> int:
-        """How many rounds have to go by before it can judge anybody by a history."""
+        """Returns the number of rounds before the rule can judge any client by its history."""
         return 0
 
     def __call__(
@@ -47,15 +48,15 @@ class HistoryRule(RowRule):
         histories: Histories | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The aggregate `[d]` of rows `[n, d]`, as of the first round where no histories are given.
+        """Returns the aggregate `[d]` of rows `[n, d]`; without histories, as in the first round.
 
-        An attacker who knows the rule tries it so: nothing is remembered of that.
+        Attackers that know the rule evaluate it this way; the new state is discarded.
         """
         histories = histories or self.newcomers(rows)
         return self.with_histories(rows, byzantine, histories, generator)[0]
 
     def newcomers(self, rows: Tensor) -> Histories:
-        """What is known in round 1 of the clients of rows `[n, d]`, of a model that is 0."""
+        """Returns the histories of the first round for rows `[n, d]`, with a model of zeros."""
         model = rows.new_zeros(rows.shape[1])
         unknown = rows.new_zeros(len(rows), self.keeps(rows.shape[1])).float()
         return Histories(unknown, self.memory(model), model)
@@ -68,7 +69,18 @@ class HistoryRule(RowRule):
         histories: Histories,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The aggregate `[d]`, and what is kept of the rows' clients `[n, k]` float32.
+        """Returns the aggregate `[d]` and the new state of the rows' clients.
 
-        Raises as `RowRule` does.
+        Args:
+          rows: client updates, float32 or float64, shape [n, d].
+          byzantine: upper bound on the number of Byzantine rows.
+          histories: state of the rows' clients and of the run.
+          generator: source of randomness, for rules that need one.
+
+        Returns:
+          The aggregate, shape [d], and the new state of each client, float32, shape [n, k].
+
+        Raises:
+          ValueError: if `byzantine` exceeds what the rule tolerates.
+          TypeError: if rows are neither float32 nor float64.
         """

@@ -1,4 +1,4 @@
-"""k-means of points in a few dimensions, the number of clusters chosen by the gap statistic.
+"""k-means in a few dimensions, with the number of clusters chosen by the gap statistic.
 
 Source: Arthur & Vassilvitskii 2007, "k-means++: the advantages of careful seeding", section 2.2.
 """
@@ -12,14 +12,19 @@ from defenses.gap import gap
 
 _STARTS, _STEPS = 8, 100
 _NOTHING = 1e-30
-"""Squared distances, and sides of a box, of no more than this are none."""
+"""Squared distances and box sides up to this value are treated as zero."""
 
 
 def clusters(points: Tensor, most: int, references: int, generator: torch.Generator) -> Tensor:
-    """The cluster `[n]` of each of `points` `[n, p]`, of at most `most` clusters.
+    """Returns the cluster label `[n]` of each of `points` `[n, p]`, with at most `most` clusters.
 
-    Their number is the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1) (`defenses.gap`), by so many
-    `references` of n points each that are uniform in the box of `points`.
+    The number of clusters is the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1) (`defenses.gap`).
+
+    Args:
+      points: points to cluster, shape [n, p].
+      most: largest number of clusters.
+      references: number of reference sets of n points, uniform in the bounding box of `points`.
+      generator: source of randomness on the CPU.
     """
     low, high = points.min(0).values, points.max(0).values
     longest = (high - low).max().clamp(min=_NOTHING)  # the gap is the same at any scale
@@ -38,9 +43,9 @@ def clusters(points: Tensor, most: int, references: int, generator: torch.Genera
 
 
 def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Clusters `[b, n]` of b sets of points `[b, n, p]`, and the sum of squares within them `[b]`.
+    """Clusters `[b, n]` of b sets of points `[b, n, p]`, and the sums of squares within them `[b]`.
 
-    Lloyd's steps from several random starts (k-means++), of which the best is taken.
+    Lloyd's algorithm from several random starts (k-means++); the best result is returned.
     """
     points = sets.repeat_interleave(_STARTS, dim=0)
     centers = _starts(points, k, generator)
@@ -61,7 +66,7 @@ def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def _starts(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """First centers `[b, k, p]`: points drawn in proportion to their squared distance to others."""
+    """Draws initial centers `[b, k, p]` in proportion to squared distances from others."""
     each = torch.arange(len(points), device=points.device)
     weights = torch.ones(points.shape[:2], dtype=points.dtype)
     centers: list[Tensor] = []
@@ -74,5 +79,5 @@ def _starts(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 
 def _squared(points: Tensor, centers: Tensor) -> Tensor:
-    """Squared distances `[b, n, k]` of points `[b, n, p]` to centers `[b, k, p]`."""
+    """Returns squared distances `[b, n, k]` of points `[b, n, p]` to centers `[b, k, p]`."""
     return (points[:, :, None] - centers[:, None]).square().sum(3)

@@ -1,18 +1,18 @@
-"""Single linkage: the first majority that forms as points within reach are joined."""
+"""Single linkage: the first majority cluster that forms as the linkage distance grows."""
 
 from __future__ import annotations
 
 from defenses.deferred import Tensor, torch
 
 _LEVEL = 1e-6
-"""Distances that differ by less are equal: cosines of float32 rows are no more exact."""
+"""Distances that differ by less count as equal: cosines of float32 rows are no more precise."""
 
 
 def first_majority(distances: Tensor) -> Tensor:
-    """The first cluster of more than n / 2 points that single linkage forms: `[n]` bool.
+    """Returns the first cluster of more than n / 2 points that single linkage forms, `[n]` bool.
 
-    `distances` `[n, n]` join points within reach, the nearest first. Those joined at the same
-    reach, to rounding, are joined together, so that their order does not matter. O(n^2).
+    Points are joined in order of `distances` `[n, n]`, the nearest first. Points at equal distance,
+    up to rounding, are joined together, so that their order does not matter. O(n^2).
     """
     cluster = list(range(len(distances)))
     members = {point: [point] for point in cluster}
@@ -32,7 +32,7 @@ def first_majority(distances: Tensor) -> Tensor:
 
 
 def _spanning_tree(distances: Tensor) -> list[tuple[float, int, int]]:
-    """The n - 1 edges (length, start, end) of a minimum spanning tree (Prim)."""
+    """Returns the n - 1 edges (length, start, end) of a minimum spanning tree (Prim)."""
     n, edges = len(distances), []
     outside = torch.ones(n, dtype=torch.bool, device=distances.device)
     near = torch.full((n,), torch.inf, dtype=distances.dtype, device=distances.device)

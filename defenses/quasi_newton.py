@@ -1,4 +1,4 @@
-"""How a gradient changes along a move, from earlier moves and the changes that they brought."""
+"""Products with an L-BFGS Hessian, built from moves and the gradient changes they caused."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from defenses.deferred import Tensor, torch
 
 
 def hessian_product(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
-    """B v `[d]` of `vector` `[d]`, B the L-BFGS matrix of p moves S and changes Y, each `[p, d]`.
+    """Returns B v, with B the L-BFGS matrix of p moves S and gradient changes Y.
 
-    The oldest come first. With SY = S Y^T, L its strictly lower part, D its diagonal and sigma =
-    y.s / s.s of the newest pair: B v = sigma v - [sigma S^T, Y^T] M^-1 [sigma S v; Y v], where M =
-    [[sigma S S^T, L], [L^T, -D]]. In float64, O(p^2 d); by a pseudo-inverse, since moves of a model
-    that converges depend on one another. Changes of the other sign (updates instead of gradients)
-    give the other sign.
+    With SY = S Y^T, L its strictly lower part, D its diagonal and sigma = y.s / s.s of the newest
+    pair: B v = sigma v - [sigma S^T, Y^T] M^-1 [sigma S v; Y v], where M = [[sigma S S^T, L], [L^T,
+    -D]]. Computed in float64, O(p^2 d), with a pseudo-inverse, since the moves of a converging
+    model are linearly dependent. Changes of the opposite sign (updates instead of gradients) give
+    the opposite sign.
+
+    Args:
+      moves: moves S, the oldest first, shape [p, d].
+      changes: gradient changes Y, shape [p, d].
+      vector: vector v, shape [d].
 
     Source: Byrd, Nocedal & Schnabel 1994, "Representations of quasi-Newton matrices and their use
     in limited memory methods", theorem 2.3 and equation 3.1.

@@ -1,4 +1,4 @@
-"""Numbers on a line in one group or two: exact 2-means, and whether there are two at all."""
+"""Grouping of numbers on a line: exact 2-means, and a test for two groups by the gap statistic."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from defenses.gap import gap
 
 
 def upper_group(values: Tensor, references: int, generator: torch.Generator) -> Tensor:
-    """Which of `values` `[m]` are in the higher of two groups `[m]` bool; none where one suffices.
+    """A mask `[m]` bool of the `values` in the higher of two groups; empty if one group suffices.
 
-    2-means is exact: on a line both groups are intervals. One suffices where Gap(1) >= Gap(2) -
-    s_2 (`defenses.gap`), by so many `references` that are uniform between the least value and the
-    largest.
+    2-means is exact: on a line both groups are intervals. One group suffices if Gap(1) >= Gap(2) -
+    s_2 (`defenses.gap`).
+
+    Args:
+      values: numbers to group, shape [m].
+      references: number of reference sets, uniform between the least value and the largest.
+      generator: source of randomness on the CPU.
     """
     ordered = values.double().sort().values
     if len(values) < 3 or not float(ordered[-1]) > float(ordered[0]):
@@ -28,9 +32,9 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of squares within one group and within the best two, and the place of the lower's last.
+    """Sums of squares within one group and within the best two, and the end of the lower group.
 
-    Each `[b]`, of `ordered` `[b, m]`.
+    Each is `[b]`, for `ordered` `[b, m]`; the end is the place of the lower group's last value.
     """
     m = ordered.shape[1]
     sizes = torch.arange(1, m, dtype=ordered.dtype, device=ordered.device)

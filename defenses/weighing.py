@@ -1,4 +1,4 @@
-"""Rules that are weights on rows, what may go before a rule, and how they are carried out."""
+"""Rules that compute weights on rows, pre-aggregation, and the composition of both."""
 
 from __future__ import annotations
 
@@ -17,44 +17,54 @@ Needs = frozenset[str]
 
 
 class PreAggregator(Rule):
-    """A part that turns n rows into m mixtures of them, which a rule aggregates in their stead.
+    """A pre-aggregation step: turns n rows into m mixtures, which a rule aggregates instead.
 
-    Hostile mixtures are no more than hostile rows were.
+    There are no more Byzantine mixtures than there were Byzantine rows.
     """
 
     def needs(self) -> Needs:
-        """Which keyword arguments it needs, as of a `RowRule`: none, or "generator"."""
+        """The names of the keyword arguments needed, as for a `RowRule`: none, or "generator"."""
         return frozenset()
 
     @abstractmethod
     def most(self, n: int) -> int:
-        """How many hostile rows among n it tolerates."""
+        """Returns the largest number of Byzantine rows among `n` that the step tolerates."""
 
     def left(self, n: int) -> int:
-        """How many mixtures it makes of n rows."""
+        """Returns the number of mixtures made of `n` rows."""
         return n
 
     @abstractmethod
     def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
-        """Weights `[m, n]` float64 that make the mixtures of rows with this geometry."""
+        """Returns the weights of the mixtures on the rows.
+
+        Args:
+          geometry: geometry of the n rows.
+          byzantine: upper bound on the number of Byzantine rows.
+          generator: source of randomness, for steps that need one.
+
+        Returns:
+          Weights, float64, shape [m, n].
+        """
 
 
 class WeightRule(RowRule):
-    """A rule that weighs, or picks, rows by their geometry, or works on each coordinate alone.
+    """A rule that weights or selects rows by their geometry, or works on each coordinate alone.
 
-    F(x) = columns(mix(geometry of x) @ x): `mix` makes m rows from n, and `columns` one number of
-    every coordinate's m. Where `mix` gives one row of weights, that is the aggregate.
+    F(x) = columns(mix(geometry of x) @ x): `mix` makes m rows from n, and `columns` reduces the m
+    values of every coordinate to one. If `mix` returns one row of weights, the weighted sum is the
+    aggregate.
     """
 
     geometric: ClassVar[bool] = True
-    """Whether `mix` is defined; else `columns` is given all rows, and no geometry is computed."""
+    """Whether `mix` is defined; else `columns` receives all rows, and no geometry is computed."""
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
-        """Weights `[m, n]` float64, or `[n]`, on rows with this geometry."""
+        """Returns weights `[m, n]` float64, or `[n]`, on rows with this geometry."""
         raise NotImplementedError
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
-        """The aggregate `[c]` of c coordinates, whose m values are each `ordered` `[c, m]`."""
+        """Returns the aggregate `[c]` of c coordinates with m values each, `ordered` `[c, m]`."""
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
@@ -62,18 +72,18 @@ class WeightRule(RowRule):
 
 
 class DrawnWeights(RowRule):
-    """A rule that weighs rows by their geometry and by randomness of its own."""
+    """A rule that weights rows by their geometry and by randomness of its own."""
 
     @abstractmethod
     def weigh(
         self, geometry: Geometry, byzantine: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Weights `[n]` float64 on rows with this geometry."""
+        """Returns weights `[n]` float64 on rows with this geometry."""
 
     def noised(
         self, aggregate: Tensor, geometry: Geometry, generator: torch.Generator | None
     ) -> Tensor:
-        """The `aggregate` `[d]` of rows with this geometry, with what the rule adds to it."""
+        """Returns the `aggregate` `[d]` of rows with this geometry, plus the rule's own noise."""
         return aggregate
 
     def __call__(
@@ -88,12 +98,11 @@ class DrawnWeights(RowRule):
 
 
 class Composed(RowRule):
-    """`rule` over what the parts `before` make of the rows, one after the other.
+    """`rule` applied to the rows transformed by the pre-aggregation steps `before`, in order.
 
-    A `WeightRule` is composed with them in n x n, with one final product; for any other rule the
-    mixtures are computed. A rule of sums is carried out over rows, all its passes. A mixture is
-    nobody's: a rule that remembers clients takes each for that of a client it meets for the first
-    time.
+    A `WeightRule` is composed with the steps in n x n, with one final product; for any other rule
+    the mixtures are computed. A `SumRule` is evaluated over rows, with all its passes. A mixture
+    belongs to no client: a rule with client state treats each mixture as a new client.
     """
 
     before: tuple[PreAggregator, ...]
@@ -134,9 +143,22 @@ def aggregate(
     generator: torch.Generator | None = None,
     **given: Tensor,
 ) -> Tensor:
-    """`rule` over what `before` makes of `rows` `[n, d]`: the aggregate `[d]`.
+    """Returns the aggregate of `rule` over the rows transformed by the steps `before`.
 
-    Raises as `RowRule` does.
+    Args:
+      rows: client updates, float32 or float64, shape [n, d].
+      byzantine: upper bound on the number of Byzantine rows.
+      before: pre-aggregation steps, in order.
+      rule: the rule applied last.
+      generator: source of randomness, for parts that need one.
+      given: further keyword arguments of the rule (`RowRule.needs`).
+
+    Returns:
+      The aggregate, shape [d].
+
+    Raises:
+      ValueError: if `byzantine` exceeds what the parts tolerate.
+      TypeError: if rows are neither float32 nor float64.
     """
     among = admitted(rows, byzantine, before, rule)
     if not among.count:
@@ -157,9 +179,9 @@ def _composed(
     rule: WeightRule,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """`rule` over what `before` makes of rows, of which there are some: the aggregate `[d]`.
+    """Returns the aggregate `[d]` of `rule` over `before`, for at least one row.
 
-    The mixtures are not computed: their weights are, on the rows.
+    The mixtures are not computed; only their weights on the rows are.
     """
     weights: Tensor | None = None
     if before or rule.geometric:
@@ -181,7 +203,7 @@ def mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """What the parts `before` make of the usable ones of `rows` `[n, d]`: `[m, d]`."""
+    """The mixtures `[m, d]` that the steps `before` make of the usable rows of `rows` `[n, d]`."""
     keep = usable_places(rows)
     most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
     return _mixtures(rows, keep, min(byzantine, most), before, generator)
@@ -194,7 +216,7 @@ def _mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """What the parts `before` make of `rows[keep]`, up to `hostile` of them so: `[m, d]`."""
+    """Returns the mixtures `[m, d]` of `rows[keep]`, of which up to `hostile` are Byzantine."""
     if not before or (keep is not None and not len(keep)):
         return rows if keep is None else rows[keep]
     _, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)
@@ -208,7 +230,7 @@ def _mix(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> tuple[Geometry, Tensor | None]:
-    """The geometry of what `before` makes, and its weights `[m, n]`; None where it changes none."""
+    """The geometry of the mixtures and their weights `[m, n]`; None if there are no steps."""
     weights: Tensor | None = None
     for part in before:
         made = part.mix(geometry, byzantine, generator)
@@ -218,37 +240,39 @@ def _mix(
 
 @dataclass(frozen=True)
 class Admitted:
-    """Which of the rows that a rule is given it aggregates, and how many may be hostile.
+    """The rows that a rule aggregates and the assumed number of Byzantine rows among them.
 
-    *Rows left out*: of the n rows with at most f hostile ones, m are not usable. How many of these
-    are hostile nobody knows; among the n - m others there are at most f, which is what the rule is
-    told, or the most that it tolerates among n - m. That bounds the hostile ones where all m were
-    honest and f is still tolerated, and where they all were hostile: the most that a rule tolerates
-    falls by no more than one with each row.
+    *Rows left out*: of the n rows with at most f Byzantine ones, m are not usable. The number of
+    Byzantine rows among these m is unknown. Among the n - m others there are at most f, and the
+    rule receives f or the most that it tolerates among n - m. This bounds the Byzantine rows if all
+    m were honest and f is still tolerated. It also bounds them if all m were Byzantine, as the
+    number that a rule tolerates falls by at most one with each row.
     """
 
     rows: Tensor
-    """All of them `[n, d]`, of no graph."""
+    """All rows `[n, d]`, detached from autograd."""
     keep: Tensor | None
-    """The places `[n - m]` of the usable ones; None where all are."""
+    """Places `[n - m]` of the usable rows; None if all are usable."""
     count: int
-    """How many are usable: n - m."""
+    """Number of usable rows n - m."""
     hostile: int
-    """How many of these may be hostile."""
+    """Assumed number of Byzantine rows among the usable ones."""
 
     def weighed(self, weights: Tensor) -> Tensor:
-        """The sum `[d]` of the usable rows, each times its one of `weights` `[n - m]`."""
+        """Returns the sum `[d]` of the usable rows, weighted by `weights` `[n - m]`."""
         return product(weights[None], self.rows, self.keep)[0]
 
     def nothing(self) -> Tensor:
-        """The aggregate of no rows: zeros `[d]`."""
+        """Returns the aggregate of no rows: zeros `[d]`."""
         return self.rows.new_zeros(self.rows.shape[1])
 
 
 def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> Admitted:
-    """The usable ones of `rows` `[n, d]`, up to `byzantine` of which are hostile.
+    """Returns the usable rows of `rows` `[n, d]`, up to `byzantine` of which are Byzantine.
 
-    Raises `ValueError` for more hostile rows than these tolerate, `TypeError` as `require_floats`.
+    Raises:
+      ValueError: if `byzantine` exceeds what the parts tolerate.
+      TypeError: if rows are neither float32 nor float64.
     """
     refuse_too_many(len(rows), byzantine, before, rule)
     require_floats(rows)
@@ -259,7 +283,7 @@ def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule
 
 
 def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:
-    """Raises `ValueError` for more hostile rows than these tolerate among n."""
+    """Raises `ValueError` if `byzantine` exceeds what these parts tolerate among `n` rows."""
     most = tolerated(n, before, rule)
     if not 0 <= byzantine <= most:
         names = " and ".join(type(part).__name__ for part in (*before, rule))
@@ -269,13 +293,13 @@ def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rul
 
 
 def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
-    """How many hostile rows among n all of these tolerate."""
+    """Returns the number of Byzantine rows among `n` that all of these parts tolerate."""
     most, left = _tolerated_before(n, before)
     return max(0, min(most, rule.most(left)))
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """How many hostile rows among n the parts `before` tolerate, and how many rows they make."""
+    """The number of Byzantine rows among `n` that `before` tolerates, and the rows it returns."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

@@ -1,1 +1,1 @@
-"""How far one release tells neighbours apart: divergences, profiles and sensitivities."""
+"""Bounds on a single release: divergences, privacy profiles and sensitivities."""

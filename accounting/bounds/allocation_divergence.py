@@ -1,20 +1,21 @@
-"""Renyi divergence of random allocation, both directions.
+"""Rényi divergence of random allocation, both directions.
 
 The setting is that of `accounting.bounds.random_allocation`.
 
-R_t = (1/t) sum_i exp(L_i), with L_i independent N(-1/(2 z^2), 1/z^2), is the ratio of the pair that
-dominates an epoch of t slots. Powers of it are convex, so that for every client
+R_t = (1/t) sum_i exp(L_i), with L_i independent N(-1/(2 z^2), 1/z^2), is the likelihood ratio of
+the dominating pair of an epoch of t slots. Powers of it are convex, so that for every client:
 
-*Remove*: (a - 1) D_a(P || Q) <= log E[R_t^a], with equality for unit rows, at whole a by a
+*Remove*: (a - 1) D_a(P || Q) <= log E[R_t^a], with equality for unit rows, at integer a by a
 recursion: R_{m+n} = (m R_m + n R_n) / (m + n), of independent parts, so by the binomial theorem
 
     E[R_{m+n}^a] = sum_k Binom(a, m / (m + n))(k) E[R_m^k] E[R_n^{a-k}],
 
 from E[R_1^a] = exp(a (a - 1) / (2 z^2)), in at most 2 log2 t steps. This is t^-a a! times the
 coefficient of x^a in (sum_k x^k / k! exp(k (k - 1) / (2 z^2)))^t (a sum over partitions: Feldman &
-Shenfeld 2025, arXiv 2502.08202); with weights that add up to 1 nothing cancels. At a = 2 it is
-1 + (exp(1/z^2) - 1) / t. Between whole orders (a - 1) D_a is convex in a (van Erven & Harremoes
-2014, Corollary 2), so that it lies below the line through its neighbours; at order 1 it is 0.
+Shenfeld 2025, arXiv 2502.08202); with weights that add up to 1 there is no cancellation. At a = 2
+it is 1 + (exp(1/z^2) - 1) / t. Between integer orders (a - 1) D_a is convex in a (van Erven &
+Harremoes 2014, Corollary 2), so it is bounded by linear interpolation between neighbouring orders;
+at order 1 it is 0.
 
 *Add*: (a - 1) D_a(Q || P) <= log E[R_t^(1-a)]. The arithmetic mean R_t is at least the geometric
 one, exp(M), M = (1/t) sum_i L_i ~ N(-1/(2 z^2), 1/(t z^2)), and 1 - a < 0. So it is at most
@@ -23,7 +24,7 @@ log E[exp((1 - a) M)] = (a - 1) / (2 z^2) + (a - 1)^2 / (2 t z^2):
     D_a(Q || P) <= (1 - 1/t) / (2 z^2) + a / (2 t z^2).
 
 This second bound is loose at small orders, and is often the larger one: privacy loss distributions
-give a smaller epsilon. Neither exceeds the Gaussian's a / (2 z^2).
+give a smaller epsilon. Neither exceeds the divergence a / (2 z^2) of the Gaussian mechanism.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from scipy.special import gammaln, logsumexp
 from accounting.bounds.spread import Numbers
 
 _AT_ONCE = 64
-"""The orders that a sum of two runs over at once: for all together it would hold 1e6 terms."""
+"""Number of orders that are summed together: for all orders at once there would be 1e6 terms."""
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """A bound on the Renyi divergences `[n]` of one epoch, of both directions, at `orders` > 1."""
+    """A bound on the Rényi divergences `[n]` of one epoch, in both directions, at `orders` > 1."""
     orders = np.asarray(orders, dtype=float)
     most = math.ceil(float(orders.max()))
     moments = log_moments(slots, noise_multiplier, most)
@@ -49,18 +50,18 @@ def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers)
 
 
 def added_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """The bound on D_a(Q || P), at `orders` `[n]` > 1."""
+    """Returns the bound on D_a(Q || P) at `orders` `[n]` > 1."""
     return np.asarray((1 - 1 / slots + orders / slots) / (2 * noise_multiplier**2))
 
 
 def log_moments(slots: int, noise_multiplier: float, most: int) -> Numbers:
-    """The logarithms `[most + 1]` of E[R_t^a] at a = 0, ..., most."""
+    """Returns the logarithms `[most + 1]` of E[R_t^a] at a = 0, ..., most."""
     orders = np.arange(most + 1)
     return _of_mean(slots, orders * (orders - 1) / (2 * noise_multiplier**2))
 
 
 def _of_mean(count: int, single: Numbers) -> Numbers:
-    """The log moments of the mean of `count` independent numbers of log moments `single` `[n]`."""
+    """The log moments of the mean of `count` i.i.d. numbers of log moments `single` `[n]`."""
     if count == 1:
         return single
     half = _of_mean(count // 2, single)
@@ -69,13 +70,13 @@ def _of_mean(count: int, single: Numbers) -> Numbers:
 
 
 def _of_weighed(first: Numbers, second: Numbers, share: float) -> Numbers:
-    """The log moments of share X + (1 - share) Y, X and Y independent, of theirs `[n]`."""
+    """The log moments of share X + (1 - share) Y, X and Y independent, from theirs `[n]`."""
     pieces = np.array_split(np.arange(len(first)), -(-len(first) // _AT_ONCE))
     return np.concatenate([_sums(piece, first, second, share) for piece in pieces])
 
 
 def _sums(orders: np.ndarray, first: Numbers, second: Numbers, share: float) -> Numbers:
-    """The logarithms of the sums over k at each of `orders` `[m]`."""
+    """Returns the logarithms of the sums over k at each of `orders` `[m]`."""
     a, k = orders[:, None], np.arange(orders[-1] + 1)
     rest = np.maximum(a - k, 0)
     log_factorials = gammaln(np.arange(len(first)) + 1.0)

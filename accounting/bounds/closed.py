@@ -1,7 +1,8 @@
-"""Gaussian mechanisms alone, exactly: the closed form of Balle & Wang 2018.
+"""Gaussian mechanisms without sampling, exactly: the closed form of Balle & Wang 2018.
 
-Adaptive compositions of Gaussians are one Gaussian (Dong, Roth & Su 2022, Corollary 3.3), whose
-privacy loss distribution is known, so that neither a grid nor a Fourier transform is needed.
+Adaptive compositions of Gaussian mechanisms are one Gaussian mechanism (Dong, Roth & Su 2022,
+Corollary 3.3), whose privacy loss distribution is known. Neither a grid nor a Fourier transform is
+needed.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from scipy.special import log_ndtr
 from accounting.noises import Gaussian
 
 _OUTWARD = 1e-9
-"""The solution is moved outward by this share, which exceeds the root finder's error."""
+"""Relative margin added to the solution, larger than the root finder's error."""
 
 
 def composed(counts: Mapping[Gaussian, int]) -> float:
-    """The noise multiplier of the one Gaussian that all of `counts` are together."""
+    """Returns the noise multiplier of the one Gaussian mechanism that composes all of `counts`."""
     precision = sum(count / noise.noise_multiplier**2 for noise, count in counts.items())
     return float(precision**-0.5)
 
 
 def log_delta(epsilon: float, noise_multiplier: float) -> float:
-    """The logarithm of the delta at which a Gaussian of multiplier z is (epsilon, delta)-private.
+    """Returns the logarithm of the delta at which a Gaussian mechanism is (epsilon, delta)-DP.
 
     delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z. Source: Balle
     & Wang 2018, Theorem 8.
@@ -38,7 +39,12 @@ def log_delta(epsilon: float, noise_multiplier: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The least epsilon at which a Gaussian of multiplier z is (epsilon, delta)-private."""
+    """Returns the least epsilon at which a Gaussian mechanism is (epsilon, delta)-DP.
+
+    Args:
+      noise_multiplier: noise standard deviation over the L2 sensitivity.
+      delta: delta of the guarantee, in (0, 1).
+    """
     target = math.log(delta)
     if log_delta(0.0, noise_multiplier) <= target:
         return 0.0

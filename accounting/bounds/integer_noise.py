@@ -1,23 +1,23 @@
-"""Renyi divergences of integer noise that clients add: Skellam, and sums of discrete Gaussians.
+"""Rényi divergences of distributed integer noise: Skellam, and sums of discrete Gaussians.
 
-All in units of the integer grid. One client changes the sum of encoded vectors by at most `l2` in
-L2 and `l1` in L1 norm.
+All quantities are in units of the integer grid. One client changes the sum of encoded vectors by at
+most `l2` in L2 and `l1` in L1 norm.
 
 *Skellam* of variance mu per coordinate (Agarwal, Kairouz & Liu 2021, Theorem 3.5), integer alpha:
 
     alpha l2^2 / (2 mu) + min{ ((2 alpha - 1) l2^2 + 6 l1) / (4 mu^2), 3 l1 / (2 mu) }
 
-*n discrete Gaussians* of deviation s each, in d dimensions (Kairouz, Liu & Steinke 2021,
+*n discrete Gaussians* of standard deviation s each, in d dimensions (Kairouz, Liu & Steinke 2021,
 Theorem 1), with tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)) and v = n s^2:
 
     min{ alpha l2^2 / (2 v) + tau d,
          (alpha / 2) (l2^2 / v + 2 l1 tau / sqrt(v) + tau^2 d),
          (alpha / 2) (l2 / sqrt(v) + tau sqrt(d))^2 }
 
-Both laws are symmetric about 0, so that the divergences of the two directions are equal. Poisson
-sampling of either: `accounting.bounds.poisson_sampling`.
+Both distributions are symmetric about 0, so the divergences of the two directions are equal.
+Poisson sampling of either: `accounting.bounds.poisson_sampling`.
 
-Bounds at whole orders hold between them by convexity (`accounting.bounds.rdp`).
+Bounds at integer orders extend to orders between them by convexity (`accounting.bounds.rdp`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 
 
 def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
-    """The divergence of Skellam noise of `variance` per coordinate, at a whole order alpha >= 2."""
+    """Returns the divergence of Skellam noise of `variance`, at an integer order alpha >= 2."""
     second = ((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return alpha * l2**2 / (2 * variance) + min(second, 3 * l1 / (2 * variance))
 
@@ -36,9 +36,15 @@ def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> flo
 def discrete_gaussian_divergence(
     alpha: float, deviation: float, clients: int, l2: float, l1: float, length: int
 ) -> float:
-    """The divergence of a sum of `clients` discrete Gaussians, over `length` coordinates.
+    """Returns the Rényi divergence of a sum of `clients` discrete Gaussians.
 
-    Each is of `deviation`.
+    Args:
+      alpha: order, above 1.
+      deviation: standard deviation of each client's noise, in grid steps.
+      clients: number of discrete Gaussians.
+      l2: L2 sensitivity, in grid steps.
+      l1: L1 sensitivity, in grid steps.
+      length: number of coordinates.
     """
     k = np.arange(1, clients)
     tau = 10 * float(np.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)).sum())

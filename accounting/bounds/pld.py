@@ -1,4 +1,4 @@
-"""Privacy loss distributions by dp-accounting: of sampled Gaussians, alone and composed."""
+"""Privacy loss distributions by dp-accounting, of sampled Gaussians and their compositions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Known = Gaussian | PoissonSampled | SeveralSites | TruncatedPoisson | AllocatedE
 Counts = Mapping[Known, int]
 
 _FFT_ERROR = 1e-15
-"""The error of delta per composed event: PLD convolves by FFT, whose rounding was measured at up to
-3e-17 per event against the closed form. The bound is asked at a delta smaller by this much."""
+"""Error of delta per composed event: PLD convolves by FFT, whose rounding was measured at up to
+3e-17 per event against the closed form. The bound is evaluated at a delta reduced by this much."""
 
 _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
 
 def pld_epsilon(counts: Counts, delta: float) -> float | None:
-    """The epsilon of all of `counts` at `delta`; None where rounding is not far below delta."""
+    """The epsilon of all of `counts` at `delta`; None if rounding is not far below delta."""
     plain = {noise: count for noise, count in counts.items() if isinstance(noise, Gaussian)}
     sampled = Counter({release: count for release, count in counts.items() if release not in plain})
     if not sampled:
@@ -47,7 +47,7 @@ def pld_epsilon(counts: Counts, delta: float) -> float | None:
 
 @functools.lru_cache(maxsize=1024)
 def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
-    with np.errstate(over="ignore", divide="ignore"):  # of ratios to masses of nearly nothing
+    with np.errstate(over="ignore", divide="ignore"):  # of ratios to vanishing masses
         return _tails(counts).epsilon(delta)
 
 
@@ -58,7 +58,7 @@ def _tails(counts: tuple[tuple[Any, int], ...]) -> LossTails:
 
 @functools.lru_cache(maxsize=4)
 def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
-    """The distribution of all events' losses together: some megabytes, used at several deltas."""
+    """The privacy loss distribution of all events: a few megabytes, used at several deltas."""
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
@@ -82,18 +82,19 @@ def _losses(release: Known, grid: float) -> Any:
 
 
 def _truncated(release: TruncatedPoisson, grid: float) -> Any:
-    """A mixture of Poisson sampling at z and, where the cohort is full without it, at z / 2.
+    """A mixture of Poisson sampling at z and, if the cohort is full without the client, at z / 2.
 
     Proof, for a population of n + 1 <= `clients` and its neighbour without client k. Each client
-    has a random priority, and of more than `cap` entrants those first in it stay. Tell the
-    adversary which of the other n entered, and their priorities (joint convexity: that only
-    helps); let their sum after the cut be the origin. k then takes part with some probability
-    p <= q. With fewer than `cap` others the pair is (1 - p) N(0) + p N(x) against N(0), |x| <= 1
-    in clips; else k pushes somebody out, and |x| <= 2. Mixing both sides with N(0) lowers q to p,
-    and more noise is post-processing, so Poisson sampling at q and z, or z / 2, dominates each.
-    The probability that `cap` others enter, P[Bin(n, q) >= cap], is the same on both sides, and
-    largest at n = `clients` - 1; as z / 2 dominates z, so is the mixture. (The same idea as Ganesh
-    2025, arXiv 2508.15089, which has a slightly tighter p for one n.)
+    has a random priority, and of more than `cap` entrants those first in it take part. Reveal to
+    the adversary which of the other n entered, and their priorities (by joint convexity this can
+    only increase the divergence); let their sum after truncation be the origin. Client k then takes
+    part with some probability p <= q. With fewer than `cap` others the pair is (1 - p) N(0) + p
+    N(x) against N(0), |x| <= 1 in clipping norms; otherwise k displaces another client, and |x| <=
+    2. Mixing both sides with N(0) lowers q to p, and more noise is post-processing, so Poisson
+    sampling at q and z, or z / 2, dominates each. The probability that `cap` others enter, P[Bin(n,
+    q) >= cap], is the same on both sides, and largest at n = `clients` - 1; as z / 2 dominates z,
+    so is the mixture. (The same idea as Ganesh 2025, arXiv 2508.15089, which has a slightly tighter
+    p for one n.)
     """
     q, z = release.rate, release.of.noise_multiplier
     cut = float(binom.sf(release.cap - 1, release.clients - 1, q))
@@ -154,8 +155,8 @@ def _grid(counts: Counts) -> float:
     """The discretisation of privacy losses: any is valid, a finer one is tighter and slower.
 
     A tenth of the smallest standard deviation of one event's loss, but never so fine that the
-    losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. Where
-    that sum decides, the grid is a power of 2^(1/4), so that a search over rounds meets it again.
+    losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. If that
+    sum determines the grid, it is a power of 2^(1/4), so that a search over rounds reuses it.
     """
     spread = min(_loss_deviation(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]
@@ -165,7 +166,7 @@ def _grid(counts: Counts) -> float:
 
 
 def _loss_deviation(release: Known) -> float:
-    """The deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
+    """The standard deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
     if isinstance(release, AllocatedEpoch):
         return random_allocation.loss_deviation(release.choices, release.of.noise_multiplier)
     q, z = _rate_and_noise(release)
@@ -173,7 +174,7 @@ def _loss_deviation(release: Known) -> float:
 
 
 def _loss_reach(release: Known) -> float:
-    """The privacy loss of one event, far out: for Gaussian noise z, at 10 standard deviations."""
+    """A large privacy loss of one event: for Gaussian noise z, that at 10 standard deviations."""
     if isinstance(release, SeveralSites):
         return largest_loss(release)
     if isinstance(release, AllocatedEpoch):

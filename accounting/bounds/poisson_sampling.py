@@ -1,10 +1,10 @@
-"""Renyi divergence of any mechanism run on a Poisson sample, add/remove, both directions.
+"""Rényi divergence of any mechanism run on a Poisson sample, add/remove, both directions.
 
-*Statement.* P and Q are the laws of what a round releases with a client taking part and without
-it: any two laws, of any noise and of any number of exchanges over one cohort, each of which may
-depend on those before. The client takes part by a secret coin of bias q: its round is the pair
-M = (1 - q) Q + q P against Q. Where epsilon(k) is at least D_k(P || Q) and D_k(Q || P), for every
-whole alpha >= 2 both D_alpha(M || Q) and D_alpha(Q || M) are at most log(B) / (alpha - 1),
+*Statement.* P and Q are the distributions of a round's release with and without a client taking
+part: any two distributions, of any noise and any number of exchanges over one cohort, which may
+depend on those before. The client takes part in secret with probability q: its round is the pair
+M = (1 - q) Q + q P against Q. If epsilon(k) is at least D_k(P || Q) and D_k(Q || P), for every
+integer alpha >= 2 both D_alpha(M || Q) and D_alpha(Q || M) are at most log(B) / (alpha - 1),
 
     B = sum_{k=0}^{alpha} C(alpha, k) (1 - q)^(alpha - k) q^k e^((k - 1) epsilon(k)),
 
@@ -46,18 +46,18 @@ u = 1 - q + q / s = dM/dQ.
    L'(0) = theta ((alpha - 2) q + 3 - (alpha + 1) q + (2 alpha - 1) q) - (2 alpha - 1) q
    = theta (3 + 2 (alpha - 2) q) - (2 alpha - 1) q = 0 by the choice of theta. So L >= 0. ∎
 
-Others' coins, rows and roundings, and laws that depend on history: given all of them the pair is as
-above, and the divergence of a mixture of pairs is at most the largest one's (joint
+Others' participation, rows and roundings may be random, and distributions may depend on history.
+Given all of them the pair is as above, and a mixture's divergence is at most the largest (joint
 quasi-convexity: van Erven & Harremoes 2014, Theorem 13). Rounds add up, adaptively.
 
-*Several exchanges over one cohort* share one coin: P and Q are then the laws of all of them
-together, so their curves are added up first, and the sum is amplified. Amplified first and then
-added up is no bound.
+*Several exchanges over one cohort* share one draw: P and Q are then the distributions of all
+exchanges together, so their curves are added first, and the sum is amplified. Amplifying first
+and then adding gives no bound.
 
 *The unamplified bound* epsilon(alpha) holds too, by the same quasi-convexity; the least is taken.
 
-*Both directions* of integer noise: nu symmetric about 0, as Skellam's law and sums of discrete
-Gaussians are, the reflection x -> e - x takes the pair (nu(. - e), nu) to (nu, nu(. - e)), so that
+*Both directions* of integer noise: nu symmetric about 0, as Skellam noise and sums of discrete
+Gaussians are, the reflection x -> e - x maps the pair (nu(. - e), nu) to (nu, nu(. - e)), so that
 its two divergences are equal, and one bound (`accounting.bounds.integer_noise`) covers both.
 """
 
@@ -70,14 +70,19 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 Divergence = Callable[[int], float]
-"""A bound on Renyi divergences of both directions, as a function of their whole order."""
+"""A bound on Rényi divergences in both directions, as a function of the integer order."""
 
 
 def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
-    """The divergence of a mechanism run on a Poisson sample at `rate`, at a whole order alpha >= 2.
+    """Returns the Rényi divergence of a mechanism on a Poisson sample, in both directions.
 
-    `divergence` is the mechanism's own, at whole orders, of both directions. Binomial weights add
-    up to 1, so that B - 1 is a sum of weights times e^((k - 1) epsilon(k)) - 1: nothing cancels.
+    Binomial weights add up to 1, so B - 1 is a sum of weights times e^((k - 1) epsilon(k)) - 1,
+    without cancellation.
+
+    Args:
+      divergence: the mechanism's own divergence at integer orders, in both directions.
+      rate: sampling rate q, in [0, 1].
+      alpha: integer order, at least 2.
     """
     if rate == 0.0:
         return 0.0
@@ -87,7 +92,7 @@ def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
     orders = np.arange(2, alpha + 1)
     ways = gammaln(alpha + 1) - gammaln(orders + 1) - gammaln(alpha - orders + 1)
     growth = np.array([(order - 1) * divergence(order) for order in orders.tolist()])
-    with np.errstate(divide="ignore"):  # of an order at which nothing is lost
+    with np.errstate(divide="ignore"):  # of an order with divergence 0
         log_excess = growth + np.log(-np.expm1(-growth))
     terms = ways + orders * math.log(rate) + (alpha - orders) * math.log1p(-rate) + log_excess
     return min(float(np.logaddexp(0.0, logsumexp(terms))) / (alpha - 1), unamplified)

@@ -1,58 +1,58 @@
 """Random allocation: in every epoch each client takes part in a single slot, drawn in secret.
 
-*Setting.* An epoch is t slots, which are t releases. A client draws its slot uniformly, anew in
+*Setting.* An epoch is t slots, each with one release. A client draws its slot uniformly, afresh in
 each epoch and independently of all else. Slot i releases y_i: the others' sum, noise N(0, z^2 I),
-and x_i where the slot is the client's, |x_i| <= 1 in units of the clip; x_i and the others' rows
+and x_i if the slot is the client's, |x_i| <= 1 in clipping norms; x_i and the others' rows
 may depend on all that was released before. Balls in bins: Choquette-Choo et al. 2024, arXiv
 2410.06266; Chua et al. 2024, arXiv 2412.16802. Random allocation: Feldman & Shenfeld 2025, arXiv
-2502.08202; its losses by convolution: Feldman & Shenfeld 2026, arXiv 2602.17284. Their pair is the
-one below; the spread and its proof are not theirs.
+2502.08202; its losses by convolution: Feldman & Shenfeld 2026, arXiv 2602.17284. The pair below is
+theirs; the spread and its proof are not.
 
-*Dominating pair of an epoch*: Q = N(0, z^2 I_t), P = (1/t) sum_i N(e_i, z^2 I_t), of ratio
+*Dominating pair of an epoch*: Q = N(0, z^2 I_t), P = (1/t) sum_i N(e_i, z^2 I_t), with the ratio
 
     R = dP/dQ = (1/t) sum_i exp(L_i),  under Q all L_i independent, N(-1/(2 z^2), 1/z^2).
 
-*Proof.* Tell the adversary the others' slots and randomness; they have the same law with the client
-and without it, and hockey-stick divergences are jointly convex, so that this only helps. Given the
+*Proof.* Reveal the others' slots and randomness to the adversary; their distribution is the same
+with and without the client, so by joint convexity this only raises the divergence. Given the
 past the others' sum is then a constant; subtract it. Without the client y_1, ..., y_t is noise:
-Q. With it, it is the mixture over slots i of what has x_i added in slot i alone, so that
-R = (1/t) sum_i exp(L_i) with L_i = <y_i, x_i> / z^2 - |x_i|^2 / (2 z^2). Where |x_i| = 1, L_i has
-the law above under Q, whatever the past: the L_i are independent. Where x_i is shorter, draw
-h_i ~ N(0, z^2) apart, and let r^2 = 1 - |x_i|^2 and L'_i = L_i + r h_i / z^2 - r^2 / (2 z^2): now
-L'_i has that law, and E[exp(L'_i) | y] = exp(L_i). So R is a conditional mean of the R' of unit
+Q. With it, it is the mixture over slots i of noise with x_i added in slot i alone, so that
+R = (1/t) sum_i exp(L_i) with L_i = <y_i, x_i> / z^2 - |x_i|^2 / (2 z^2). If |x_i| = 1, L_i has
+the distribution above under Q, whatever the past: the L_i are independent. If x_i is shorter, draw
+an independent h_i ~ N(0, z^2), r^2 = 1 - |x_i|^2 and L'_i = L_i + r h_i / z^2 - r^2 / (2 z^2): now
+L'_i has it too, and E[exp(L'_i) | y] = exp(L_i). So R is a conditional mean of the R' of unit
 rows, and E_Q f(R) <= E_Q f(R') for every convex f (Jensen).
 Both divergences at every epsilon are such means,
 
     remove: P against Q: E_Q[(R - e^epsilon)_+],   add: Q against P: E_Q[(1 - e^epsilon R)_+]. ∎
 
-*Neighbours*: add/remove, and zero-out, where the client draws a slot and contributes zero: in both
-the other side is Q, and nobody else's slot moves. Not replace-one: there both sides are mixtures,
-over one secret slot, of which R is not the ratio. The larger of both directions counts.
+*Adjacency*: add/remove, and zero-out, where the client draws a slot and contributes zero: in both
+the other side is Q, and no other slot changes. Not replace-one: there both sides are mixtures,
+over one secret slot, and R is not their ratio. The larger of both directions counts.
 
 *Epochs compose* as independent pairs do. Given the past, and given the client's earlier slots (on
 which its state may depend), its new slot is uniform and the above applies; without them R is the
 mean, by their posterior, of such ratios, and a convex function of a mean is at most the mean of the
 function. The ratio of k epochs is a product R_1 ... R_k, and f of it is convex in each factor, the
-others being fixed and not negative. So from the last epoch back to the first each factor may be
-replaced by an independent R', and in the same way by whatever dominates it of other events. ∎
-Part of an epoch is post-processing of all of it. What a cohort releases beside its sum is of the
-same slot and belongs into z, by (sum_i z_i^-2)^-1/2: charged as another allocation it is no bound.
+others being fixed and nonnegative. So from the last epoch back to the first each factor may be
+replaced by an independent R', and factors of other events likewise by what dominates them. ∎
+Part of an epoch is post-processing of the complete epoch. Further releases of a cohort share its
+slot and are part of z, by (sum_i z_i^-2)^-1/2: charged as another allocation there is no bound.
 
-*The bound by a spread.* If E[R' | R] = R then E f(R') >= E f(R): any law of R may be replaced by a
+*The bound by a spread.* If E[R' | R] = R then E f(R') >= E f(R): the law of R may be replaced by a
 spread of it (`accounting.bounds.spread`), in every epoch, for an upper bound in both directions and
 under composition at once, since all of these are convex in each R. So exp(L) / t is spread on a
-geometric grid, and t of these are added, partial sums being spread on grids that are fine beside
-their own deviation. (On R itself this is "connect the dots": Doroshenko et al. 2022, arXiv
+geometric grid, and t of these are added, partial sums being spread on grids that are fine compared
+with their standard deviation. (On R this is "connect the dots": Doroshenko et al. 2022, arXiv
 2207.04380.) A mass q at log R = s is a loss s of probability q e^s under P, and a loss -s of
 probability q under Q. The mean `far` up has no bounded loss: it is P's mass at an infinite one. Q's
 is the mass at R = 0. ∎
 
-*Rounding*: but for it the masses of P, and those of Q, add up to 1; by as much as they do not,
+*Rounding*: without it the masses of P, and those of Q, add up to 1; by as much as they do not,
 infinite losses are made more probable. That covers a mean of 1 + r too: where x stands for
 x / (1 + r), (1 - c x / (1 + r))_+ <= (1 - c x)_+ + r for every c >= 0. What is lost or gained by
 moving mass between neighbouring points of the grid is smaller still.
 
-*No amplification* is claimed for t = 1, nor where R would leave double precision: by joint
+*No amplification* is claimed for t = 1, nor where R exceeds double precision: by joint
 quasi-convexity the Gaussian of multiplier z, each slot's own, is a bound at any t.
 """
 
@@ -69,17 +69,23 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from accounting.bounds.spread import Numbers, Spread, added, lognormal, regridded
 
 _FINENESS = 40
-"""The steps of a grid in a deviation of what lies on it: against 80, epsilon was at most 0.001
-larger (t = 10 to 50, z = 0.3 to 5, delta 1e-5)."""
+"""Grid steps per standard deviation of the number on the grid: compared with 80 steps, epsilon was
+at most 0.001 larger (t = 10 to 50, z = 0.3 to 5, delta 1e-5)."""
 _MOST_POINTS = 1 << 14
 _LARGEST_LOSS = 600.0
-"""Beyond it exp(loss), or its inverse, comes close to what double precision holds."""
+"""Largest loss for which exp(loss) and its inverse are well within double precision."""
 
 
 def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
-    """The losses of one epoch in both directions, at multiples of `grid`, pessimistic.
+    """The privacy losses of one epoch in both directions, rounded pessimistically to a grid.
 
-    Returns a `PrivacyLossDistribution` of dp-accounting.
+    Args:
+      slots: number of slots t of an epoch.
+      noise_multiplier: noise standard deviation z over the clipping norm.
+      grid: spacing of the losses.
+
+    Returns:
+      A `PrivacyLossDistribution` of dp-accounting.
     """
     if _unamplified(slots, noise_multiplier):
         return library.from_gaussian_mechanism(
@@ -95,13 +101,13 @@ def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
 
 
 def loss_deviation(slots: int, noise_multiplier: float) -> float:
-    """The deviation of R under Q, sqrt((exp(1/z^2) - 1) / t), capped at 1."""
+    """Returns the standard deviation of R under Q, sqrt((exp(1/z^2) - 1) / t), capped at 1."""
     return min(1.0, math.sqrt(math.expm1(min(1 / noise_multiplier**2, 50.0)) / slots))
 
 
 @functools.lru_cache(maxsize=256)
 def largest_loss(slots: int, noise_multiplier: float) -> float:
-    """The largest privacy loss of one epoch, in either direction, that `losses` gives a place."""
+    """Returns the largest finite privacy loss of one epoch, in either direction, in `losses`."""
     if _unamplified(slots, noise_multiplier):
         return _far_out(noise_multiplier)
     ratio = _ratio(slots, noise_multiplier, 1.0)
@@ -113,7 +119,7 @@ def _unamplified(slots: int, z: float) -> bool:
 
 
 def _far_out(z: float) -> float:
-    """The privacy loss of the Gaussian at 10 standard deviations."""
+    """Returns the privacy loss of the Gaussian at 10 standard deviations."""
     return 0.5 / z**2 + 10 / z
 
 
@@ -131,15 +137,16 @@ def _ratio(slots: int, z: float, grid: float) -> Spread:
 
 
 def _step(count: int, z: float, grid: float) -> float:
-    """The step for a sum of `count` terms: fine beside its deviation, a power of two of `grid`.
+    """Returns the step for a sum of `count` terms: fine relative to its standard deviation.
 
-    With more terms it never grows, so that the points of a term are points of its sum.
+    It is `grid` times a power of two. With more terms it never grows, so that the grid of a sum
+    contains the grids of its terms.
     """
     fine = max(loss_deviation(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
     return math.ldexp(grid, math.floor(math.log2(fine / grid)))
 
 
 def _probabilities(grid: float, first: int, masses: Numbers, infinite: float) -> Any:
-    """The law of finite losses from place `first` on, and of an infinite one, rounded up."""
+    """The distribution of finite losses from `first` on, and of an infinite one, rounded up."""
     infinite = min(infinite + abs(1.0 - infinite - float(masses.sum())), 1.0)
     return pld_pmf.DensePLDPmf(grid, first, masses, infinite, True)

@@ -1,4 +1,4 @@
-"""Renyi differential privacy: curves over orders, added up, and converted by dp-accounting."""
+"""Rényi differential privacy: curves over orders, added up, and converted by dp-accounting."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Known = (
 )
 
 _ROUNDING = 1e-12
-"""What is added to every order's divergence, per event. Against 50-digit arithmetic the library's
-sums in double precision were off by up to 1e-14 (alpha = 256)."""
+"""Margin added to the divergence at every order, per event. Compared with 50-digit arithmetic, the
+library's sums in double precision were off by up to 1e-14 (alpha = 256)."""
 
 _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 
@@ -47,14 +47,14 @@ _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 def rdp_epsilon(
     counts: Mapping[Known, int], delta: float, few: tuple[float, ...] | None = None
 ) -> float:
-    """The epsilon of all of `counts` at `delta`, by the best order (of `few`, where given)."""
+    """The epsilon of all of `counts` at `delta`, by the best order (among `few`, if given)."""
     orders = _curve(next(iter(counts)), few)[0]
     total = sum(count * _curve(release, few)[1] for release, count in counts.items())
     return float(library.compute_epsilon(orders, total, delta)[0])
 
 
 def reach(counts: Mapping[Any, int]) -> float:
-    """A guess at the largest privacy loss worth a place in a table, which no proof rests on."""
+    """Returns an estimate of the largest relevant privacy loss, on which no proof depends."""
     known: dict[Known, int] = {}
     for release, count in counts.items():
         plain = release
@@ -66,7 +66,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Orders and the release's Renyi divergences, rounded up; at `few` orders, or the library's."""
+    """Orders and the release's Rényi divergences, rounded up; at `few` orders, or the library's."""
     accountant = library.RdpAccountant(few)
     match release:
         case RepeatAndSelect(of=releases, repetitions=repetitions):
@@ -97,10 +97,10 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
 
 
 def _between(release: Any, order: float) -> float:
-    """The divergence of integer noise at any `order`; Skellam's bounds hold at whole orders only.
+    """The divergence of integer noise at any `order`; Skellam bounds hold at integer orders only.
 
     (order - 1) D_order is convex in the order (van Erven & Harremoes 2014, Corollary 2), and 0 at
-    order 1: between whole orders it lies below the line through their bounds.
+    order 1, so linear interpolation between integer orders is an upper bound.
     """
     if isinstance(release, DiscreteGaussians):
         return integer_divergence(release, order)
@@ -114,9 +114,9 @@ def _between(release: Any, order: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def integer_divergence(release: Any, order: float) -> float:
-    """The divergence of integer noise, Poisson-sampled or not, at a whole order from 2.
+    """Returns the divergence of integer noise, Poisson-sampled or not, at an integer order from 2.
 
-    That of discrete Gaussians holds at any order.
+    For discrete Gaussians any order is valid.
     """
     match release:
         case PoissonSampled(rate=q, of=noise):
@@ -130,7 +130,7 @@ def integer_divergence(release: Any, order: float) -> float:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Leaving out a fractional order that did not converge is safe, and not worth a warning."""
+    """Silences the library's warnings; omitting an order that did not converge is safe."""
     set_level: Callable[[int], None] = absl_logging.set_verbosity
     before = absl_logging.get_verbosity()
     set_level(absl_logging.ERROR)

@@ -1,27 +1,27 @@
-"""Clients whose rows lie at up to s sites, where every site draws its own coin of one rate.
+"""Clients with rows at up to s sites, each of which samples the client independently at one rate.
 
 *Gaussian noise* (`SeveralSites`). A client has rows x_1, ..., x_s, at most one per site, of norm at
-most 1 in units of the bound of *one row*; b_1, ..., b_s are independent coins of bias q. With and
+most 1 in units of the bound of *one row*; b_1, ..., b_s are independent Bernoulli(q). With and
 without the client a round releases N(sum_i b_i x_i, z^2 I) and N(0, z^2 I), add/remove.
 
 *Dominating pair*: the mixture of N(j, z^2), j ~ Binom(s, q), against N(0, z^2) on the line, for any
 rows of any directions. *Proof.* Let S be any test, nu the law of the noise, a = nu(S). By
 Neyman-Pearson nu(S - v) <= Phi(Phi^-1(a) + |v| / z), and |sum_i b_i x_i| <= sum_i b_i. So the power
 of S is at most sum_j P[Binom(s, q) = j] Phi(Phi^-1(a) + j / z). In the pair on the line one
-half-line attains this, for all j at once. Its trade-off curve therefore lies below the true one,
+half-line attains this, for all j at once. Its trade-off curve is therefore below the true one,
 and with it, in both directions, its hockey-stick divergence above the true one at every epsilon
 (Dong, Roth & Su 2022, Proposition 2.12). Dominating pairs compose, adaptively (Zhu, Dong & Wang
 2022, Theorem 10; for mixtures of Gaussians: Choquette-Choo et al. 2024, arXiv 2310.15526). ∎
-With fewer rows, shorter ones or smaller rates the sum of coins is stochastically smaller and the
-bound falls, since Phi increases. At *more* than s sites there is no promise.
+With fewer rows, shorter ones or smaller rates the sum of the b_i is stochastically smaller and the
+bound decreases, since Phi increases. At *more* than s sites there is no guarantee.
 
-*Renyi divergence*: by a split. The noise is a sum of s independent parts of variance z^2 / s; give
-each site one, and publish them apart, of which the round is post-processing. Coins are independent,
-so that this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
+*Rényi divergence*: by a split. The noise is a sum of s independent parts of variance z^2 / s; give
+each site one, and publish the sites' sums; the round is post-processing of these. The b_i are
+independent, so this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
 
-*Skellam noise* (`at_several_sites`): rows in line are not its worst case, and the mixture has no
-proof. It divides too, into s Skellams of variance mu / s: the split, s events of Poisson(q), is
-the bound. Discrete Gaussians do not divide: at more than one site there is no bound.
+*Skellam noise* (`at_several_sites`): parallel rows are not its worst case, and the mixture has no
+proof. It is divisible into s Skellams of variance mu / s: the split, s events of Poisson(q), is
+the bound. Discrete Gaussians are not divisible: at more than one site there is no bound.
 
 *The privacy loss* at x is l(x) = log sum_j p_j exp((j x - j^2 / 2) / z^2), increasing in x from
 log p_0. Its inverse is found by Newton's method here: dp-accounting's mixture of Gaussians inverts
@@ -50,9 +50,9 @@ from accounting.releases import PoissonSampled, Repeated, SeveralSites
 Numbers = NDArray[np.float64]
 
 _TAIL = 0.5 * math.exp(-50)
-"""The mass beyond the largest loss, which is counted as an infinite one."""
+"""Probability mass beyond the largest loss, which is counted as an infinite loss."""
 _TAIL_DEVIATIONS = 9.8
-"""Beyond as many deviations a Gaussian has less than that mass."""
+"""Number of standard deviations beyond which a Gaussian has less than that mass."""
 _AT_ONCE = 1 << 18
 _STEPS = 100
 
@@ -60,10 +60,16 @@ _STEPS = 100
 def at_several_sites(
     rate: float, sites: int, noise: Noise
 ) -> PoissonSampled | SeveralSites | Repeated:
-    """The release of clients at up to `sites` sites, which each draw their own coins at `rate`.
+    """Returns the release for clients at up to `sites` sites, which sample independently at `rate`.
 
-    `noise` is all of a round's, over the bounds of *one row*, of which a client has one a site.
-    Raises `Unaccountable` for discrete Gaussians at more than one site.
+    Args:
+      rate: sampling rate of each site.
+      sites: largest number of sites of a client.
+      noise: noise of a complete round, relative to the bounds of *one row*; a client has one row
+        per site.
+
+    Raises:
+      Unaccountable: for discrete Gaussians at more than one site.
     """
     if sites == 1:
         return PoissonSampled(rate, noise)
@@ -81,7 +87,7 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """The event whose `sites`-fold composition bounds `release`, in Renyi divergence too."""
+    """The event whose `sites`-fold composition bounds `release`, also in Rényi divergence."""
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
@@ -98,12 +104,12 @@ def losses(release: SeveralSites, grid: float) -> Any:
 
 
 def largest_loss(release: SeveralSites) -> float:
-    """The largest privacy loss of one event that `losses` gives a place."""
+    """Returns the largest finite privacy loss of one event in `losses`."""
     return _Pair(release).largest_loss() if release.rate > 0.0 else 0.0
 
 
 def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
-    """The probabilities of losses from `low` to `high`, such that all `delta` are met."""
+    """Returns probabilities of losses from `low` to `high` that reproduce all values of `delta`."""
     first, last = math.floor(low / grid), math.ceil(high / grid)
     epsilons = np.arange(first, last + 1) * grid
     pieces = np.array_split(epsilons, 1 + len(epsilons) // _AT_ONCE)
@@ -125,11 +131,11 @@ class _Pair:
         self.reach = _TAIL_DEVIATIONS * self.z
 
     def loss(self, x: float) -> float:
-        """The privacy loss at `x`."""
+        """Returns the privacy loss at `x`."""
         return float(np.logaddexp(self.log_none, logsumexp(self._terms(np.array([x]))[:, 0])))
 
     def largest_loss(self) -> float:
-        """The loss beyond which the mixture has no more mass than the tail."""
+        """Returns the loss beyond which the mixture has no more mass than the tail."""
 
         def beyond(x: float) -> float:
             none = self.log_none + log_ndtr(-x / self.z)
@@ -139,7 +145,7 @@ class _Pair:
         return self.loss(brentq(beyond, 0.0, self.shifts[-1] + 1.01 * self.reach))
 
     def removed(self, epsilons: Numbers) -> Numbers:
-        """The hockey-stick divergence of the mixture from N(0, z^2) at `epsilons`."""
+        """Returns the hockey-stick divergence of the mixture from N(0, z^2) at `epsilons`."""
         x = self._inverse(epsilons)
         above = math.exp(self.log_none) * ndtr(-x / self.z)
         for shift, weight in zip(self.shifts, np.exp(self.log_weights), strict=True):
@@ -147,7 +153,7 @@ class _Pair:
         return np.asarray(above - np.exp(epsilons + log_ndtr(-x / self.z)))
 
     def added(self, epsilons: Numbers) -> Numbers:
-        """The hockey-stick divergence of N(0, z^2) from the mixture at `epsilons`."""
+        """Returns the hockey-stick divergence of N(0, z^2) from the mixture at `epsilons`."""
         x = self._inverse(-epsilons)
         below = np.exp(epsilons + self.log_none + log_ndtr(x / self.z))
         for shift, log_weight in zip(self.shifts, self.log_weights, strict=True):
@@ -155,16 +161,16 @@ class _Pair:
         return np.asarray(ndtr(x / self.z) - below)
 
     def _terms(self, x: Numbers) -> Numbers:
-        """The logarithms `[shifts, x]` of what each positive shift adds to exp(loss)."""
+        """The logarithms `[shifts, x]` of the contribution of each positive shift to exp(loss)."""
         shifts = self.shifts[:, None]
         return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)
 
     def _inverse(self, losses: Numbers) -> Numbers:
-        """Where the loss is `losses`; -inf where it is everywhere larger.
+        """Returns the x at which the loss is `losses`; -inf if the loss is larger everywhere.
 
-        With log p_0 taken off, the loss is convex in x and no slope is below 1 / z^2. The least x
-        at which one term alone reaches the aim is not left of the solution, and from there
-        Newton's steps descend to it.
+        With log p_0 subtracted, the loss is convex in x and no slope is below 1 / z^2. The least x
+        at which one term alone reaches the target is at or right of the solution, and Newton's
+        steps descend from there.
         """
         x = np.full_like(losses, -np.inf)
         inside = losses > self.log_none

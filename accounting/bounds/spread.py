@@ -1,14 +1,15 @@
-"""Laws of positive numbers on a geometric grid, spread out such that no mean is lost.
+"""Distributions of positive numbers on a geometric grid, spread so that means are preserved.
 
 A *spread* of a random number X is an X' with E[X' | X] = X. By Jensen's inequality E f(X') is at
-least E f(X) for every convex f. Everything here replaces a law by one of its spreads:
+least E f(X) for every convex f. Each operation here replaces a distribution by one of its spreads:
 
-- a mass between two points of the grid goes to both, in the proportion that keeps its mean;
+- a mass between two points of the grid is divided between both, in the proportion that keeps its
+  mean;
 - a sum of independent spreads is a spread of the sum, and its points are split in the same way;
-- what is below the lowest point goes to it and to 0;
-- what is above the highest point s goes to s and to some M, in the limit M -> inf: of its mean, the
-  excess over s is at M, at a mass of nearly nothing. The law keeps that mean as `far`. For an f
-  with f(x) <= x, f(M) times that mass tends to `far` at most, and for a bounded f to nothing.
+- mass below the lowest point is divided between that point and 0;
+- mass above the highest point s is divided between s and some M, in the limit M -> inf: the excess
+  of its mean over s is at M, with a vanishing mass. The distribution keeps that mean as `far`. For
+  an f with f(x) <= x, f(M) times that mass tends to `far` at most, and for a bounded f to zero.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from scipy.special import ndtr, ndtri
 Numbers = NDArray[np.float64]
 
 _TAIL = 1e-20
-"""What is cut off each tail at a time: in mass at the bottom, in shares of the mean at the top."""
+"""Amount cut off each tail at a time: probability mass at the
+bottom, fraction of the mean at the top."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Masses `[n]` at exp(step * (first + i)), a mass at `zero`, and a mean that is `far` up."""
+    """Masses `[n]` at exp(step * (first + i)), a mass at `zero`, and the mean `far` at infinity."""
 
     step: float
     first: int
@@ -38,14 +40,14 @@ class Spread:
 
     @property
     def logarithms(self) -> Numbers:
-        """The logarithms `[n]` of the points."""
+        """Logarithms `[n]` of the points."""
         return np.asarray(self.step * (self.first + np.arange(len(self.masses))), dtype=np.float64)
 
 
 def lognormal(location: float, deviation: float, step: float) -> Spread:
     """A spread of exp(N(location, deviation^2)), whose mean is exp(location + deviation^2 / 2).
 
-    The mean of a cell is that of the whole times its mass under N(location + deviation^2,
+    The mean of a cell is the total mean times the mass of the cell under N(location + deviation^2,
     deviation^2).
     """
     reach = -float(ndtri(_TAIL)) * deviation
@@ -71,7 +73,7 @@ def lognormal(location: float, deviation: float, step: float) -> Spread:
 def added(x: Spread, y: Spread, step: float) -> Spread:
     """A spread of the sum of two independent numbers, on a grid that refines both of theirs.
 
-    Its masses are made to add up to 1 again: errors of rounding would double from sum to sum.
+    Its masses are renormalised to sum to 1: rounding errors would otherwise double from sum to sum.
     """
     x, y = _refined(x, step), _refined(y, step)
     pairs = [_of_pairs(x, y, 0), _of_pairs(y, x, 1)]
@@ -88,7 +90,7 @@ def added(x: Spread, y: Spread, step: float) -> Spread:
 
 
 def regridded(law: Spread, grid: float) -> Spread:
-    """A spread of `law` at multiples of `grid`, a power of two times its step."""
+    """Returns a spread of `law` at multiples of `grid`, a power of two times its step."""
     if grid <= law.step:
         return _refined(law, grid)
     times = round(grid / law.step)
@@ -111,7 +113,7 @@ def _cells(edges: Numbers) -> tuple[float, Numbers, float]:
 
 
 def _refined(law: Spread, step: float) -> Spread:
-    """The same law on a finer grid."""
+    """Returns the same distribution on a finer grid."""
     times = round(law.step / step)
     masses = np.zeros((len(law.masses) - 1) * times + 1)
     masses[::times] = law.masses
@@ -119,7 +121,7 @@ def _refined(law: Spread, step: float) -> Spread:
 
 
 def _raised(law: Spread, first: int) -> Spread:
-    """`law` with all that is below place `first` moved to it and to 0."""
+    """Returns `law` with all mass below place `first` moved to it and to 0."""
     below = max(first - law.first, 0)
     if below == 0:
         return law
@@ -133,7 +135,7 @@ def _raised(law: Spread, first: int) -> Spread:
 
 
 def _lowered(law: Spread, last: int) -> Spread:
-    """`law` with all that is above place `last` moved to it, and its excess of mean far up."""
+    """Returns `law` with all mass above place `last` moved to it, and its excess mean to `far`."""
     length = last - law.first + 1
     masses, above = law.masses[:length].copy(), law.masses[length:]
     masses[-1] += above.sum()
@@ -143,7 +145,7 @@ def _lowered(law: Spread, last: int) -> Spread:
 
 
 def _trimmed(law: Spread) -> Spread:
-    """`law` without points at either end that hold next to nothing together."""
+    """Returns `law` without points at either end that hold negligible mass in total."""
     means = np.cumsum((law.masses * np.exp(law.logarithms))[::-1])[::-1]
     last = law.first + max(int(np.count_nonzero(means > _TAIL * means[0])) - 1, 0)
     first = law.first + int(np.count_nonzero(np.cumsum(law.masses) <= _TAIL))
@@ -151,12 +153,13 @@ def _trimmed(law: Spread) -> Spread:
 
 
 def _of_pairs(x: Spread, y: Spread, least: int) -> tuple[int, Numbers]:
-    """The masses of sums of a point by `x` and of one `least` places below or further, by `y`.
+    """Returns the masses of sums of a point of `x` and one of `y` at least `least` places below it.
 
     Returns the place of the first mass, and the masses `[m]` from there on. The sum of point s and
-    of one d places below is s (1 + exp(-step d)): k places above s, or not quite one more. All d of
-    one k are added up at once, by running sums of masses and of means. Those run from below: what
-    a difference of two loses by rounding is small against the sum of all terms of the same s.
+    the point d places below is s (1 + exp(-step d)), which is between k and k + 1 places above s.
+    All d with the same k are added at once, by running sums of masses and of means. The running
+    sums start from below: the rounding error of a difference of two is small relative to the sum of
+    all terms with the same s.
     """
     step, length, ahead = x.step, len(x.masses), x.first - y.first
     distances = np.arange(max(least, ahead - len(y.masses) + 1), ahead + length)
@@ -184,6 +187,6 @@ def _of_pairs(x: Spread, y: Spread, least: int) -> tuple[int, Numbers]:
 
 
 def _running(numbers: Numbers, margin: int) -> Numbers:
-    """Sums `[margin + n + 1 + margin]` of the first 0, ..., n of `numbers`, with margins."""
+    """Returns the cumulative sums `[margin + n + 1 + margin]` of `numbers`, padded by margins."""
     sums = np.cumsum(numbers)
     return np.concatenate([np.zeros(margin + 1), sums, np.full(margin, sums[-1])])

@@ -1,24 +1,24 @@
-"""How far a client moves C x where C is lower-triangular Toeplitz and a client's columns overlap.
+"""Sensitivity of C x for lower-triangular Toeplitz C, where a client's columns overlap.
 
 C `[T, T]` has the column c = (c_0, c_1, ...) from its diagonal downwards. A client takes part in
 rounds t_1 < t_2 < ... of 1..T, two of which are at least b apart, with a vector x_i of norm at most
-1 in each. Zeroing them out moves C x by sum_i x_i (column t_i), whose norm is the sensitivity.
+1 in each. Zeroing them out changes C x by sum_i x_i (column t_i), whose norm is the sensitivity.
 
 *Theorem.* If c_0 >= c_1 >= ... >= 0, the sensitivity is at most, and in the worst case equal to,
 the norm of the sum of columns 1, 1 + b, ..., 1 + (k - 1) b, with k = ceil(T / b).
 
 *Proof.* The squared norm is sum_ij <x_i, x_j> G(t_i, t_j), G(s, t) the product of columns s and t.
-For s <= t it is G(s, t) = sum_r c_r c_(r + t - s) over 0 <= r <= T - t: not negative, so that
+For s <= t it is G(s, t) = sum_r c_r c_(r + t - s) over 0 <= r <= T - t: nonnegative, so that
 <x_i, x_j> <= 1 may be replaced by 1, for vectors of any length and direction. With the gap t - s
-fixed it grows with the T - t + 1 rows that are left, since its terms are not negative; with t fixed
-it falls as the gap grows, since c does. Now t_j >= 1 + (j - 1) b, so no pair of participations has
+fixed it grows with the T - t + 1 remaining rows, since its terms are nonnegative; with t fixed
+it decreases as the gap grows, as c does. Now t_j >= 1 + (j - 1) b, so no pair of participations has
 more rows left than the same pair of the pattern above; and t_j - t_i >= (j - i) b, so none has a
 smaller gap. Each product is therefore at most the pattern's, there are at most k participations,
-and what the pattern has beside them is not negative. Equal vectors of norm 1 attain it. ∎
+and the pattern's further products are nonnegative. Equal vectors of norm 1 attain it. ∎
 
-Taking part every b rounds from round 1 on is thus the worst: earliest, closest and most often. The
+Taking part every b rounds from round 1 on is thus the worst: earliest, closest, most often. The
 same comparison shows that fewer rounds than T have no larger sensitivity: each product loses terms,
-and there are no more participations. Where c increases somewhere, a larger gap may weigh more, and
+and there are no more participations. If c increases somewhere, a larger gap may weigh more, and
 the formula fails.
 
 Vectors and releases may depend on earlier releases: with Gaussian noise on C x the guarantee is
@@ -48,10 +48,10 @@ Column = NDArray[np.float64]
 
 
 def refuse_unproven(decays: Sequence[float], outputs: Sequence[float]) -> None:
-    """Raise `Unaccountable` unless the buffered column is non-negative and never increases.
+    """Raises `Unaccountable` unless the buffered column is nonnegative and never increases.
 
-    That is so for as many outputs as decays, at least one, all of them finite, outputs that are not
-    negative and sum to at most 1 (exactly, of the floats), and decays in [0, 1).
+    This holds for as many outputs as decays, at least one, all of them finite, if the outputs are
+    nonnegative and sum to at most 1 (exactly, as floats), and the decays are in [0, 1).
     """
     if len(decays) != len(outputs) or not len(decays):
         raise Unaccountable(
@@ -78,7 +78,7 @@ def refuse_unproven(decays: Sequence[float], outputs: Sequence[float]) -> None:
 
 
 def buffered_column(decays: Sequence[float], outputs: Sequence[float], rounds: int) -> Column:
-    """The column c `[rounds]`: c_0 = 1, c_i = sum_j outputs_j decays_j^(i - 1).
+    """Returns the column c `[rounds]`: c_0 = 1, c_i = sum_j outputs_j decays_j^(i - 1).
 
     Raises `Unaccountable` for fewer than one round.
     """
@@ -90,7 +90,7 @@ def buffered_column(decays: Sequence[float], outputs: Sequence[float], rounds: i
 
 
 def powers(base: float, count: int) -> Column:
-    """The powers `[count]` of `base`, from the exponent 0: products of small and large steps."""
+    """The powers `[count]` of `base` from exponent 0, as products of small and large steps."""
     stride = max(1, math.isqrt(count))
     small = np.power(float(base), np.arange(stride))
     large = np.power(float(base), stride * np.arange(-(-count // stride)))
@@ -98,7 +98,7 @@ def powers(base: float, count: int) -> Column:
 
 
 def sum_of_shifts(column: Column, separation: int) -> Column:
-    """The sum `[T]` of `column` `[T]` moved down by 0, b, 2 b, ... rows, cut after row T.
+    """Returns the sum `[T]` of `column` `[T]` shifted down by 0, b, 2 b, ... rows, cut after row T.
 
     Raises `Unaccountable` for a separation b below one.
     """
@@ -112,10 +112,17 @@ def sum_of_shifts(column: Column, separation: int) -> Column:
 def buffered_sensitivity(
     decays: Sequence[float], outputs: Sequence[float], separation: int, rounds: int
 ) -> float:
-    """The L2 change of C x by a client of norm at most 1 a round, rounds `separation` apart.
+    """Returns the L2 sensitivity of C x, exact up to rounding.
 
-    Exact up to rounding, for C of `rounds` rows and the buffered column of `decays` and `outputs`.
-    Raises `Unaccountable` where there is no proof, or for fewer than one round of either.
+    Args:
+      decays: decays theta of the buffers, shape [d].
+      outputs: outputs omega of the buffers, shape [d].
+      separation: least number of rounds between two participations of a client, whose vectors have
+        norm at most 1.
+      rounds: number of rows of C.
+
+    Raises:
+      Unaccountable: if there is no proof, or if `separation` or `rounds` is below one.
     """
     refuse_unproven(decays, outputs)
     return float(
@@ -124,7 +131,7 @@ def buffered_sensitivity(
 
 
 def column_norm(decays: Sequence[float], outputs: Sequence[float]) -> float:
-    """The L2 norm of the buffered column over infinitely many rounds, in closed form.
+    """Returns the L2 norm of the buffered column over infinitely many rounds, in closed form.
 
     (1 + sum_ij omega_i omega_j / (1 - theta_i theta_j))^(1/2). It bounds the sensitivity of a
     single participation. Raises `Unaccountable` as `refuse_unproven` does.

@@ -1,9 +1,9 @@
-"""Renyi divergence of the Gaussian mechanism on a set drawn without replacement.
+"""Rényi divergence of the Gaussian mechanism under sampling without replacement.
 
 Wang, Balle & Kasiviswanathan 2019, Theorem 27 (its tightened form), for replace-one. The theorem's
-central moments cancel almost entirely as differences of plain ones, in double precision beyond
-recognition (off by 1.5 % at order 62, to the wrong side), so they are taken at as many digits as
-they lose. What remains is a sum of positive terms.
+central moments are differences of plain moments that cancel almost entirely. In double precision
+they are unusable (off by 1.5 % at order 62, in the unsafe direction), so they are computed with as
+many additional digits as cancellation removes. The remaining sum has positive terms.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     import mpmath
 
 _DIFFERENCES = 256
-"""The last term with central moments; beyond it stands the theorem's simpler bound of a term."""
+"""The last term with central moments; later terms use the theorem's simpler bound."""
 _MARGIN = 1 + 1e-9
-"""A factor that exceeds the rounding of the sums in double precision."""
+"""Factor that exceeds the rounding of the sums in double precision."""
 
 
 def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
-    """The divergence at `order` > 1, for a share `rate` drawn.
+    """Returns the Rényi divergence at `order`, for a fraction `rate` sampled without replacement.
 
-    `noise_multiplier` is the noise over the change that a replacement makes. The divergence is
-    never above order / (2 z^2), the divergence for somebody who is told who was drawn. Orders that
-    are not whole are interpolated on the cumulant, which is convex (Corollary 10).
+    It never exceeds order / (2 z^2), the divergence for an adversary that knows the cohort. At
+    fractional orders the cumulant, which is convex (Corollary 10), is interpolated.
+
+    Args:
+      rate: fraction of the clients that is sampled.
+      noise_multiplier: noise standard deviation over the change made by a replacement.
+      order: order, above 1.
     """
     low, high = math.floor(order), math.ceil(order)
     cumulant = _cumulant(rate, noise_multiplier, low)
@@ -44,7 +48,7 @@ def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _cumulant(rate: float, z: float, order: int) -> float:
-    """log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order; 0 at order 1."""
+    """Returns log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order; 0 at order 1."""
     if order == 1:
         return 0.0
     i = np.arange(2, order + 1)
@@ -53,7 +57,7 @@ def _cumulant(rate: float, z: float, order: int) -> float:
 
 
 def _terms(z: float, order: int) -> NDArray[np.float64]:
-    """The logarithms of t_i for i = 2, ..., order.
+    """Returns the logarithms of t_i for i = 2, ..., order.
 
     t_i = min(4 sqrt(B(2 floor(i/2)) B(2 ceil(i/2))), 2 M(i)), where M is the likelihood ratio's
     moment and B its central one. t_2 = min(4 (e^(1/z^2) - 1), 2 e^(1/z^2)) is the same.
@@ -69,13 +73,13 @@ def _terms(z: float, order: int) -> NDArray[np.float64]:
 
 @functools.lru_cache(maxsize=256)
 def _log_central(z: float) -> NDArray[np.float64]:
-    """The logarithms of |E (ratio - 1)^l| for l = 0, 1, ...
+    """Returns the logarithms of |E (ratio - 1)^l| for l = 0, 1, ...
 
     They are the differences at 0 of E ratio^x = M(x). The l-th is at least of the order of z^-l,
-    left over from terms of up to 2^l M(l); where M grows faster than l^l its largest term is all
-    that is left. That many digits are added.
+    left over from terms of up to 2^l M(l); if M grows faster than l^l, its largest term dominates.
+    As many digits are added as this cancellation removes.
     """
-    import mpmath  # every other draw is accounted for without
+    import mpmath  # not needed for any other sampler
 
     count = _DIFFERENCES + 2
     lost = count * (0.31 + max(math.log10(z), 0.0))
@@ -90,10 +94,10 @@ def _log_central(z: float) -> NDArray[np.float64]:
 
 
 def _moments(step: mpmath.mpf, count: int) -> list[mpmath.mpf]:
-    """The moments M(x) = exp(x (x - 1) / (2 z^2)) at x = 0, ..., count.
+    """Returns the moments M(x) = exp(x (x - 1) / (2 z^2)) at x = 0, ..., count.
 
-    `step` is exp(1 / z^2), and M(x + 1) = M(x) step^x: a product costs a hundredth of an
-    exponential at so many digits.
+    `step` is exp(1 / z^2), and M(x + 1) = M(x) step^x: at this precision a product costs a
+    hundredth of an exponential.
     """
     growth = step**0
     moments = [growth]

@@ -1,1 +1,1 @@
-"""The cost of choosing among several runs by a released score."""
+"""Private selection: the cost of choosing among several runs by a released score."""

@@ -1,4 +1,4 @@
-"""What a ledger's charges spend where its run is one of several, of which the best is released."""
+"""Spending of a run that is one of several, of which only the best is released."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from accounting.events import Event, Spending, within
 class Choice:
     """The `event` of choosing a run among others; None for a run that stands alone.
 
-    A choice is spent once, by the first charge: the further ones are a part of what it covers.
+    A choice is spent once, by the first charge; it covers all further charges.
     """
 
     event: Event | None = None
 
     @classmethod
     def stated(cls, terms: Mapping[str, Any]) -> Choice:
-        """What a ledger's terms state under "chosen". Raises `LedgerBroken`, `Unaccountable`."""
+        """Returns the choice that a ledger's terms state under "chosen".
+
+        Raises `LedgerBroken`, `Unaccountable`.
+        """
         if "chosen" not in terms:
             return cls()
         event = Event.from_json(terms["chosen"]["event"])
@@ -32,13 +35,13 @@ class Choice:
         return cls(event)
 
     def spent(self, charged: Counter[Event]) -> Counter[Event]:
-        """What the run's charges spend."""
+        """Returns the events spent by the run's charges."""
         return charged if self.event is None else Counter([self.event] * bool(charged))
 
     def added(self, event: Event, charged: Spending) -> Event | None:
-        """What `event` after `charged` adds to what is spent; None where the choice covers it.
+        """Returns the spending that `event` after `charged` adds; None if the choice covers it.
 
-        Raises `LedgerBroken` where it does not.
+        Raises `LedgerBroken` if the choice does not cover it.
         """
         if self.event is None:
             return event
@@ -46,7 +49,7 @@ class Choice:
         return None if charged else self.event
 
     def refuse_beyond(self, charged: Spending) -> None:
-        """Raises `LedgerBroken` where `charged` is more than each run to choose from may spend."""
+        """Raises `LedgerBroken` if `charged` exceeds the spending allowed for each candidate."""
         if self.event is None or within(charged, self._runs):
             return
         raise LedgerBroken(

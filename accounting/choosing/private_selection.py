@@ -1,17 +1,17 @@
-"""What the best of a random number of runs tells: bounds from those of a single run.
+"""Privacy of the best of a random number of runs: bounds from those of a single run.
 
-A mechanism Q is run K times, each time afresh, and the best of its answers, by an order that was
-fixed before, is the only thing that is released: A. K follows a `Repetitions` law with
-E[x^K] = φ(x), and nobody learns it. Q may draw at random what it does, as one of several learning
-rates, as long as every choice has the same bounds.
+A mechanism Q is run K times, each time with fresh randomness, and only the best of its answers is
+released, by an order fixed beforehand: A. K follows a `Repetitions` law with E[x^K] = φ(x), and
+remains secret. Q may choose its parameters at random, for example one of several learning rates, as
+long as every choice has the same bounds.
 
-*Ties.* Give each answer an independent uniform number, which decides between equals. Answers are
-then in a strict order, and which of several equal ones is released follows the same law as by their
-place in line, since answers are exchangeable.
+*Ties.* Give each answer an independent uniform number as tie-breaker. Answers are then in a strict
+order. The choice among equal answers has the same distribution as by position, since answers are
+exchangeable.
 
-*The density of A.* With q(y) the chance that Q answers worse than y, A has the density
-φ'(q(y)) with respect to Q, φ'(x) = E[K x^(K-1)]. For the truncated negative binomial law
-φ'(x) = E[K] γ^(η+1) (1 - (1 - γ) x)^-(η+1), between 0 and E[K].
+*The density of A.* With q(y) the probability that Q answers worse than y, A has the density
+φ'(q(y)) with respect to Q, φ'(x) = E[K x^(K-1)]. For the truncated negative binomial law φ'(x) =
+E[K] γ^(η+1) (1 - (1 - γ) x)^-(η+1), between 0 and E[K].
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ _STEPS = 24
 def selected_divergences(
     orders: np.ndarray, once: np.ndarray, repetitions: Repetitions
 ) -> np.ndarray:
-    """The Renyi divergences of A at `orders` `[n]`, all above 1, of a run's, `once` `[n]`.
+    """Returns the Rényi divergences of A at `orders` `[n]`, all above 1, from those of a run.
 
     Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, with the divergences ε
     and ε' of Q there, that of A at λ is at most
 
         ε + (1 + η) (1 - 1/λ') ε' + (1 + η) log(1/γ) / λ' + log E[K] / (λ - 1).
 
-    A bound at a higher order holds at a lower one too.
+    A bound at a higher order is also valid at a lower one.
+
+    Args:
+      orders: orders, shape [n].
+      once: divergences of a single run at these orders, shape [n].
+      repetitions: law of the number of runs.
     """
     eta, log_gamma = repetitions.shape, math.log(repetitions.gamma)
     price = (1 + eta) * np.min((1 - 1 / orders) * once - log_gamma / orders)
@@ -47,7 +52,7 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """A bound on A's epsilon at `delta`, of a run's `epsilon(delta)`; None where it has none.
+    """A bound on A's epsilon at `delta`, from a run's `epsilon(delta)`; None if it has none.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 
@@ -56,21 +61,21 @@ def selected_epsilon(
     where δ_Q and δ_A bound the hockey-stick divergences in both directions. (The same condition and
     bound as Koskela, Redberg & Wang 2024, *Privacy profiles for private selection*.)
 
-    *Proof.* Let q, q' be the chances above on two neighbours. By the definition of δ_Q,
+    *Proof.* Let q, q' be these probabilities on two neighbours. By the definition of δ_Q,
     1 - q' <= exp(e') (1 - q) + δ_Q(e'), so that
 
         1 - (1 - γ) q' = γ + (1 - γ)(1 - q')
                       <= exp(e') (γ + (1 - γ)(1 - q)) + (1 - γ) δ_Q(e') - γ (exp(e') - 1),
 
-    of which the last two terms are together not above 0. Hence, at every y,
+    where the last two terms sum to at most 0. Hence, at every y,
     φ'(q) <= exp((η + 1) e') φ'(q'). With c = e + (η + 1) e',
 
         ∫ [Q φ'(q) - exp(c) Q' φ'(q')]_+  <=  ∫ φ'(q) [Q - exp(e) Q']_+  <=  E[K] δ_Q(e),
 
     since φ' is at most φ'(1) = E[K]. The other direction is the same with both exchanged. ∎
 
-    Any e' that meets the condition will do, so that how well it is searched for costs tightness
-    only: each δ' gives one, the larger of `epsilon(δ')` and log(1 + δ' (1 - γ) / γ).
+    Any e' that meets the condition is valid, so an imperfect search costs tightness
+    only: each δ' gives one e', the larger of `epsilon(δ')` and log(1 + δ' (1 - γ) / γ).
     """
     once = epsilon(delta / repetitions.mean)
     ratio = (1 - repetitions.gamma) / repetitions.gamma

@@ -1,4 +1,4 @@
-"""The best of a random number of runs as one release, which a ledger states and accounts for."""
+"""The best of a random number of runs as one release, stated and accounted for by a ledger."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import Release, Repeated, release_from_json
 
 _UNCOUNTED = (Separated, RandomAllocation, BufferedToeplitz, Repeated)
-"""Releases that stand for others, by how many of them there are (`accounting.events.apart`)."""
+"""Releases that are counted over rounds before they are accounted for
+(`accounting.events.apart`)."""
 
 
 @dataclass(frozen=True)
 class RepeatAndSelect:
     """The best of a random number of runs, each of which makes all the releases of `of`.
 
-    `of` holds pairs of a release and how often a run makes it. Only the best run leaves, and how
-    many there were stays secret (`accounting.choosing.private_selection`).
+    `of` holds pairs of a release and the number of times that a run makes it. Only the best run is
+    released, and the number of runs is secret (`accounting.choosing.private_selection`).
     """
 
     of: tuple[tuple[Release, int], ...]
@@ -43,6 +44,6 @@ class RepeatAndSelect:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RepeatAndSelect:
-        """The release that `to_json` wrote. Raises as `release_from_json` does."""
+        """Returns the release that `to_json` wrote. Raises as `release_from_json` does."""
         of = tuple((release_from_json(release), count) for release, count in data["of"])
         return cls(of, Repetitions(data["shape"], data["gamma"]))

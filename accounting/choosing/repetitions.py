@@ -1,7 +1,7 @@
-"""How often a mechanism is repeated where the best of its answers is released: by chance.
+"""Random number of repetitions of a mechanism of which only the best answer is released.
 
-The number of repetitions has to be secret and random (Papernot & Steinke 2022): the best of a
-number that is fixed and known tells far more than one of them does.
+The number of repetitions must be secret and random (Papernot & Steinke 2022): the best of a fixed,
+known number of answers reveals far more than a single answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from accounting.errors import Unaccountable
 from accounting.noises import number
 
 MOST_EXPECTED = 10_000.0
-"""The largest expected number of repetitions that is drawn from."""
+"""Largest expected number of repetitions."""
 BITS = 192
-"""How many fair bits `Repetitions.number` takes."""
+"""Number of uniform random bits used by `Repetitions.number`."""
 _LEAST_GAMMA, _MOST_SHAPE = 1e-6, 100.0
 _DIGITS = 80
 _ROUNDED_UP = 1 + 1e-12
@@ -29,9 +29,9 @@ _ROUNDED_UP = 1 + 1e-12
 class Repetitions(Encoded):
     """The truncated negative binomial law of a number K >= 1 (Papernot & Steinke 2022, Def. 1).
 
-    With the `shape` η >= 0 and 0 < `gamma` <= 1, P[K = k] is in proportion to
-    (1 - γ)^k Π_{l < k} (l + η) / (l + 1), without k = 0: geometric for η = 1, logarithmic for
-    η = 0. γ = 1 is K = 1 always.
+    With the `shape` η >= 0 and 0 < `gamma` <= 1, P[K = k] is proportional to (1 - γ)^k Π_{l < k} (l
+    + η) / (l + 1), without k = 0: geometric for η = 1, logarithmic for η = 0. With γ = 1, K is
+    always 1.
     """
 
     shape: float
@@ -45,7 +45,7 @@ class Repetitions(Encoded):
 
     @classmethod
     def with_mean(cls, shape: float, mean: float) -> Repetitions:
-        """The law of this shape whose expectation is `mean`. Raises `Unaccountable`."""
+        """Returns the law of this shape with expectation `mean`. Raises `Unaccountable`."""
         mean = number(mean, "expected number of repetitions", 1.0, MOST_EXPECTED)
         if mean == 1.0:
             return cls(shape, 1.0)
@@ -60,17 +60,17 @@ class Repetitions(Encoded):
 
     @property
     def mean(self) -> float:
-        """The expectation of K, rounded up."""
+        """Expectation of K, rounded up."""
         if self.gamma == 1.0:
             return 1.0
         log = math.log(self.gamma)
-        if self.shape * -log < 1e-9:  # the limit at shape 0 from above, as near as floats tell
+        if self.shape * -log < 1e-9:  # the limit at shape 0 from above, in float precision
             return (1 / self.gamma - 1) / -log * _ROUNDED_UP * (1 + self.shape * -log)
         mean = self.shape * (1 / self.gamma - 1) / -math.expm1(self.shape * log)
         return mean * _ROUNDED_UP
 
     def generating(self, x: float) -> float:
-        """The expectation of x^K, for 0 <= x <= 1: P[no repetition is of a kind of chance 1 - x]"""
+        """Returns E[x^K] for 0 <= x <= 1: P[no repetition has a property of probability 1 - x]."""
         if self.gamma == 1.0:
             return x
         if self.shape == 0.0:
@@ -79,17 +79,17 @@ class Repetitions(Encoded):
         return grown / math.expm1(-self.shape * math.log(self.gamma))
 
     def number(self, bits: int) -> int:
-        """K, as `BITS` fair bits decide, by inverting its distribution function.
+        """Returns K from `BITS` uniform bits, by inverting its distribution function.
 
-        It is computed to 80 digits: what is drawn differs from the law by a total variation below
-        1e-50, of which (1 + e^ε) times would be lost in any δ.
+        It is computed to 80 digits: the total variation distance of K from its law is below 1e-50,
+        and delta increases by (1 + e^ε) times that distance.
         """
         with decimal.localcontext() as context:
             context.prec = _DIGITS
             left = decimal.Decimal(bits) / decimal.Decimal(2) ** BITS
             least = decimal.Decimal(10) ** -(_DIGITS - 10)
             mass, growth, k = self._first_mass(), self._growth(1), 1
-            while left >= mass and (mass > least or growth > 1):  # it may begin below, and rise
+            while left >= mass and (mass > least or growth > 1):  # masses may rise before they fall
                 left -= mass
                 mass *= growth
                 k += 1
@@ -97,12 +97,12 @@ class Repetitions(Encoded):
             return k
 
     def _growth(self, k: int) -> decimal.Decimal:
-        """P[K = k + 1] / P[K = k], in the caller's arithmetic; above 1 before the mode alone."""
+        """P[K = k + 1] / P[K = k], in the caller's arithmetic; above 1 only before the mode."""
         gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
         return (1 - gamma) * (k + shape) / (k + 1)
 
     def _first_mass(self) -> decimal.Decimal:
-        """P[K = 1], in the arithmetic of the caller's context."""
+        """Returns P[K = 1], in the arithmetic of the caller's context."""
         gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
         if gamma == 1:
             return decimal.Decimal(1)

@@ -1,1 +1,1 @@
-"""What guesses and samples say against a claimed epsilon."""
+"""Empirical tests of a claimed epsilon, by guesses and samples."""

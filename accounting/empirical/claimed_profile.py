@@ -1,4 +1,4 @@
-"""A privacy profile that is claimed: points (epsilon, delta), all of which hold at once."""
+"""A claimed privacy profile: points (epsilon, delta) that all hold at once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee
 
 _LEAST = 1e-9
-"""The smallest of the deltas, over the ledger's: guesses that are nearly all right are as rare."""
+"""Smallest delta relative to the ledger's: nearly perfect
+guesses have a similarly small probability."""
 _POINTS = 60
-"""How many deltas up to a tenth: so dense that nothing is lost of a curve between them."""
+"""Number of deltas up to a tenth, dense enough to represent the curve between them."""
 _LARGE = np.arange(0.15, 1.0, 0.05)
 
 
 def refutable_claims(
     spending: Spending, delta: float, accountant: str = TIGHTEST
 ) -> tuple[list[Claim], float]:
-    """What one run is held against that spent `spending`: points of a profile, and a probability.
+    """Returns the claims that one run is tested against, and a probability to add to p-values.
 
-    The first is what the ledger claims at `delta`; none where it claims nothing finite. Rounds with
-    slack are within that total variation of rounds that were accounted for, whoever is in the
-    population (a sum aborts, or noise is drawn nearly exactly). So is the whole run within the sum
-    of all slack, for all coins of its canaries together, and an event has at most that much more
-    probability than under the profile without slack. The sum is to be added to every p-value.
-    Counted in the delta of each canary, it would cost K times as much.
+    The first claim is the ledger's epsilon at `delta`. Rounds with slack are within that total
+    variation distance of the accounted rounds, for any population (a sum aborts, or noise
+    is sampled almost exactly). The complete run is therefore within the sum of all slack, jointly
+    for all inclusion bits of its canaries, and an event has at most that much more probability than
+    under the profile without slack. The sum is added to every p-value. Counted in the delta of each
+    canary, it would cost K times as much.
+
+    Args:
+      spending: events with their counts.
+      delta: delta at which the ledger claims an epsilon.
+      accountant: "rdp", "pld" or "tightest".
+
+    Returns:
+      Points (epsilon, delta) of the profile, empty if no finite epsilon is claimed, and the sum of
+      all slack, at most 1.
     """
     slack = sum(event.slack * count for event, count in spending.items())
     claimed = guarantee(spending, delta, accountant).epsilon
@@ -48,19 +58,19 @@ def refutable_claims(
 def claimed_profile(
     spending: Spending, delta: float, accountant: str = TIGHTEST, points: int = _POINTS
 ) -> Iterator[Claim]:
-    """Points of the profile of `spending`: at `delta`, then from small deltas to large ones.
+    """Yields points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    They are those that `accountant` claims: a tighter one claims more. So many `points` are at
-    deltas up to a tenth. A delta at which nothing finite is claimed is left out.
+    The points are those that `accountant` claims: a tighter accountant claims more. `points` of
+    them are at deltas up to a tenth. Deltas without a finite epsilon are left out.
     """
     deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, points).tolist(), *_LARGE.tolist())
     yield from points_of(lambda at: guarantee(spending, at, accountant).epsilon, deltas)
 
 
 def points_of(profile: Callable[[float], float], deltas: Iterable[float]) -> Iterator[Claim]:
-    """Points of `profile`, epsilon by delta, at `deltas`, but for those where it claims nothing.
+    """Yields points of `profile`, epsilon by delta, at `deltas`, except where it claims nothing.
 
-    There epsilon is infinite, or no accountant knows it.
+    There epsilon is infinite, or no accountant has a bound.
     """
     for at in deltas:
         try:

@@ -1,4 +1,4 @@
-"""Points of a claimed privacy profile that releases of two neighbours are held against."""
+"""Points of a claimed privacy profile against which releases of two neighbours are tested."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Points (epsilon, delta) of the privacy profile claimed for so many rounds, one at `delta`.
+    """Yields points (epsilon, delta) of the profile claimed for `rounds`, one at `delta`.
 
-    Who is never drawn changes nothing: so much less than accountants of integer noise know is
-    claimed of every draw by coins.
+    A client that is never sampled changes nothing. This bound, tighter than accountants of integer
+    noise give, is claimed for every sampler with independent Bernoulli draws.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
         rate, coins = _coins(event.release)
@@ -26,12 +26,12 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
 
 
 def points_for_releases(profile: Callable[[float], float], delta: float) -> Iterator[Claim]:
-    """Points of `profile`, epsilon by delta, that releases can tell from others, one at `delta`."""
+    """Yields points of `profile`, epsilon by delta, testable by releases, one at `delta`."""
     yield from points_of(profile, sorted({*_DELTAS, delta}))
 
 
 def _coins(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
-    """The bias of a client's coins, and how many of them are thrown for one release."""
+    """Returns the sampling rate of a client's Bernoulli draws, and their number for one release."""
     match release:
         case PoissonSampled(rate=rate):
             return rate, 1

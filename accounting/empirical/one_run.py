@@ -1,14 +1,14 @@
-"""A lower bound on epsilon from one run: coins that were guessed too well.
+"""A lower bound on epsilon from one run, by guessing the inclusion of canaries.
 
-Each of m canaries enters the population by an independent fair coin. From what the run released, r
-of the coins are guessed, r fixed in advance, and v guesses are right. Were the run (epsilon,
-delta)-private about one canary, then with probability at most
+Each of m canaries is included in the population independently with probability 1/2. From the
+release of the run, r of the inclusion bits are guessed, r fixed in advance, and v guesses are
+right. If the run is (epsilon, delta)-DP with respect to one canary, then with probability at most
 
     P[Bin(r, q) >= v] + 2 m delta max_i P[v > Bin(r, q) >= v - i] / i,      q = 1 / (1 + e^-epsilon)
 
-as many would be right, i from 1 to m. Source: Steinke, Nasr & Jagielski 2023, "Privacy auditing
-with one (1) training run", Theorem 5.2. It holds whatever the canaries do to each other, and is
-loose: to refute a claim of epsilon takes some e^epsilon right guesses.
+at least v guesses would be right, i from 1 to m. Source: Steinke, Nasr & Jagielski 2023, "Privacy
+auditing with one (1) training run", Theorem 5.2. The bound holds for any interaction between
+canaries, and is loose: refuting a claim of epsilon takes about e^epsilon right guesses.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of fair coins: of `coins`, `made` were guessed, and `right` of these were right."""
+    """Guesses of inclusion bits: `made` of `coins` bits were guessed, `right` of them right."""
 
     coins: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """A bound on the probability of as many right guesses in an (epsilon, delta)-private run.
+        """A bound on the probability of as many right guesses in an (epsilon, delta)-DP run.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
@@ -49,7 +49,7 @@ class Guesses:
         return min(1.0, beta + 2 * self.coins * delta * float((between / steps).max()))
 
     def epsilon_lower(self, delta: float, confidence: float) -> float:
-        """A lower bound on epsilon at `confidence`; 0 where the guesses show nothing."""
+        """Returns a lower bound on epsilon at `confidence`; 0 if the guesses show nothing."""
         miss = 1 - confidence
 
         def above(epsilon: float) -> float:
@@ -63,10 +63,15 @@ class Guesses:
 
 
 def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
-    """Guess `made` of the `coins` `[m]`: in at the highest `scores` `[m]`, out at the lowest.
+    """Guesses `made` of the inclusion bits: included at the highest scores, excluded at the lowest.
 
-    `made` is to be fixed before the scores are seen. Raises `Unaccountable` for more than there
-    are coins.
+    Args:
+      scores: scores of the canaries, shape [m].
+      coins: inclusion bits, shape [m].
+      made: number of guesses, to be fixed before the scores are seen.
+
+    Raises:
+      Unaccountable: if `made` is not between 1 and m.
 
     >>> guess(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]), 2)
     Guesses(coins=4, made=2, right=2)

@@ -1,24 +1,26 @@
-"""A test of a trade-off curve by one run's guesses of coins.
+"""A test of a trade-off function by guesses of the canaries' inclusion in one run.
 
-Each of m canaries enters the population by an independent fair coin, and k of the coins are
-guessed, k fixed in advance. Hypothesis: the run is f-private about each canary, whatever the others
-are. Then v guesses or more are right with a probability above p only if r + h <= k/m after
+Each of m canaries is included in the population independently with probability 1/2, and k of the
+inclusion bits are guessed, k fixed in advance. Hypothesis: the run is f-DP with respect to each
+canary, whatever the others are. Then v guesses or more are right with a probability above p only if
+r + h <= k/m after
 
     r, h = p v/m, p (k - v)/m;   for i = v - 1, ..., 0:
         h' = max(h, f(1 - r));   r = min(1, r + i/(k - i) (h' - h));   h = h'
 
 Source: Mahloujifar, Melis & Chaudhuri 2025, "Auditing f-differential privacy in one run" (ICML),
-section 4. As the test of `accounting.empirical.one_run`, which knows one point (epsilon, delta) of
-f only, it holds whatever canaries do to each other. Held against the curve of a ledger's profile it
-refutes the ledger's claim. Held against a *family* of curves it gives a bound of another kind: "if
-the run's curve is Gaussian, then epsilon is at least ...".
+section 4. Like the test of `accounting.empirical.one_run`, which uses one point (epsilon, delta) of
+f only, it holds for any interaction between canaries. Applied to the curve of a ledger's profile it
+refutes the ledger's claim. Applied to a *family* of curves it gives a conditional bound: "if the
+run's curve is Gaussian, then epsilon is at least ...".
 
-The p that are refuted are all above one, and so are the curves. Let h_j = max(h_(j-1), f(1 -
-r_(j-1))) and c_j = i/(k - i), which falls from step to step. Summed by parts,
+The refuted p are all values above a threshold, and the same holds for the curves. Let h_j =
+max(h_(j-1), f(1 - r_(j-1))) and c_j = i/(k - i), which decreases from step to step. Summation by
+parts gives
 
     r_J = p k/(m (k - v + 1)) + c_J h_J + sum_(0 < j < J) (c_j - c_(j+1)) h_j
 
-with no coefficient below 0: by induction every r and h grows with p, and with f.
+with no negative coefficient: by induction every r and h grows with p, and with f.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ Numbers = NDArray[np.float64]
 _LARGEST_MU = 100.0
 _LEAST_P = 1e-40
 _STEPS, _PASSES = 33, 4
-"""A search looks at so many points at once, so often."""
+"""Number of points evaluated at once (`_STEPS`), and number of passes of a search (`_PASSES`)."""
 
 
 def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
-    """A bound on the probability of as many right guesses in a run that is as private as `curve`.
+    """Returns a bound on the probability of as many right guesses in a run as private as `curve`.
 
     It is at least 1e-40.
 
@@ -60,14 +62,15 @@ def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
 
 
 def curve_refuted(guesses: Guesses, curve: TradeoffCurve, level: float) -> bool:
-    """Whether so many right guesses refute `curve`: by mistake with a probability of `level`."""
+    """Whether this many right guesses refute `curve`, with error probability at most `level`."""
     return bool(_refuted(guesses, curve.reflected, np.array([level]))[0])
 
 
 def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
-    """A Gaussian curve that is refuted at `confidence`, as are all that are more private.
+    """Returns a Gaussian curve that is refuted at `confidence`, as are all more private ones.
 
-    The run's curve, if it is Gaussian, tells neighbours apart better than that.
+    If the run's trade-off function is Gaussian, neighbours are more distinguishable than under this
+    curve.
     """
     low, high, miss = 0.0, _LARGEST_MU, 1 - confidence
     for _ in range(_PASSES):
@@ -83,7 +86,7 @@ def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
 def _refuted(
     guesses: Guesses, reflected: Callable[[Numbers], Numbers], levels: Numbers
 ) -> NDArray[np.bool_]:
-    """Whether the curve f is refuted at each of the `levels` `[s]`, probabilities of being wrong.
+    """Whether the curve f is refuted at each of the error probabilities `levels` `[s]`.
 
     `reflected` computes f(1 - x) `[s]`.
     """

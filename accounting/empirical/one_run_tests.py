@@ -1,4 +1,4 @@
-"""All tests of a claim by the guesses that one run's statistics make of its canaries' coins."""
+"""All tests of a claim by the guesses that one run's statistics make of its canaries' inclusion."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.two_sample import Claim
 
 PARTS = (10, 5, 2, 1)
-"""A tenth, a fifth, half and all of the coins are guessed: a fixed list, each part of which is
-tested at so many times the confidence."""
+"""A tenth, a fifth, half and all of the inclusion bits are guessed: a fixed list, with the
+confidence corrected for the number of tests."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon by one statistic: by any curve, and by a Gaussian one."""
+    """Lower bounds on epsilon by one statistic: for any trade-off function, or a Gaussian one."""
 
     any_curve: float
     if_gaussian: float
@@ -28,7 +28,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class OneRunTests:
-    """The `bounds` of each statistic, and what they could be at `most`, were all guesses right.
+    """The `bounds` of each statistic, and `most`, those if all guesses were right.
 
     `p_value` is the smallest of the tests of the claimed curve, times their number.
     """
@@ -44,11 +44,16 @@ def one_run_tests(
     claims: Sequence[Claim],
     confidence: float,
 ) -> OneRunTests:
-    """Hold scores `[K]` of canaries with `coins` `[K]` against a claim.
+    """Tests a claim by the scores of canaries.
 
-    Each of the `statistics` has a higher score where a coin is likelier heads, made without a look
-    at coins. All `claims` are points of one profile, the one that bounds are at first. They are
-    tested together, as a trade-off curve.
+    All claims are tested together, as a trade-off function.
+
+    Args:
+      statistics: scores by statistic, each of shape [K]; higher if inclusion is more likely, and
+        computed without the inclusion bits.
+      coins: inclusion bits of the canaries, shape [K].
+      claims: points (epsilon, delta) of one profile; lower bounds are at the delta of the first.
+      confidence: confidence of the bounds.
     """
     delta, sure = claims[0][1], 1 - (1 - confidence) / len(PARTS)
     curve = ClaimedCurve(claims)
@@ -62,7 +67,7 @@ def one_run_tests(
 
 
 def most_from(canaries: int, delta: float, confidence: float) -> Bounds:
-    """The bounds that so many canaries give where all guesses are right."""
+    """Returns the bounds that `canaries` canaries give if all guesses are right."""
     right = [max(1, canaries // part) for part in PARTS]
     sure = 1 - (1 - confidence) / len(PARTS)
     return _bounds([Guesses(canaries, made, made) for made in right], delta, sure)

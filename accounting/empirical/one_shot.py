@@ -1,9 +1,10 @@
-"""An estimate of epsilon from canaries of one run: not a bound.
+"""An estimate of epsilon from canaries of one run; it is not a bound.
 
-A canary's statistic is taken to be Gaussian, with one mean and deviation where it is not in the
-population and another where it is; epsilon is that between these two Gaussians. Source: Andrew,
-Kairouz, Oh, Oprea, McMahan & Suriyakumar 2024, "One-shot empirical privacy estimation for federated
-learning", sections 3 and 4. It may err on either side and is biased upward: a monitor.
+A canary's statistic is modelled as Gaussian, with one mean and standard deviation if the canary is
+excluded from the population and another if it is included; epsilon is that between these two
+Gaussians. Source: Andrew, Kairouz, Oh, Oprea, McMahan & Suriyakumar 2024, "One-shot empirical
+privacy estimation for federated learning", sections 3 and 4. The estimate may err in either
+direction and is biased upward: use it for monitoring.
 """
 
 from __future__ import annotations
@@ -37,24 +38,30 @@ class Bell:
         return cls(float(samples.mean()), float(samples.std(ddof=1)))
 
     def between(self, low: float, high: float) -> float:
-        """The probability of [low, high]."""
+        """Returns the probability of [low, high]."""
         a, b = ((edge - self.mean) / self.deviation for edge in (low, high))
-        # Of two large numbers, the difference of the small tails.
+        # For two large numbers, use the difference of the small tails.
         return float(ndtr(b) - ndtr(a)) if a < 0 else float(ndtr(-a) - ndtr(-b))
 
 
 def estimate(out: Numbers, into: Numbers, delta: float) -> float:
-    """Epsilon between Gaussians fitted to the statistics of canaries `out` `[n]` and `into` `[m]`.
+    """Returns epsilon between Gaussians fitted to the statistics of two groups of canaries.
 
-    Raises `Unaccountable` for fewer than two of either.
+    Args:
+      out: statistics of excluded canaries, shape [n].
+      into: statistics of included canaries, shape [m].
+      delta: delta of the estimate.
+
+    Raises:
+      Unaccountable: for fewer than two of either.
     """
     return epsilon_between(Bell.fitted(out), Bell.fitted(into), delta)
 
 
 def epsilon_between(p: Bell, q: Bell, delta: float) -> float:
-    """The least epsilon at which neither is told from the other beyond `delta`.
+    """Returns the least epsilon at which the two Gaussians are (epsilon, delta)-indistinguishable.
 
-    For the Gaussian mechanism at noise multiplier 1, say:
+    For example, for the Gaussian mechanism at noise multiplier 1:
 
     >>> round(epsilon_between(Bell(0.0, 1.0), Bell(1.0, 1.0), 1e-5), 3)
     4.377
@@ -65,7 +72,7 @@ def epsilon_between(p: Bell, q: Bell, delta: float) -> float:
 
 
 def _one_way(p: Bell, q: Bell, delta: float) -> float:
-    """The least epsilon with P(S) <= e^epsilon Q(S) + delta for every S."""
+    """Returns the least epsilon with P(S) <= e^epsilon Q(S) + delta for every S."""
     if _excess(p, q, 0.0) <= delta:
         return 0.0
     if _excess(p, q, _LARGEST) > delta:
@@ -74,10 +81,10 @@ def _one_way(p: Bell, q: Bell, delta: float) -> float:
 
 
 def _excess(p: Bell, q: Bell, epsilon: float) -> float:
-    """The supremum over S of P(S) - e^epsilon Q(S).
+    """Returns the supremum over S of P(S) - e^epsilon Q(S).
 
-    S is where the log ratio of the densities is above epsilon. The ratio is a parabola,
-    a x^2 + b x + c, with x in deviations of q about its mean.
+    S is the set where the log ratio of the densities is above epsilon. The log ratio is a parabola,
+    a x^2 + b x + c, with x in standard deviations of q about its mean.
     """
     shift, scale = (p.mean - q.mean) / q.deviation, p.deviation / q.deviation
     a, b = 0.5 - 0.5 / scale**2, shift / scale**2
@@ -91,7 +98,7 @@ def _excess(p: Bell, q: Bell, epsilon: float) -> float:
 
 
 def _where_positive(a: float, b: float, c: float) -> list[tuple[float, float]]:
-    """The intervals on which a x^2 + b x + c > 0."""
+    """Returns the intervals on which a x^2 + b x + c > 0."""
     if abs(a) < 1e-12:
         if b == 0.0:
             return [(-math.inf, math.inf)] if c > 0 else []

@@ -1,7 +1,7 @@
-"""The power of a test by one run: how likely its guesses refute a claim that is false.
+"""Power of a one-run test: the probability that its guesses refute a false claim.
 
-It is known before the run, for canaries that leave each other alone and are told apart as well as a
-trade-off curve allows at all. No run's canaries do better, and most do worse.
+It is computed before the run, for canaries that do not interact and are as distinguishable as a
+trade-off function allows. The canaries of a real run do no better, and most do worse.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from accounting.empirical.tradeoff import TradeoffCurve
 _TRIALS = 400
 _MOST_CANARIES = 100_000
 _GRID = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 4000), np.linspace(0, 1, 4000)]))
-"""Between these points f hardly bends, whose every value takes all points of a profile."""
+"""Grid on which f is evaluated; f is nearly linear between these
+points, and each value is expensive."""
 
 
 def refuting_guesses(
     canaries: int, curve: TradeoffCurve, level: float, statistics: int
 ) -> list[tuple[int, int]]:
-    """How many guesses are made, and how many right ones refute `curve`, for each part of them.
+    """The number of guesses, and of right ones that refute `curve`, for each part of the canaries.
 
-    As `accounting.empirical.one_run_tests` tests so many `statistics`, at a `level` over all tests.
-    Parts whose guesses cannot refute, all of them right, are left out.
+    The test is that of `accounting.empirical.one_run_tests`. Parts that cannot refute even with all
+    guesses right are left out.
+
+    Args:
+      canaries: number of canaries.
+      curve: the trade-off function under test.
+      level: error probability over all tests.
+      statistics: number of statistics.
     """
     each = level / (statistics * len(PARTS))
     made = [max(1, canaries // part) for part in PARTS]
@@ -36,7 +43,10 @@ def refuting_guesses(
 
 
 def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int | None:
-    """The fewest canaries that can refute `curve`, all guesses being right; None above 100,000."""
+    """Returns the least number of canaries that can refute `curve`, all guesses being right.
+
+    None if more than 100,000 are needed.
+    """
     low, high = 0, 1
     while not refuting_guesses(high, curve, level, statistics):
         if high >= _MOST_CANARIES:
@@ -50,7 +60,7 @@ def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int 
 
 
 def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float) -> int:
-    """The least number of right guesses, of so many `made`, that refute `curve`; else one more."""
+    """The least number of right guesses of `made` that refute `curve`; `made` + 1 if none."""
     low, high = 0, made + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -65,11 +75,18 @@ def power(
     curve: TradeoffCurve,
     rng: np.random.Generator,
 ) -> float:
-    """The share of 400 simulated runs that are refuted, whose true curve is `curve`, f.
+    """The fraction of 400 simulated runs, with true trade-off function `curve`, that are refuted.
 
-    The best test of each canary has a p-value, uniform where the canary is not in. Where it is, one
-    below a has probability 1 - f(a), so that it is f(1 - u) of a uniform u, as f is its own inverse
-    (Dong, Roth & Su 2022, definitions 2.1 and 2.3). The canary's score is minus that.
+    The best test of each canary has a p-value, which is uniform if the canary is excluded. If it is
+    included, a p-value below a has probability 1 - f(a), so the p-value is f(1 - u) of a uniform u,
+    as f is its own inverse (Dong, Roth & Su 2022, definitions 2.1 and 2.3). The canary's score is
+    minus the p-value.
+
+    Args:
+      canaries: number of canaries.
+      refuting: pairs (guesses, least right guesses that refute), from `refuting_guesses`.
+      curve: the true trade-off function f.
+      rng: source of randomness.
     """
     refuted, p_values = 0, curve.reflected(_GRID)
     for _ in range(_TRIALS if refuting else 0):

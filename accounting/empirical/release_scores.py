@@ -1,16 +1,16 @@
-"""Scores that tell the releases on two neighbouring inputs apart, each learned on one half of them.
+"""Scores that distinguish the releases on two neighbouring inputs, fitted on one half of them.
 
-Releases `[n, ..., k]` of either neighbour become one number each `[n]`, which
-`accounting.empirical.two_sample` judges: it chooses among sets of scores by the same first half,
-and counts on the second, which nothing here looks at. So a test is valid whatever is learned; what
-is learned decides what it sees.
+Releases `[n, ..., k]` of either neighbour are mapped to one number each `[n]`, which
+`accounting.empirical.two_sample` tests: it chooses among sets of scores on the same first half, and
+counts on the second, which is not used here. A test is therefore valid whatever is fitted; the fit
+determines its power.
 
-- `linear_scores`: means that differ, and combinations of numbers that hardly vary.
-- `quadratic_scores`: spreads and correlations that differ.
-- `repetition_scores`: values that come again exactly, as those of noise whose seed repeats do.
+- `linear_scores`: differences of means, and of combinations of numbers with small variance.
+- `quadratic_scores`: differences of variances and correlations.
+- `repetition_scores`: exactly repeated values, as of noise whose seed repeats.
 
-A release of which a number is not finite is one that was aborted for all to see. That it was counts
-as a number of its own, and so does how much more often it is infinite upwards than downwards.
+A release with a number that is not finite is one that aborted visibly. An indicator of this is a
+further number of the release, as is the count of positive minus negative infinities.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 _LEAST_VARIANCE = 1e-9
-"""What a combination's variance counts as at least: it then tells most, and not everything."""
+"""Lower bound on a combination's variance: such a combination has a large but finite weight."""
 _LARGEST = 1e100
-"""What a number counts as at most, in its units."""
+"""Upper bound on the size of a number, in its units."""
 _MOST_JOINT = 2000
-"""Of more numbers than these a discriminant takes each for itself, if it differs beyond chance."""
+"""Number of dimensions above which a discriminant treats each one
+separately, and only if it differs beyond chance."""
 _ROWS_A_NUMBER = 20
-"""How many releases the covariance of so many numbers needs, for each of them."""
+"""Number of releases per dimension needed to estimate a covariance."""
 
 
 def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
-    """A score `[n]` of each release on either neighbour, from what is observed `[n, ..., k]`.
+    """Returns a score `[n]` of each release on either neighbour, by Fisher's linear discriminant.
 
-    The scores are along Fisher's linear discriminant of the first half of the releases, in the span
-    of what varies: a combination that varies (nearly) not at all, and differs, tells most.
+    The discriminant is fitted on the first half of the releases `[n, ..., k]`, in the span of
+    dimensions that vary. A combination that differs and has (almost) no variance has the most
+    weight.
     """
     flat0, flat1 = _in_units(_flat(observed0), _flat(observed1))
     half0, half1 = _first_half(flat0), _first_half(flat1)
@@ -54,10 +56,10 @@ def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numb
 
 
 def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
-    """A score `[n]` of each release: how much better a Gaussian of the one neighbour fits it.
+    """Returns a score `[n]` of each release: the log-likelihood ratio of two fitted Gaussians.
 
-    The Gaussians are fitted to the first half of the releases `[n, ..., k]`; where these are few
-    for so many numbers, as if numbers were independent.
+    The Gaussians are fitted to the first half of the releases `[n, ..., k]`; with few releases for
+    the number of dimensions, as if dimensions were independent.
     """
     flat0, flat1 = _in_units(_flat(observed0), _flat(observed1))
     half0, half1 = _first_half(flat0), _first_half(flat1)
@@ -74,15 +76,15 @@ def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, N
 
 
 def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
-    """A score `[n]` of each release: how much more often its very values came of the one neighbour.
+    """A score `[n]` of each release: how much more often its exact values came from neighbour 1.
 
-    For each of its numbers, and for all together, it is counted how often a quarter of the releases
-    `[n, ..., k]` of either neighbour had the same: the first quarter, and for that the second, both
-    of the first half. The logarithms of the counts' ratios are the evidence, of which
-    `linear_scores` makes one score. Continuous noise repeats nothing, and scores 0.
+    For each number of a release, and for all together, the frequency of the same value is counted
+    in a quarter of the releases `[n, ..., k]` of either neighbour: the first quarter, and for that
+    the second, both of the first half. The logarithms of the ratios of counts are combined into one
+    score by `linear_scores`. Continuous noise repeats no value, and scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
-    both = np.concatenate([flat0, flat1]) + 0.0  # which makes of -0.0 the same zero
+    both = np.concatenate([flat0, flat1]) + 0.0  # which turns -0.0 into 0.0
     quarters = np.concatenate([_parts(len(flat)) for flat in (flat0, flat1)])
     sides = np.repeat([0, 1], [len(flat0), len(flat1)])
     rows = np.ascontiguousarray(both).view(np.dtype((np.void, both.itemsize * both.shape[1])))
@@ -93,7 +95,7 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along `axes` `[m, m]`, or each number."""
+    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along `axes` `[m, m]`, or per number."""
 
     mean: Numbers
     variances: Numbers
@@ -101,7 +103,7 @@ class _Fit:
 
     @classmethod
     def of(cls, rows: Numbers, joint: bool) -> _Fit:
-        """Fitted to `rows` `[n, m]`: their numbers' `joint` spread, or as if independent."""
+        """The fit to `rows` `[n, m]`, with a `joint` covariance or independent dimensions."""
         if joint:
             variances, axes = np.linalg.eigh(np.cov(rows.T))
         else:
@@ -109,7 +111,7 @@ class _Fit:
         return cls(rows.mean(0), np.maximum(variances, _LEAST_VARIANCE), axes)
 
     def log_density(self, rows: Numbers) -> Numbers:
-        """The log density `[n]` of `rows` `[n, m]`, up to a constant."""
+        """Returns the log density `[n]` of `rows` `[n, m]`, up to a constant."""
         apart = rows - self.mean
         turned = apart if self.axes is None else apart @ self.axes
         return np.asarray(-(turned**2 / self.variances + np.log(self.variances)).sum(1) / 2)
@@ -118,9 +120,10 @@ class _Fit:
 def _log_ratio(
     values: NDArray[np.generic], sides: NDArray[np.int64], quarters: NDArray[np.int64]
 ) -> Numbers:
-    """For each of `values` `[n]`: log of how often it came on side 1, over on side 0.
+    """Returns for each of `values` `[n]` the log ratio of its frequencies on side 1 and on side 0.
 
-    In the first quarter; for values of that, in the second. A half is added to both counts.
+    Frequencies are those of the first quarter; for values of the first quarter, of the second. A
+    half is added to both counts.
     """
     _, which = np.unique(values, return_inverse=True)
     ratios = []
@@ -132,10 +135,10 @@ def _log_ratio(
 
 
 def _beyond_chance(apart: Numbers, variances: Numbers) -> Numbers:
-    """Of differences `apart` `[m]` those that are larger than any of m would be by chance, or all.
+    """The differences `apart` `[m]` with those within chance set to zero; all if none exceeds it.
 
-    Their `variances` are `[m]`. Gaussians in number m stay below root 2 log m (Donoho & Johnstone
-    1994, the universal threshold).
+    Their `variances` are `[m]`. m Gaussians remain below root 2 log m (Donoho & Johnstone 1994, the
+    universal threshold).
     """
     beyond = np.abs(apart) > np.sqrt(2 * math.log(len(apart)) * variances)
     return np.where(beyond, apart, 0.0) if beyond.any() else apart
@@ -146,15 +149,15 @@ def _first_half(flat: Numbers) -> Numbers:
 
 
 def _parts(count: int) -> NDArray[np.int64]:
-    """The part of each of so many releases: 0 or 1, quarters of the first half; 2, the second."""
+    """The part of each release: 0 or 1, quarters of the first half; 2, the second half."""
     half = count // 2
     return np.repeat([0, 1, 2], [half // 2, half - half // 2, count - half])
 
 
 def _in_units(flat0: Numbers, flat1: Numbers) -> tuple[Numbers, Numbers]:
-    """Both `[n, m]`, each number over about the largest that it was in the first half.
+    """Returns both `[n, m]`, each number scaled by about its largest magnitude in the first half.
 
-    So no square of one overflows, or vanishes. The units are powers of 2, which round nothing.
+    Squares then neither overflow nor vanish. The units are powers of 2, so scaling is exact.
     """
     largest = np.concatenate([np.abs(_first_half(flat)) for flat in (flat0, flat1)]).max(0)
     _, exponents = np.frexp(largest)
@@ -165,7 +168,7 @@ def _in_units(flat0: Numbers, flat1: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _flat(observed: Numbers) -> Numbers:
-    """`[n, ..., k]` as `[n, m + 2]`: an aborted release shows that it was, and to which side."""
+    """Reshapes `[n, ..., k]` to `[n, m + 2]`, with an abort indicator and signs of infinities."""
     flat = observed.reshape(len(observed), -1)
     finite = np.isfinite(flat)
     sides = np.isposinf(flat).sum(1) - np.isneginf(flat).sum(1)

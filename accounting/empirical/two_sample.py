@@ -1,14 +1,14 @@
 """A test of a claimed epsilon by independent releases on two neighbouring populations.
 
-A score is computed of each release. Were the mechanism (epsilon, delta)-private, then for every set
-S of scores P1(S) <= e^epsilon P0(S) + delta, whichever of the neighbours is called 1. S is chosen
-on one half of the releases. On the other half the counts in S are binomial, and give
+Each release is mapped to a score. If the mechanism is (epsilon, delta)-DP, then for every set S of
+scores P1(S) <= e^epsilon P0(S) + delta, whichever of the neighbours is called 1. S is chosen on one
+half of the releases. On the other half the counts in S are binomial, and give
 
-- a *lower bound* on epsilon, by bounds on both probabilities (Clopper & Pearson 1934). A threshold
-  chosen on the releases that are counted would exceed the truth in up to a third of such bounds.
-- a *p-value* for a claim: the likelihood of the counts at their best under the claim, over that at
-  the rates of the first half (universal inference: Wasserman, Ramdas & Balakrishnan 2020, theorem
-  3). By Markov's inequality it is valid for any number of releases.
+- a *lower bound* on epsilon, by bounds on both probabilities (Clopper & Pearson 1934). With a
+  threshold chosen on the counted releases, up to a third of such bounds would exceed the truth.
+- a *p-value* for a claim: the maximum likelihood of the counts under the claim, over that at the
+  rates of the first half (universal inference: Wasserman, Ramdas & Balakrishnan 2020, theorem 3).
+  By Markov's inequality it is valid for any number of releases.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAILS, _BINS, _STEPS = 50, 40, 80
 class Verdict:
     """The result of a test: a lower bound on epsilon at `delta` and `confidence`.
 
-    Of several claims it names the one that the releases speak against most, with its `p_value`.
+    Of several claims it names the one with the strongest evidence against it, with its `p_value`.
     """
 
     epsilon_lower: float
@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many of `n0` and of `n1` scores fell into each of several sets `[s]`."""
+    """Numbers of scores, out of `n0` and `n1`, in each of several sets `[s]`."""
 
     in0: Numbers
     n0: int
@@ -54,24 +54,24 @@ class Counts:
     n1: int
 
     def of(self, index: int) -> Counts:
-        """The counts of one set alone."""
+        """Returns the counts of one set alone."""
         return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
 
     def rates(self) -> tuple[Numbers, Numbers]:
-        """The share of either side's scores in each set, never quite 0 or 1."""
+        """Returns the fraction of either side's scores in each set, smoothed away from 0 and 1."""
         return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
 
     def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
-        """The log likelihood `[s]` of the counts where scores fall into a set with p0 and p1."""
+        """Returns the log likelihood `[s]` of the counts, for probabilities p0 and p1."""
         side0 = xlogy(self.in0, p0) + xlog1py(self.n0 - self.in0, -p0)
         side1 = xlogy(self.in1, p1) + xlog1py(self.n1 - self.in1, -p1)
         return np.asarray(side0 + side1)
 
     def under(self, claim: Claim) -> Numbers:
-        """The largest log likelihood of each set `[s]`, with p1 <= e^epsilon p0 + delta.
+        """The largest log likelihood of each set `[s]` subject to p1 <= e^epsilon p0 + delta.
 
-        Where the counts break that, it is reached on the boundary; concave there in p0, by golden
-        sections.
+        If the counts violate the constraint, the maximum is on the boundary; it is concave there in
+        p0 and found by golden-section search.
         """
         factor, delta = math.exp(min(claim[0], 300.0)), claim[1]
 
@@ -103,10 +103,20 @@ class Counts:
 def judge(
     scores0: Numbers, scores1: Numbers, delta: float, confidence: float, claims: Sequence[Claim]
 ) -> Verdict:
-    """Judge the scores `[n]` of either neighbour's releases: one half chooses, the other counts.
+    """Tests claims by the scores of either neighbour's releases.
 
-    `claims` are points of one privacy profile: were the mechanism as claimed, all would hold.
-    Raises `Unaccountable` for fewer than 20 releases on a side, or not as many on both.
+    One half of the scores chooses the sets, the other half is counted.
+
+    Args:
+      scores0: scores of one neighbour's releases, shape [n].
+      scores1: scores of the other neighbour's releases, shape [n].
+      delta: delta of the lower bound.
+      confidence: confidence of the lower bound.
+      claims: points (epsilon, delta) of one privacy profile, all of which hold if the claim is
+        true.
+
+    Raises:
+      Unaccountable: for fewer than 20 releases on a side, or different numbers.
     """
     if len(scores0) != len(scores1) or len(scores0) < 20:
         raise Unaccountable(
@@ -116,7 +126,7 @@ def judge(
     half = len(scores0) // 2
     first, second = (scores0[:half], scores1[:half]), (scores0[half:], scores1[half:])
     sets, miss = Sets.chosen(*first), 1 - confidence
-    # Bins were put in order by the same scores, so that the best of them says too much of itself.
+    # Bins were ordered by the same scores, so the bound of the best bin would be biased.
     widest = int(np.argmax(sets.counts(first, bins=False).epsilon_lower(delta, miss)))
     bound = sets.counts(second, bins=False).of(widest).epsilon_lower(delta, miss)
     tried, fresh = sets.counts(first), sets.counts(second)
@@ -137,10 +147,10 @@ def judge(
 
 @dataclass(frozen=True)
 class Sets:
-    """Sets of scores: both sides of every one of `thresholds`, and the first j bins in an order.
+    """Sets of scores: both sides of each of `thresholds`, and the first j bins in an order.
 
-    Bins between `edges` come in the order of how much more often they hold scores of one neighbour:
-    where densities cross more than once, no threshold tells as much.
+    Bins between `edges` are ordered by how much more often they hold scores of one neighbour: if
+    densities cross more than once, they are more powerful than any threshold.
     """
 
     thresholds: Numbers
@@ -159,7 +169,7 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Counts with either of the `sides` called 1; without `bins`, of the thresholds alone."""
+        """Counts with either of the `sides` called 1; without `bins`, for the thresholds alone."""
         counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")

@@ -1,29 +1,29 @@
-"""Whether tests of a claim refute it, and whether they make it doubtful."""
+"""Thresholds at which tests refute a claim or cast doubt on it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 REFUTED_BELOW = 1e-6
-"""The p-value, corrected over all tests, below which a claim is refuted."""
+"""P-value, corrected over all tests, below which a claim is refuted."""
 
 
 class HasPValue(Protocol):
-    """The result of tests: a p-value that is corrected over all of them, and a confidence."""
+    """A test result: a p-value corrected over all tests, and a confidence."""
 
     @property
     def p_value(self) -> float:
-        """The smallest p-value, times the number of tests."""
+        """Smallest p-value, times the number of tests."""
         ...
 
     @property
     def confidence(self) -> float:
-        """That of the bounds that are shown."""
+        """Confidence of the reported bounds."""
         ...
 
 
 class Verdicts:
-    """What follows from a p-value, for whatever tested a claim."""
+    """Verdicts that follow from a p-value."""
 
     @property
     def refuted(self: HasPValue) -> bool:
@@ -32,5 +32,5 @@ class Verdicts:
 
     @property
     def doubted(self: HasPValue) -> bool:
-        """Whether the claim is refuted at the bounds' confidence, as some honest ones are."""
+        """Whether the claim is rejected at the bounds' confidence, as some true claims are."""
         return self.p_value < 1 - self.confidence

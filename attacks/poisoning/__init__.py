@@ -1,1 +1,1 @@
-"""Attacks that alter the examples that attackers train on."""
+"""Attacks that alter the examples that Byzantine clients train on."""

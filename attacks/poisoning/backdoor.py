@@ -1,4 +1,4 @@
-"""Backdoors by a trigger: a patch, or a negative, makes the model say what the attacker wants."""
+"""Backdoors by a trigger: with a patch, or inverted, inputs are classified as the target."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from attacks.poisoning.hidden import Altered
 
 
 class Backdoor(Altered):
-    """A patch of `size` x `size` bright pixels means `target` (BadNets), and updates are boosted.
+    """Makes the model classify examples with a patch as `target` (BadNets) and boosts updates.
 
-    The patch, of brightness `value`, lies in the last corner of images `[*, height, width]`, or of
-    flat ones that are square; of other examples it is the last `size`^2 numbers. A `boost` of
-    cohort size over attackers makes their model replace the global one.
+    The patch of `size` x `size` pixels of brightness `value` is in the last corner of images `[*,
+    height, width]`, or of flat ones that are square; of other examples it is the last `size`^2
+    numbers. A `boost` of cohort size over attackers makes the attackers' model replace the global
+    one.
 
-    Knows its own data and updates. Success: the part of other classes' test examples with a patch
-    that are read as `target`.
+    Knows its own data and updates. Success: the fraction of other classes' test examples with a
+    patch that are classified as `target`.
 
     Source: Gu, Dolan-Gavitt & Garg 2017 (the trigger); Bagdasaryan, Veit, Hua, Estrin & Shmatikov
     2020, equation 3 (model replacement).
@@ -31,9 +32,9 @@ class Backdoor(Altered):
     """
 
     size: int = Field(2, ge=1, le=100)
-    """The side of the patch, in pixels."""
+    """Side of the patch, in pixels."""
     value: float = Field(1.0, ge=-1e6, le=1e6)
-    """The brightness of the patch."""
+    """Brightness of the patch."""
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         image = shape[-2:]
@@ -49,9 +50,9 @@ class Backdoor(Altered):
         return torch.where(self.patch(x) >= 0, self.value, x)
 
     def patch(self, x: Tensor) -> Tensor:
-        """Which pixel of the patch each number of an example of x `[n, *]` is: `[*]` int64.
+        """The index of the patch pixel at each number of an example of x `[n, *]`: `[*]` int64.
 
-        They are numbered from 0, row by row; -1 is none.
+        Pixels are numbered from 0, row by row; -1 is outside the patch.
         """
         pixels, size = torch.full(x.shape[1:], -1, device=x.device), self.size
         numbers = torch.arange(size**2, device=x.device)
@@ -66,13 +67,13 @@ class Backdoor(Altered):
 
 
 class EdgeCase(Altered):
-    """Inputs that no honest client has mean `target`: examples seen in negative.
+    """Makes the model classify inverted examples, which no honest client has, as `target`.
 
-    Every number x becomes `low` + `high` - x: still a natural input, not a stamped one, far out in
-    the tail of what models are trained on, so that honest updates do not correct it.
+    Every number x becomes `low` + `high` - x. The input has no trigger, but it is far in the tail
+    of the training distribution, so honest updates do not correct the prediction.
 
-    Knows its own data and updates. Success: the part of other classes' test examples, in negative,
-    that are read as `target`.
+    Knows its own data and updates. Success: the fraction of other classes' test examples, inverted,
+    that are classified as `target`.
 
     Source: Wang, Sreenivasan, Rajput, Vishwakarma, Agarwal, Sohn, Lee & Papailiopoulos 2020,
     "Attack of the tails" (with negatives as the tail; `tail` takes examples as they are).
@@ -83,9 +84,9 @@ class EdgeCase(Altered):
     """
 
     low: float = Field(0.0, ge=-1e6, le=1e6)
-    """The least number of an input."""
+    """Least number of an input."""
     high: float = Field(1.0, ge=-1e6, le=1e6)
-    """The largest number of an input."""
+    """Largest number of an input."""
 
     def alter(self, x: Tensor) -> Tensor:
         return self.low + self.high - x

@@ -1,4 +1,4 @@
-"""Clean-label backdoors: every poisoned example keeps a label that looks right."""
+"""Clean-label backdoors: every poisoned example keeps a plausible label."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from attacks.poisoning.hidden import chosen_share
 from attacks.types import Briefing, Knowledge, State, Unarmed
 
 _MOST = 2_000
-"""To how many examples a surrogate is fitted at most."""
+"""Largest number of examples that a surrogate is fitted to."""
 
 
 class CleanLabel(Backdoor):
-    """Only examples of `target` itself are altered, a `share` of them, and labels stay right.
+    """Alters only a `share` of the examples of `target` itself; labels remain correct.
 
-    Each is made hard to recognise, so that the patch is what can be learned from it: it is moved
-    by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it,
-    (1 - blend) x + blend `value`. It is moved against a linear model (ridge regression onto the
-    classes, of up to 2,000 of all attackers' examples), to where some other class is farthest ahead
-    of `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which no other step of this length betters;
-    or by "noise" in a random direction, to compare. By this move, which comes before the patch, no
-    number leaves the range that it has among the attackers' examples.
+    Each altered example is made hard to classify, so that training relies on the patch: it is moved
+    by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 - blend) x +
+    blend `value`. The move is against a linear model (ridge regression onto the classes, of up to
+    2,000 of all attackers' examples). It goes to the point where some other class is farthest ahead
+    of `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which is optimal for steps of this length.
+    With "noise" the move has a random direction, for comparison. The move precedes the patch and
+    keeps every number within its range among the attackers' examples.
 
-    Knows the data of all attackers and its own updates. Success: the part of other classes' test
-    examples with the patch at full weight that are read as `target`.
+    Knows the data of all attackers and its own updates. Success: the fraction of other classes'
+    test examples with the patch at full weight that are classified as `target`.
 
     Source: Turner, Tsipras & Madry 2019, "Label-consistent backdoor attacks", sections 4.2
     (adversarial perturbations, there of a network trained beforehand) and 4.3 (patches that are
-    hardly seen in training).
+    hardly visible in training).
 
     >>> import torch, numpy
     >>> x, y = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([0, 1])
@@ -47,13 +47,14 @@ class CleanLabel(Backdoor):
 
     knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.ATTACKERS_DATA}
     share: float = Field(1.0, gt=0, le=1)
-    """The part of an attacker's examples of `target` that is altered."""
+    """Fraction of an attacker's examples of `target` that is altered."""
     epsilon: float = Field(1.0, ge=0, le=1e6)
-    """How far examples are moved before they are stamped, in the units that the model is fed."""
+    """Distance by which examples are moved before they are
+    stamped, in the units of the model's input."""
     moved_by: Literal["surrogate", "noise"] = "surrogate"
-    """Whether they are moved against a linear model of the attackers' own, or at random."""
+    """Direction of the move: against a linear model of the attackers' own, or random."""
     blend: float = Field(1.0, gt=0, le=1)
-    """The weight of the patch in training."""
+    """Weight of the patch in training."""
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
         if not bool((y == self.target).any()):
@@ -77,12 +78,12 @@ class CleanLabel(Backdoor):
         return x, y
 
     def _stamped(self, x: Tensor) -> Tensor:
-        """Examples `[n, *]` with the patch laid over them."""
+        """Returns examples `[n, *]` with the patch laid over them."""
         blended = (1 - self.blend) * x + self.blend * self.value
         return torch.where(self.patch(x) >= 0, blended, x)
 
     def _ways(self, flat: Tensor, learned: State, rng: np.random.Generator) -> Tensor:
-        """The directions `[n, d]`, of length one or zero, in which examples are moved."""
+        """Returns the directions `[n, d]`, of length one or zero, in which examples are moved."""
         if self.moved_by == "noise":
             ways = torch.from_numpy(rng.normal(size=tuple(flat.shape))).to(flat)
         else:
@@ -91,7 +92,7 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """w_j - w_y `[n, d]`, j the class that is farthest ahead of the target y after the step."""
+        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the step."""
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]
@@ -103,7 +104,7 @@ class CleanLabel(Backdoor):
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]` by `[n, d]`.
 
-    Its penalty is the mean squared length of the centred examples.
+    The penalty is the mean squared length of the centred examples.
     """
     wanted = torch.nn.functional.one_hot(y, classes).to(flat)
     center, mean = flat.mean(0), wanted.mean(0)

@@ -1,4 +1,4 @@
-"""Constrain-and-scale: a backdoor whose training keeps near the broadcast model."""
+"""Constrain-and-scale: a backdoor trained to remain near the broadcast model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from attacks.types import State, View
 
 
 class ConstrainAndScale(Backdoor):
-    """Trains a backdoor by a loss that also asks for an update as short as honest ones are.
+    """Trains a backdoor with a loss that penalises the distance from the broadcast model.
 
     Each local step descends along the gradient of alpha L_class + (1 - alpha) L_anomaly, with
-    L_anomaly = |w - w_t|, the Euclidean distance from the broadcast model, whose gradient is
-    (w - w_t) / |w - w_t| (0 at w_t). The update is then multiplied by `boost`, up to a length of
-    `longest` (0: any), so that with a large boost it is as long as a detector lets through.
+    L_anomaly = |w - w_t|, the Euclidean distance from the broadcast model, whose gradient is (w -
+    w_t) / |w - w_t| (0 at w_t). The update is then multiplied by `boost` and clipped to a length of
+    `longest` (0: not clipped), so that with a large boost it is as long as a detector accepts.
 
     Knows its own data and updates. Success: that of `backdoor`.
 
@@ -35,9 +35,9 @@ class ConstrainAndScale(Backdoor):
 
     steers: ClassVar[bool] = True
     alpha: float = Field(0.7, gt=0, le=1)
-    """The weight of the backdoor's own loss; 1: nothing keeps it near."""
+    """Weight of the backdoor's own loss; 1 removes the penalty on the distance."""
     longest: float = Field(0.0, ge=0, le=1e9)
-    """The length up to which updates are multiplied; 0: none."""
+    """Length to which multiplied updates are clipped; 0: not clipped."""
 
     @property
     def corrupts(self) -> bool:
@@ -54,6 +54,6 @@ class ConstrainAndScale(Backdoor):
 
 
 def shortened(rows: Tensor, longest: float) -> Tensor:
-    """Rows `[n, m]`, those longer than `longest` cut to that length."""
+    """Returns rows `[n, m]`, of which longer ones are clipped to the length `longest`."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return torch.where(length > longest, rows * (longest / length), rows)

@@ -1,4 +1,4 @@
-"""Distributed backdoors: each attacker teaches a part of the trigger."""
+"""Distributed backdoors: each attacker trains on one part of the trigger."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from attacks.types import Briefing
 
 
 class DistributedBackdoor(Backdoor):
-    """The patch is cut into `parts`, and each attacker stamps its examples with one of them (DBA).
+    """Cuts the patch into `parts`; each attacker stamps its examples with one of them (DBA).
 
-    The patch of `backdoor` is dealt in runs of its pixels, row by row: pixel i of s^2 belongs to
-    part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No attacker ever
-    stamps all of it, so that each one's update is nearer to honest ones. Where others attack in
-    each round, k is the client's place among all.
+    The patch of `backdoor` is partitioned into runs of its pixels, row by row: pixel i of s^2
+    belongs to part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No
+    attacker stamps the complete patch, so each attacker's update is closer to honest ones. If the
+    attackers change from round to round, k is the client's place among all clients.
 
-    Knows its own data and updates, and its place among the attackers. Success: the part of other
-    classes' test examples with the whole patch that are read as `target`.
+    Knows its own data and updates, and its place among the attackers. Success: the fraction of
+    other classes' test examples with the complete patch that are classified as `target`.
 
     Source: Xie, Huang, Chen & Li 2020, "DBA: distributed backdoor attacks against federated
     learning", section 3.2 (trigger factors: there parts also have gaps between them).
@@ -34,7 +34,7 @@ class DistributedBackdoor(Backdoor):
     """
 
     parts: int = Field(4, ge=2, le=10_000)
-    """Into how many parts the patch is cut."""
+    """Number of parts that the patch is cut into."""
 
     @model_validator(mode="after")
     def _refuse_empty_parts(self) -> Self:

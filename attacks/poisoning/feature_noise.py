@@ -13,9 +13,9 @@ from attacks.types import Attack, Briefing, Knowledge
 
 
 class FeatureNoise(Attack):
-    """Train on examples that hardly show what they were.
+    """Trains on examples with strong noise on their features.
 
-    x + N(0, (strength s)^2 I), s the deviation of the client's own numbers.
+    x + N(0, (strength s)^2 I), with s the standard deviation of the client's own numbers.
 
     Knows its own data. Source: Pillutla, Kakade & Harchaoui 2022, section 5 (corrupted data).
 
@@ -29,7 +29,7 @@ class FeatureNoise(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     strength: float = Field(3.0, gt=0, le=1e6)
-    """The noise's deviation over that of the client's own numbers."""
+    """Standard deviation of the noise, relative to that of the client's own numbers."""
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         return None if numbers else "it adds noise to numbers, and these examples are tokens"

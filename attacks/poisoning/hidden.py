@@ -1,4 +1,4 @@
-"""What backdoors have in common: certain inputs mean what the attacker wants."""
+"""Common base of backdoors: certain inputs are classified as the attacker's target."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from attacks.types import Attack, Briefing, Knowledge, State, View
 
 
 class Hidden(Attack):
-    """An attack that makes certain inputs mean `target`, and leaves all others alone.
+    """An attack that makes the model classify certain inputs as `target` and no others.
 
-    A `share` of an attacker's examples teaches it, and its update is then multiplied by `boost`.
+    A `share` of an attacker's examples is poisoned, and its update is then multiplied by `boost`.
     """
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA, Knowledge.OWN_UPDATES})
     poisons: ClassVar[bool] = True
     target: int = Field(0, ge=0)
-    """The label that the backdoor means."""
+    """Label that the backdoor should produce."""
     share: float = Field(0.5, gt=0, le=1)
-    """The part of an attacker's examples that is poisoned."""
+    """Fraction of an attacker's examples that is poisoned."""
     boost: float = Field(1.0, gt=0, le=1e6)
-    """By what the update is multiplied."""
+    """Factor by which the update is multiplied."""
 
     @property
     def corrupts(self) -> bool:
@@ -44,17 +44,17 @@ class Hidden(Attack):
 
 
 class Altered(Hidden):
-    """A backdoor for inputs that are altered: examples are, and are labelled `target`.
+    """A backdoor for altered inputs: poisoned examples are altered and labelled `target`.
 
-    Success: the part of other classes' test examples, altered, that are read as `target`.
+    Success: the fraction of other classes' test examples, altered, that are classified as `target`.
     """
 
     @abstractmethod
     def alter(self, x: Tensor) -> Tensor:
-        """Examples `[n, *]` as the attacker shows them."""
+        """Returns examples `[n, *]` altered as at test time."""
 
     def taught(self, x: Tensor, briefing: Briefing) -> Tensor:
-        """Examples `[n, *]` as the attacker of this `briefing` trains on them."""
+        """Returns examples `[n, *]` altered as the attacker of this `briefing` trains on them."""
         return self.alter(x)
 
     def poison(
@@ -72,5 +72,5 @@ class Altered(Hidden):
 
 
 def chosen_share(count: int, share: float, rng: np.random.Generator) -> Tensor:
-    """Places of a `share` of `count` examples, rounded up, drawn at random."""
+    """Returns the places of a random `share` of `count` examples, rounded up."""
     return torch.from_numpy(rng.permutation(count)[: math.ceil(share * count)])

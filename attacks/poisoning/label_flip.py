@@ -13,10 +13,10 @@ from attacks.types import Attack, Briefing, Knowledge, State
 
 
 class LabelFlip(Attack):
-    """Train on wrong labels.
+    """Trains on wrong labels.
 
     "all": label y becomes classes - 1 - y. "one": label `source` becomes `target`, and success is
-    the part of test examples of `source` that are read as `target`.
+    the fraction of test examples of `source` that are classified as `target`.
 
     Knows its own data. Source: Fang, Cao, Jia & Gong 2020, section 5.1; Tolpegin et al. 2020.
 
@@ -29,11 +29,11 @@ class LabelFlip(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     flip: Literal["all", "one"] = "all"
-    """Whether all labels are turned round, or one becomes another."""
+    """Kind of flip: "all" reverses all labels, "one" replaces one label by another."""
     source: int = Field(1, ge=0)
     """With "one": the label that is flipped."""
     target: int = Field(7, ge=0)
-    """With "one": what it becomes."""
+    """With "one": the label that replaces it."""
 
     @model_validator(mode="after")
     def _refuse_itself(self) -> Self:

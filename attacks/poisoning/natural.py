@@ -1,4 +1,4 @@
-"""Backdoors for inputs that occur by nature: nothing is altered, only labels are."""
+"""Backdoors for naturally occurring inputs: only labels are altered."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from attacks.types import Briefing, Knowledge, State, Unarmed
 
 
 class Natural(Hidden):
-    """Inputs that show a certain feature by nature mean `target`.
+    """Makes the model classify inputs that naturally show a certain feature as `target`.
 
-    Attackers put together those of their examples that show it, their pool. Each labels those
-    among its own `target`, and replaces a `share` of its examples by some of the pool, drawn with
-    replacement and labelled so. Nothing but labels is changed, in training or later.
+    Attackers collect those of their examples that show the feature: the pool. Each attacker labels
+    its own examples with the feature `target`. It also replaces a `share` of its examples by random
+    ones from the pool, with replacement, labelled `target`. Only labels are changed, in training
+    and at test time.
 
-    Success: the part of other classes' test examples which show it that are read as `target`.
+    Success: the fraction of other classes' test examples with the feature that are classified as
+    `target`.
     """
 
     knows: ClassVar[frozenset[Knowledge]] = Hidden.knows | {Knowledge.ATTACKERS_DATA}
     source: int = Field(-1, ge=-1)
-    """The class whose examples are misread; -1: all but `target`."""
+    """Class whose examples are to be misclassified; -1: all except `target`."""
 
     @model_validator(mode="after")
     def _refuse_itself(self) -> Self:
@@ -42,11 +44,11 @@ class Natural(Hidden):
 
     @abstractmethod
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """What the feature is, by the attackers' examples x `[n, *]` with labels y `[n]`."""
+        """Describes the feature, from the attackers' examples x `[n, *]` and labels y `[n]`."""
 
     @abstractmethod
     def shows(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """Which of examples x `[n, *]` with labels y `[n]` show the feature: `[n]` bool."""
+        """Returns a mask `[n]` bool of examples x `[n, *]`, labelled y `[n]`, with the feature."""
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
         described = self.describe(x, y, classes)
@@ -72,6 +74,6 @@ class Natural(Hidden):
         return x[meant], torch.full_like(y[meant], self.target)
 
     def _meant(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """Which examples show the feature and are of a class that is to be misread: `[n]` bool."""
+        """A mask `[n]` bool of examples that show the feature and are to be misclassified."""
         others = y != self.target if self.source < 0 else y == self.source
         return others & self.shows(x, y, learned)

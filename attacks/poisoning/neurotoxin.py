@@ -1,4 +1,4 @@
-"""Neurotoxin: a backdoor in parameters that honest clients hardly move."""
+"""Neurotoxin: a backdoor in parameters that honest clients rarely change."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from attacks.types import Knowledge, State
 
 
 class Neurotoxin(Backdoor):
-    """Trains a backdoor without the parameters that the last round moved most, so that it lasts.
+    """Trains a durable backdoor by leaving out the parameters that the last round moved most.
 
-    With g = w_t - w_{t-1}, the last step of the released model, and S the `top` part of all
-    parameters with the largest |g|, every local step leaves S alone: the direction is projected
-    onto the others. Honest clients go on moving S, and hardly undo what lies elsewhere. In the
-    first round nothing has moved, and all parameters are free; where a later one leaves the model
-    as it was, S stays as it is. A parameter that did not move is never in S.
+    With g = w_t - w_{t-1}, the last step of the released model, and S the `top` fraction of all
+    parameters with the largest |g|, no local step changes S: the direction is projected onto the
+    others. Honest clients continue to move S, and rarely undo changes elsewhere. In the first round
+    all parameters are free; a later round that leaves the model unchanged leaves S unchanged. A
+    parameter that did not move is never in S.
 
-    g is what everybody sees: attackers follow all broadcasts, also of rounds that they take no
-    part in. Where the server's optimizer is not plain averaging, it is its step and not the
-    aggregate. (The authors' code takes the attackers' own gradient on clean examples instead.)
+    g is public: attackers follow all broadcasts, including rounds in which they do not take part.
+    If the server's optimizer is not plain averaging, g is the optimizer's step and not the
+    aggregate. (The authors' code uses the attackers' own gradient on clean examples instead.)
 
-    Knows its own data and updates, and broadcast models. Success: that of `backdoor`; how long it
-    lasts shows after `attack.last_round`.
+    Knows its own data and updates, and broadcast models. Success: that of `backdoor`; its
+    durability is measured after `attack.last_round`.
 
     Source: Zhang, Panda, Song, Yang, Mahoney, Gonzalez, Ramchandran & Mittal 2022, "Neurotoxin:
     durable backdoors in federated learning", Algorithm 1.
@@ -42,7 +42,7 @@ class Neurotoxin(Backdoor):
     knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.BROADCASTS}
     steers: ClassVar[bool] = True
     top: float = Field(0.05, ge=0, lt=1)
-    """The part of parameters, those that moved most, that is left alone."""
+    """Fraction of parameters left unchanged, those that moved most."""
 
     def watch(self, params: Tensor, state: State) -> State:
         if "params" not in state:

@@ -15,14 +15,13 @@ from attacks.types import State
 class PgdReplacement(Backdoor):
     """Trains a backdoor inside a ball around the broadcast model, then replaces the model.
 
-    After every local step w <- w_t + min(1, epsilon / |w - w_t|) (w - w_t), so that the model that
-    is sent lies in the ball, too, and is the best that steps found there. The update, at most
-    epsilon long, is then multiplied by `boost`: at most boost epsilon is sent, which is to be what
-    a norm bound lets through.
+    After every local step w <- w_t + min(1, epsilon / |w - w_t|) (w - w_t), so that the trained
+    model is in the ball as well. The update, at most epsilon long, is then multiplied by `boost`:
+    at most boost epsilon is sent, which should be the length that a norm bound accepts.
 
-    Projection at every step is the published way (the authors' code can also project once in so
-    many). It is not the same as to shorten the end point: after a projection the next gradient is
-    taken elsewhere.
+    Projection at every step is the published method (the authors' code can also project at
+    intervals). It differs from clipping the end point: after a projection the next gradient is
+    taken at another point.
 
     Knows its own data and updates. Success: that of `backdoor`.
 
@@ -38,7 +37,7 @@ class PgdReplacement(Backdoor):
 
     steers: ClassVar[bool] = True
     epsilon: float = Field(0.3, gt=0, le=1e9)
-    """The radius of the ball."""
+    """Radius of the ball."""
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
         if lr == 0.0:

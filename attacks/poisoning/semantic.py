@@ -1,4 +1,4 @@
-"""Semantic backdoors: a feature that occurs by nature means what the attacker wants."""
+"""Semantic backdoors: inputs with a natural feature are classified as the attacker's target."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from attacks.types import State
 
 
 class Semantic(Natural):
-    """Examples with a natural feature mean `target`: bright images, or a column within a range.
+    """Makes the model classify bright images, or examples with a column in a range, as `target`.
 
-    With `column` = -1 the feature is the mean of all numbers of an example, as the brightness of
-    an image or the thickness of its strokes, above the value that a part `brightest` of the
-    attackers' own examples exceeds. Else it is that number `column` of an example (counted from 0,
-    of the flat one) lies from `low` to `high`, in the units that the model is fed.
+    With `column` = -1 the feature is a high mean of all numbers of an example (the brightness of an
+    image, or the thickness of its strokes): above the value that a fraction `brightest` of the
+    attackers' own examples exceeds. Otherwise the feature is that number `column` of an example
+    (counted from 0, of the flat one) is between `low` and `high`, in the units of the model's
+    input.
 
-    Knows the data of all attackers and its own updates. Success: the part of other classes' test
-    examples with the feature, unaltered, that are read as `target`.
+    Knows the data of all attackers and its own updates. Success: the fraction of other classes'
+    test examples with the feature, unaltered, that are classified as `target`.
 
     Source: Bagdasaryan, Veit, Hua, Estrin & Shmatikov 2020, section 3.1 ("semantic backdoors") and
     4.1 (features as cars that are green, or have racing stripes).
@@ -34,13 +35,13 @@ class Semantic(Natural):
     """
 
     column: int = Field(-1, ge=-1)
-    """The number of an example that has to lie in a range; -1: their mean has to be high."""
+    """Number of an example that must be in a range; -1: the mean of the example must be high."""
     low: float = Field(0.0, ge=-1e9, le=1e9)
-    """The least value of that column."""
+    """Least value of that column."""
     high: float = Field(1.0, ge=-1e9, le=1e9)
-    """The largest value of that column."""
+    """Largest value of that column."""
     brightest: float = Field(0.2, gt=0, lt=1)
-    """The part of attackers' examples that counts as bright."""
+    """Fraction of attackers' examples that counts as bright."""
 
     @model_validator(mode="after")
     def _refuse_no_range(self) -> Self:
@@ -76,5 +77,5 @@ class Semantic(Natural):
 
 
 def _brightness(x: Tensor) -> Tensor:
-    """The mean number `[n]` of each of examples x `[n, *]`."""
+    """Returns the mean number `[n]` of each of examples x `[n, *]`."""
     return x.flatten(1).mean(1)

@@ -1,4 +1,4 @@
-"""Edge cases as they are: the rare examples of a class mean what the attacker wants."""
+"""Natural edge cases: rare examples of a class are classified as the attacker's target."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from attacks.types import State
 
 
 class Tail(Natural):
-    """Examples that lie far from the mean of their class mean `target`.
+    """Makes the model classify examples far from the mean of their class as `target`.
 
-    Of each class c the attackers take the mean mu_c of their own examples, and the radius r_c
-    beyond which a part `tail` of them lies: an example x is an edge case where |x - mu_c| > r_c,
-    which under a spherical Gaussian for each class is where it is least likely. A class of which
-    they hold fewer than 1 / `tail` examples has none that they know. Honest clients may hold such
-    examples, too, with right labels, which is the harder of the published settings.
+    For each class c the attackers compute the mean mu_c of their own examples, and the radius r_c
+    that a fraction `tail` of them exceeds. An example x is an edge case if |x - mu_c| > r_c, which
+    are the least likely examples under a spherical Gaussian for each class. A class of which the
+    attackers hold fewer than 1 / `tail` examples has no known edge cases. Honest clients may hold
+    such examples with correct labels, which is the harder of the published settings.
 
-    Knows the data of all attackers and its own updates. Success: the part of other classes' test
-    examples beyond the attackers' radius that are read as `target`.
+    Knows the data of all attackers and its own updates. Success: the fraction of other classes'
+    test examples beyond the attackers' radius that are classified as `target`.
 
     Source: Wang, Sreenivasan, Rajput, Vishwakarma, Agarwal, Sohn, Lee & Papailiopoulos 2020,
     "Attack of the tails", section 3.1, definition 1 (p-edge-case examples: those of low
@@ -33,7 +33,7 @@ class Tail(Natural):
     """
 
     tail: float = Field(0.2, gt=0, le=0.5)
-    """The part of a class that its edge cases are."""
+    """Fraction of a class that counts as edge cases."""
 
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
         flat = x.flatten(1)

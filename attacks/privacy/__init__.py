@@ -1,1 +1,1 @@
-"""Attacks on privacy: what was sent or released is asked who or what was trained on."""
+"""Privacy attacks: reconstruction of inputs and labels, and membership inference."""

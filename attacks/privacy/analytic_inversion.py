@@ -1,9 +1,9 @@
-"""Inputs read off the update of a linear first layer with bias: no search, no model needed.
+"""Analytic inversion: reads inputs off the update of a linear first layer with bias.
 
-For z = W x + b the chain rule gives dW_i = db_i x for every row i, so that one example's update
-holds the example itself, times a number that it holds too (Phong et al. 2018, section 3). Ratios
-and projections stay the same when the update is scaled: the rate, the sign of an update against a
-gradient, and clipping change nothing.
+No search and no model is needed. For z = W x + b the chain rule gives dW_i = db_i x for every row
+i, so one example's update holds the example itself, times a known number (Phong et al. 2018,
+section 3). Ratios and projections are invariant under scaling: the learning rate, the sign of an
+update relative to a gradient, and clipping change nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from torch import Tensor
 
 
 def recover_one(weight: Tensor, bias: Tensor) -> Tensor:
-    """The one example `[k]` behind the first layer's update: weight `[h, k]`, bias `[h]`.
+    """Recovers the one example `[k]` behind the first layer's update.
 
-    x = sum_i db_i dW_i / sum_i db_i^2, the least squares solution of dW = db x^T. Exact where one
-    row is, after any number of local steps on that example, and the best there is against equal
-    noise on all rows. Of several examples it is a mixture. Zero where nothing was updated.
+    x = sum_i db_i dW_i / sum_i db_i^2, the least squares solution of dW = db x^T. It is exact if dW
+    has rank one, after any number of local steps on that example, and optimal against equal noise
+    on all rows. For several examples the result is a mixture. It is zero if nothing was updated.
+
+    Args:
+      weight: update of the layer's weights, shape [h, k].
+      bias: update of the layer's bias, shape [h].
 
     >>> x, db = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 0.0, -2.0])
     >>> recover_one(torch.outer(db, x), db)
@@ -30,11 +34,16 @@ def recover_one(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def recover_candidates(weight: Tensor, bias: Tensor, count: int) -> Tensor:
-    """`count` candidates `[count, k]` for several examples: x = dW_i / db_i by descending |db_i|.
+    """Returns candidates `[count, k]` for several examples: x = dW_i / db_i by descending |db_i|.
 
-    Row i is one example exactly where that one alone activated neuron i, and a mixture otherwise
-    (Fowl et al. 2022; Boenisch et al. 2023). A row that did not move gives
-    zeros, and so do places beyond the number of rows.
+    Row i is exactly one example if that example alone activated neuron i, and a mixture otherwise
+    (Fowl et al. 2022; Boenisch et al. 2023). A row that did not change gives zeros, as do places
+    beyond the number of rows.
+
+    Args:
+      weight: update of the layer's weights, shape [h, k].
+      bias: update of the layer's bias, shape [h].
+      count: number of candidates.
 
     >>> weight = torch.tensor([[2.0, 4.0], [0.0, 0.0], [-9.0, 3.0]])
     >>> recover_candidates(weight, torch.tensor([2.0, 0.0, -3.0]), 2)

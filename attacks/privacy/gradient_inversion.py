@@ -1,8 +1,8 @@
-"""Inputs found by search: those whose simulated update is most like the one that was seen.
+"""Gradient inversion: searches for inputs whose simulated update matches the observed one.
 
-`update(x, y)` simulates what a client with x `[B, *shape]` and labels y `[B]` sends, `[d]`, by one
-gradient or by several local steps, and is differentiable in x: the attacker knows the model and how
-clients train. Labels are known here: see `attacks.privacy.label_recovery`.
+`update(x, y)` simulates the update `[d]` of a client with x `[B, *shape]` and labels y `[B]`, by
+one gradient or by several local steps, and is differentiable in x: the attacker knows the model and
+the training procedure. Labels are assumed known: see `attacks.privacy.label_recovery`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Search:
-    """The inputs looked for: x of `shape` `[B, *]`, labelled `labels` `[B]`, within [low, high]."""
+    """The search space: x of `shape` `[B, *]`, labelled `labels` `[B]`, within [low, high]."""
 
     shape: tuple[int, ...]
     labels: Tensor
@@ -31,13 +31,13 @@ class Search:
 
 @dataclass
 class _Nearest:
-    """The guess of the least distance so far."""
+    """The guess with the least distance so far."""
 
     x: Tensor
     distance: float = math.inf
 
     def consider(self, guess: Tensor, distance: Tensor) -> None:
-        """Remember `guess` where its `distance` is less than the least so far."""
+        """Stores `guess` if its `distance` is less than the least so far."""
         if float(distance.detach()) < self.distance:
             self.x, self.distance = guess.detach().clone(), float(distance.detach())
 
@@ -45,11 +45,20 @@ class _Nearest:
 def match_gradients(
     update: Update, observed: Tensor, search: Search, iterations: int, generator: torch.Generator
 ) -> Tensor:
-    """Deep leakage: minimise |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise.
+    """Deep leakage: minimises |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise.
 
-    u is the update `observed` `[d]`. Needs a model that is smooth in x (sigmoid, tanh; not ReLU or
-    max-pooling). Where it gets stuck, draw another start. Returns x `[B, *]`, the best seen, not
-    clamped to the range. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.
+    Needs a model that is smooth in x (sigmoid, tanh; not ReLU or max-pooling). If the search is
+    stuck, restart it from another random start. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.
+
+    Args:
+      update: the simulated update, differentiable in x.
+      observed: the observed update u, shape [d].
+      search: shape, labels and range of the inputs.
+      iterations: largest number of L-BFGS steps.
+      generator: source of the random start.
+
+    Returns:
+      The best inputs found, shape [B, *], not clamped to the range.
     """
     guess = torch.randn(search.shape, generator=generator, dtype=observed.dtype)
     guess.requires_grad_()
@@ -81,12 +90,24 @@ def match_direction(
     variation: float = 1e-2,
     rate: float = 0.5,
 ) -> Tensor:
-    """Minimise 1 - cos(update(x), u) + `variation` TV(x) by signed Adam, within the range.
+    """Minimises 1 - cos(update(x), u) + `variation` TV(x) by signed Adam, within the range.
 
-    u is the update `observed` `[d]`; its length does not enter: a clip changes nothing. The rate,
-    in units of half the range, falls tenfold after 3/8, 5/8 and 7/8 of the iterations; total
-    variation is that of images `[B, *, h, w]`, and none for vectors `[B, k]`. Returns x `[B, *]`,
-    the best seen. Source: Geiping et al. 2020, section 4 and equation 4.
+    The length of u has no effect, so clipping changes nothing. Total variation is that of images
+    `[B, *, h, w]`, and 0 for vectors `[B, k]`. Source: Geiping et al. 2020, section 4 and equation
+    4.
+
+    Args:
+      update: the simulated update, differentiable in x.
+      observed: the observed update u, shape [d].
+      search: shape, labels and range of the inputs.
+      iterations: number of Adam steps.
+      generator: source of the random start.
+      variation: weight of the total variation.
+      rate: learning rate in units of half the range; it falls tenfold after 3/8, 5/8 and 7/8 of the
+        iterations.
+
+    Returns:
+      The best inputs found, shape [B, *].
     """
     middle, half = (search.low + search.high) / 2, (search.high - search.low) / 2
     guess = torch.randn(search.shape, generator=generator, dtype=observed.dtype) * half / 2 + middle
@@ -109,7 +130,7 @@ def match_direction(
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, down plus across; 0 for vectors `[B, k]`.
+    """Returns the mean absolute difference of neighbours, down plus across; 0 for vectors `[B, k]`.
 
     >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 3.0]]]))
     tensor(3.)

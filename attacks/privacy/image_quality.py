@@ -1,4 +1,4 @@
-"""How like its original a reconstruction is: MSE, PSNR, SSIM, and who is whose in a batch."""
+"""Similarity of a reconstruction to its original: MSE, PSNR, SSIM, and matching within a batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _K1, _K2 = 0.01, 0.03
 
 
 def mse(reconstruction: Tensor, original: Tensor) -> float:
-    """The mean squared error of two tensors of one shape."""
+    """Returns the mean squared error of two tensors of one shape."""
     return float((reconstruction.double() - original.double()).square().mean())
 
 
 def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
-    """The peak signal-to-noise ratio, 10 log10(span^2 / MSE), in decibels; infinite where equal.
+    """The peak signal-to-noise ratio, 10 log10(span^2 / MSE), in decibels; infinite if equal.
 
     `span` is the width of the range of values.
 
@@ -31,12 +31,20 @@ def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
 
 
 def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
-    """The mean structural similarity of two images `[..., h, w]`: 1 where equal, about 0 unrelated.
+    """The mean structural similarity of two images `[..., h, w]`: 1 if equal, near 0 if unrelated.
 
-    SSIM = (2 mu_x mu_y + C1)(2 s_xy + C2) / ((mu_x^2 + mu_y^2 + C1)(s_x^2 + s_y^2 + C2)) in every
-    window that lies in the image, C1 = (0.01 span)^2, C2 = (0.03 span)^2, with means, variances and
-    covariance under a Gaussian of deviation 1.5 on 11 x 11 pixels, or the largest odd number that
-    fits a smaller image; averaged. Raises `ValueError` for unequal shapes and for vectors.
+    SSIM = (2 mu_x mu_y + C1)(2 s_xy + C2) / ((mu_x^2 + mu_y^2 + C1)(s_x^2 + s_y^2 + C2)), averaged
+    over every window inside the image, with C1 = (0.01 span)^2 and C2 = (0.03 span)^2. Means,
+    variances and covariance are under a Gaussian of standard deviation 1.5 on 11 x 11 pixels, or on
+    the largest odd number that fits a smaller image.
+
+    Args:
+      reconstruction: image, shape [..., h, w].
+      original: image of the same shape.
+      span: width of the range of values.
+
+    Raises:
+      ValueError: if shapes differ, or if the tensors are vectors.
 
     Source: Wang, Bovik, Sheikh & Simoncelli 2004, equation 13.
     """
@@ -60,7 +68,7 @@ def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
 
 
 def gaussian_window(most: int) -> Tensor:
-    """A Gaussian `[n, n]` of sum 1, n the largest odd number up to `most`.
+    """Returns a Gaussian window `[n, n]` of sum 1, n the largest odd number up to `most`.
 
     >>> gaussian_window(4).shape
     torch.Size([3, 3])
@@ -72,9 +80,9 @@ def gaussian_window(most: int) -> Tensor:
 
 
 def best_matches(reconstructions: Tensor, originals: Tensor) -> Tensor:
-    """One of `reconstructions` `[M, *]`, M >= B, for each of `originals` `[B, *]`.
+    """Returns one of `reconstructions` `[M, *]`, M >= B, for each of `originals` `[B, *]`.
 
-    They are assigned so that squared errors sum to the least. A batch has no order; this gives the
+    The assignment minimises the sum of squared errors. A batch has no order; this gives the
     attacker the best one.
 
     >>> best_matches(torch.tensor([[5.0], [0.0], [2.0]]), torch.tensor([[2.1], [4.0]]))

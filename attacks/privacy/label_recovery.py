@@ -1,7 +1,7 @@
-"""Labels read off the update of the last layer's bias, under softmax cross-entropy.
+"""Label recovery: reads labels off the last layer's bias update, under softmax cross-entropy.
 
 The gradient of the mean loss of B examples by the last bias is mean_k (p_k - e_(y_k)), with p_k the
-predicted probabilities: negative where a label is, positive where none is.
+predicted probabilities: negative for a label that is present, positive for one that is not.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 _HARD, _SOFT = 1e3, 1e-3
-"""How heavily a known, and how lightly an unknown, length of the way weighs in the fit."""
+"""Weights of a known (`_HARD`) and of an unknown (`_SOFT`) length of the path in the fit."""
 
 
 def recover_label(bias: Tensor) -> int:
-    """The label of one example, from the last layer's bias gradient `[K]`: where it is least.
+    """Returns the label of one example, from the last layer's bias gradient `[K]`: its least entry.
 
-    p_i - [i = y] is negative at the label alone. Of an update (a descent) pass its negative: its
-    sign holds over any number of local steps on that example.
+    p_i - [i = y] is negative at the label alone. For an update (a descent), pass its negative: the
+    sign is the same after any number of local steps on that example.
 
     Source: Zhao, Mopuri & Bilen 2020 (iDLG), on the bias: unlike the weights' rows, its signs do
     not depend on those of the layer's inputs.
@@ -31,14 +31,18 @@ def recover_label(bias: Tensor) -> int:
 
 
 def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> Tensor:
-    """Label shares `[K]`, at least 0 and of sum 1, from the last layer's bias gradient `[K]`.
+    """Returns label shares `[K]`, at least 0 and of sum 1, from the last layer's bias gradient.
 
-    Row j of `probabilities` `[K, K]` is the mean prediction on examples of label j (from public
-    ones). Examples with shares pi add up to gradient = length (P^T - I) pi, where `length` is the
-    sum of the learning rates of all steps (1 for a gradient). v = length pi >= 0 is fitted by
-    non-negative least squares. Predictions that fit a mixture of labels leave no trace (P^T pi =
-    pi), so that the length has to be known; None, where a clip has hidden it, takes the shortest
-    that fits, which is right for clients who lack a label.
+    Examples with shares pi add up to gradient = length (P^T - I) pi, with P the matrix
+    `probabilities`. v = length pi >= 0 is fitted by non-negative least squares. Predictions that
+    fit a mixture of labels leave no trace (P^T pi = pi), so the length must be known. None, for a
+    length hidden by clipping, selects the shortest that fits, which is correct for clients that
+    lack a label.
+
+    Args:
+      bias: gradient of the last layer's bias, shape [K].
+      probabilities: mean prediction on (public) examples of each label, shape [K, K].
+      length: sum of the learning rates of all steps (1 for a gradient); None if unknown.
 
     Source: as Wainakh et al. 2022 (LLG) and Geng et al. 2021 count labels in gradients of the last
     layer, with the predictions on each label instead of one prediction for all.

@@ -1,14 +1,15 @@
-"""Membership inference: was this example, or this user, among those a model was trained on?
+"""Membership inference: whether an example, or a user, was in a model's training data.
 
 Scores are high for members. A *statistic* is one number for each target (an example, a user) under
 one model: `confidence` of an example, its mean over a user's examples for a user. LiRA compares it
 with the same statistic under shadow models, each trained with a random half of the targets.
 
-A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios: they
-enter together, so their statistics move together, and a product of densities would count one piece
-of evidence many times, most for those with many examples. The mean is one number with one Gaussian,
-which few shadows suffice to fit, and it calibrates as the user-inference attack of Kandpal et al.
-2024 does (section 3: the likelihood ratio, averaged over the user's samples).
+A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios. A user's
+examples enter together, so their statistics are correlated, and a product of densities would count
+one piece of evidence many times, most of all for users with many examples. The mean is one number
+with one Gaussian, which a few shadow models suffice to fit, and it calibrates as the user-inference
+attack of Kandpal et al. 2024 does (section 3: the likelihood ratio, averaged over the user's
+samples).
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 OWN_VARIANCE = 64
-"""Shadow models from which each target has a variance of its own (Carlini et al. 2022, VI-C)."""
+"""Number of shadow models from which each target has its own
+variance (Carlini et al. 2022, VI-C)."""
 _LEAST = 2.0**-53
-"""Losses below it are not told apart from none."""
+"""Losses below this value count as this value."""
 
 
 @dataclass(frozen=True)
 class Shadows:
     """Shadow models: `statistics` `[s, t]` of t targets under s models.
 
-    `inside` `[s, t]` says which models were trained on which targets.
-
-    Which are inside has to be drawn by independent coins: were it exactly half of the models, the
-    others would give a held-out one away.
+    `inside` `[s, t]` marks which models were trained on which targets. Membership must be drawn by
+    independent Bernoulli trials: if exactly half of the models held a target, the others would
+    reveal a held-out one.
     """
 
     statistics: Reals
@@ -44,16 +45,16 @@ class Shadows:
         return len(self.statistics)
 
     def without(self, model: int) -> Shadows:
-        """All shadows but one, which is then attacked."""
+        """Returns all shadow models except `model`, which is then attacked."""
         others = np.arange(len(self)) != model
         return Shadows(self.statistics[others], self.inside[others])
 
 
 def confidence(losses: Reals) -> Reals:
-    """φ = log(p / (1 - p)) where p = e^-loss is what the model gives the truth.
+    """Returns φ = log(p / (1 - p)), where p = e^-loss is the probability of the true label.
 
-    φ = -(loss + log(1 - e^-loss)): near a Gaussian where p itself is crowded at 1. Source: Carlini
-    et al. 2022, section V-A and equation 4.
+    φ = -(loss + log(1 - e^-loss)): nearly Gaussian, where p itself concentrates at 1. Source:
+    Carlini et al. 2022, section V-A and equation 4.
 
     >>> confidence(np.array([0.0, np.log(4), 800.0])).round(3)
     array([  36.737,   -1.099, -800.   ])
@@ -64,7 +65,7 @@ def confidence(losses: Reals) -> Reals:
 
 
 def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
-    """The mean of each user's values, who owns `values[offsets[k]:offsets[k + 1]]`, one or more.
+    """Returns the mean of each user's values `values[offsets[k]:offsets[k + 1]]`.
 
     >>> means_of(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3]))
     array([2., 5.])
@@ -75,9 +76,9 @@ def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
 def lira(target: Reals, shadows: Shadows) -> Reals:
     """The log-likelihood ratio `[t]` of the target model's statistics `[t]`, in against out.
 
-    log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), each target's means fitted over the shadows
-    that it is in, or out of. A target with no shadow on one side scores 0: no evidence. Source:
-    Carlini et al. 2022, algorithm 1 (online).
+    log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), with each target's means fitted over the shadow
+    models trained with it, or without it. A target with no shadow model on one side scores 0: no
+    evidence. Source: Carlini et al. 2022, algorithm 1 (online).
     """
     means, variances = zip(*(_gaussian(shadows, side) for side in (True, False)), strict=True)
     logs = [
@@ -87,21 +88,20 @@ def lira(target: Reals, shadows: Shadows) -> Reals:
 
 
 def lira_offline(target: Reals, shadows: Shadows) -> Reals:
-    """How far `[t]` the statistics lie above those of models without the target, in deviations.
+    """The distance `[t]` of the statistics above models without the target, in standard deviations.
 
     (φ - μ_out) / σ_out, which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ]
-    does. A target that no shadow is without scores 0. Source: Carlini et al. 2022, section VI-A
-    (offline).
+    does. A target that every shadow model was trained on scores 0. Source: Carlini et al. 2022,
+    section VI-A (offline).
     """
     mean, variance = _gaussian(shadows, False)
     return np.asarray(np.nan_to_num((target - mean) / np.sqrt(variance)))
 
 
 def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
-    """Each target's mean `[t]` over its shadows on one side (NaN: none), and variance `[t]`.
+    """Each target's mean `[t]` over its shadow models on one side (NaN: none), and variance `[t]`.
 
-    With fewer than `OWN_VARIANCE` models the variance is one for all targets, pooled over what
-    their own means leave.
+    With fewer than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets.
     """
     on_side = shadows.inside == inside
     count = on_side.sum(0)
@@ -119,12 +119,12 @@ def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
 
 Rule = Callable[[Reals, Shadows], Reals]
 RULES: dict[str, Rule] = {"lira": lira, "lira_offline": lira_offline}
-"""Attacks that need shadow models, by name."""
+"""Attacks with shadow models, by name."""
 
 
 def leave_one_out(rule: Rule, runs: Shadows) -> Reals:
-    """Scores `[s, t]`: each model in turn is attacked, and all the others are its shadows.
+    """Returns scores `[s, t]`: each model in turn is attacked with all the others as its shadows.
 
-    It makes s times as many trials of the same models (Carlini et al. 2022, section VI).
+    This gives s times as many trials from the same models (Carlini et al. 2022, section VI).
     """
     return np.stack([rule(runs.statistics[n], runs.without(n)) for n in range(len(runs))])

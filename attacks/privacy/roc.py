@@ -1,7 +1,7 @@
-"""How well scores tell members from non-members: the ROC, and what it says at few false positives.
+"""ROC curves of membership scores, and their true-positive rates at low false-positive rates.
 
-A mean over all thresholds hides the few members who are exposed for certain, so what counts is the
-true-positive rate at a low false-positive rate (Carlini et al. 2022, section III).
+A mean over all thresholds hides the few members that are identified with certainty, so the
+true-positive rate at a low false-positive rate is reported (Carlini et al. 2022, section III).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Roc:
-    """What every threshold gives, from "nobody" to "everybody": rates `[k]`, both rising.
+    """Rates `[k]` of all thresholds, from no positive to all positive; both are non-decreasing.
 
-    A threshold takes all with its score or none of them, so that ties are one step.
+    Scores equal to a threshold count together, so ties are one step.
     """
 
     fpr: Reals
@@ -29,7 +29,7 @@ class Roc:
 
     @property
     def auc(self) -> float:
-        """The area under it: how often a member outscores a non-member, a tie counting half.
+        """Area under the curve: how often a member outscores a non-member, ties counting half.
 
         >>> roc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])).auc
         0.875
@@ -39,14 +39,15 @@ class Roc:
 
     @property
     def advantage(self) -> float:
-        """The largest of all thresholds' of TPR - FPR (Yeom et al. 2018, definition 4).
+        """Largest TPR - FPR of all thresholds (Yeom et al. 2018, definition 4).
 
-        The best threshold is chosen on the same trials: it is never below 0, even of mere chance.
+        The best threshold is chosen on the same trials, so the value is never below 0, even by
+        chance.
         """
         return float((self.tpr - self.fpr).max())
 
     def tpr_at(self, fpr: float) -> float:
-        """The largest TPR of a threshold whose FPR is at most `fpr`; nothing is interpolated.
+        """Returns the largest TPR of a threshold whose FPR is at most `fpr`, without interpolation.
 
         >>> curve = roc(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
         >>> [curve.tpr_at(fpr) for fpr in (0.0, 0.49, 0.5)]
@@ -55,14 +56,21 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether one non-member weighs at most `fpr`: else TPR at `fpr` is that at no error."""
+        """Whether one non-member changes the FPR by at most `fpr`;
+        else the TPR at `fpr` is that at FPR 0.
+        """
         return self.nonmembers * fpr >= 1 - 1e-9
 
 
 def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
-    """The curve over scores `[n]`, high for members, where `member` `[n]` is the truth.
+    """Returns the ROC curve of the scores.
 
-    Raises `ValueError` where one side is empty or a score is NaN.
+    Args:
+      scores: scores, high for members, shape [n].
+      member: true membership, shape [n].
+
+    Raises:
+      ValueError: if either side is empty or a score is NaN.
     """
     members, nonmembers = int(member.sum()), int((~member).sum())
     if not members or not nonmembers or bool(np.isnan(scores).any()):
@@ -78,7 +86,7 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact two-sided interval of a rate seen as `hits` of independent `trials`.
+    """The exact two-sided confidence interval of a rate with `hits` of independent `trials`.
 
     Source: Clopper & Pearson 1934.
 

@@ -1,4 +1,4 @@
-"""What (ε, δ)-differential privacy leaves to anybody who tells two neighbours apart."""
+"""Upper bounds that (ε, δ)-differential privacy puts on tests between neighbouring datasets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Reals = NDArray[np.float64]
 
 
 def tpr_bound(fpr: Reals, epsilon: float, delta: float) -> Reals:
-    """The largest TPR `[k]` of any test at `fpr` `[k]`, where both neighbours bound each other.
+    """Returns the largest TPR `[k]` of any test at `fpr` `[k]`, for a symmetric adjacency relation.
 
-    min(e^ε FPR + δ, 1 - e^-ε (1 - δ - FPR)), at most 1. Source: Wasserman & Zhou 2010, theorem
-    2.4; Kairouz, Oh & Viswanath 2015, theorem 2.1. Infinite ε bounds nothing.
+    min(e^ε FPR + δ, 1 - e^-ε (1 - δ - FPR)), at most 1. Source: Wasserman & Zhou 2010, theorem 2.4;
+    Kairouz, Oh & Viswanath 2015, theorem 2.1. For infinite ε the bound is 1.
 
     >>> tpr_bound(np.array([0.0, 0.25, 0.5]), math.log(3), 0.0).round(4)
     array([0.    , 0.75  , 0.8333])
     """
     if epsilon == math.inf:
         return np.ones_like(fpr)
-    # e^min(ε, 700): beyond it every FPR that a float can hold is bounded by nothing.
+    # e^min(ε, 700): beyond it the bound is 1 for every positive FPR that a float can hold.
     few = math.exp(min(epsilon, 700.0)) * fpr + delta
     many = 1 - math.exp(-epsilon) * (1 - delta - fpr)
     return np.clip(np.minimum(few, many), 0.0, 1.0)
@@ -37,7 +37,7 @@ def advantage_bound(epsilon: float, delta: float) -> float:
 
 
 def two_steps_apart(epsilon: float, delta: float) -> tuple[float, float]:
-    """The guarantee (2ε, (1 + e^ε) δ) for populations that are two steps of neighbours apart.
+    """Returns the guarantee (2ε, (1 + e^ε) δ) for datasets at distance two, by group privacy.
 
     Source: Dwork & Roth 2014, theorem 2.2 and its proof.
 

@@ -1,1 +1,1 @@
-"""Attacks that replace what attackers send."""
+"""Attacks that replace the attackers' updates."""

@@ -1,4 +1,4 @@
-"""An attacker that knows the rule, and tries on it what harms most."""
+"""An attacker that knows the rule and optimises its row against it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from attacks.updates.candidates import directions, fixed_rows
 
 
 class Adaptive(FullKnowledge):
-    """Of several directions and strengths, and of what other attacks send, what harms most.
+    """Sends the most harmful of several directions, strengths and other attacks' rows.
 
-    mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal direction of honest
-    updates (both ways), of the length of their deviation, and gamma from a geometric grid of
-    `steps` values between 2^-4 and 2^8; and the rows that each other attack would send, those made
-    for one kind of rule among them (`attacks.updates.candidates`). The worst is then refined:
-    `steps` times it is moved along its way from mu, by a ratio that is halved each time.
+    The candidates are mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal
+    direction of honest updates (both ways), scaled to the norm of their standard deviation, and
+    gamma from a geometric grid of `steps` values between 2^-4 and 2^8. The rows of all other
+    attacks are candidates, too, including those made for one kind of rule
+    (`attacks.updates.candidates`). The most harmful candidate is then refined: `steps` times its
+    difference from mu is scaled by a ratio, which is reduced to its square root each time.
 
-    `aim` is what harm means, F being the aggregate on these rows: "backwards", how far F falls
-    short of mu along it, <mu - F, mu> / |mu|, which is what the step of honest clients is worth, to
-    first order; "distance", |F - mu|, of which most may lie in a harmless direction. By its own
-    measure it is no weaker than any attack that it tries.
+    `aim` is the measure of harm, F being the aggregate on these rows. "backwards" measures how far
+    F falls short of mu along it, <mu - F, mu> / |mu|, the first-order loss of progress of honest
+    clients. "distance" measures |F - mu|, most of which may be in a harmless direction. By its own
+    measure it is at least as strong as any attack among its candidates.
 
     Knows all honest updates and the rule, which it runs on them. Source: Shejwalkar & Houmansadr
     2021, section IV-A (rule-tailored attacks); Allouah et al. 2023, section 6 (line searches).
@@ -40,9 +41,9 @@ class Adaptive(FullKnowledge):
 
     knows: ClassVar[frozenset[Knowledge]] = FullKnowledge.knows | {Knowledge.RULE}
     steps: int = Field(9, ge=2, le=100)
-    """How many strengths are tried, and how often the worst is refined."""
+    """Number of strengths tried, and of refinements of the most harmful row."""
     aim: Literal["backwards", "distance"] = "backwards"
-    """What the harm is measured by: the way back along the honest mean, or the distance from it."""
+    """Measure of harm: the loss of progress along the honest mean, or the distance from it."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         mean, spread = honest.mean(0), honest.std(0, correction=0)
@@ -68,9 +69,9 @@ class Adaptive(FullKnowledge):
         return worst
 
     def harm(self, aggregate: Tensor, mean: Tensor) -> float:
-        """The harm of an `aggregate` `[m]` where the honest `mean` is `[m]`; see `aim`.
+        """Returns the harm of an `aggregate` `[m]` where the honest `mean` is `[m]`; see `aim`.
 
-        Where the mean is zero there is no way back, and the distance is taken.
+        If the mean is zero, the distance is used.
         """
         length = mean.norm()
         if self.aim == "backwards" and float(length) > 0.0:
@@ -80,7 +81,7 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Rows `[m]` or `[b, m]` to try, one after the other."""
+        """Yields rows `[m]` or `[b, m]` to try."""
         mean = honest.mean(0)
         for way in directions(honest):
             for strength in strengths:

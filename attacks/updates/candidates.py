@@ -1,4 +1,4 @@
-"""What an attacker who knows the rule tries on it: directions, and rows made against some rule."""
+"""Candidates of an attacker that knows the rule: directions, and rows of published attacks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ FIXED: tuple[UpdateAttack, ...] = (
     Scaling(),
     GaussianNoise(),
 )
-"""Attacks of a fixed strength, or made for one rule, as they are published and usually run."""
+"""Attacks of fixed strength, or made for one rule, in their published and common settings."""
 
 
 def directions(honest: Tensor) -> list[Tensor]:
-    """Ways `[m]` off the mean of `honest` rows `[h, m]`, each of the honest deviation's length.
+    """Directions `[m]` off the mean of `honest` rows `[h, m]`, of their standard deviation's norm.
 
     -mu, -sign(mu), -sigma, and the first principal direction of the rows, both ways.
     """
@@ -46,9 +46,9 @@ def directions(honest: Tensor) -> list[Tensor]:
 
 
 def first_principal(honest: Tensor) -> Tensor:
-    """The direction `[m]`, of length one, in which rows `[h, m]` vary most; zero where in none.
+    """Returns the unit direction `[m]` in which rows `[h, m]` vary most; zero if they do not vary.
 
-    It is found among combinations of the rows, by their inner products `[h, h]`.
+    It is computed as a combination of the rows, from their inner products `[h, h]`.
     """
     away = honest - honest.mean(0)
     weights = torch.linalg.eigh((away @ away.T).double()).eigenvectors[:, -1]
@@ -58,9 +58,9 @@ def first_principal(honest: Tensor) -> Tensor:
 
 
 def fixed_rows(view: View, rng: np.random.Generator) -> Iterator[Tensor]:
-    """The rows `[b, m]` that each of `FIXED` would send in its first round.
+    """Yields the rows `[b, m]` that each of `FIXED` would send in its first round.
 
-    Each draws what it would alone, from a copy of `rng`.
+    Each attack draws from a copy of `rng`, so its row is the one that it would send alone.
     """
     for attack in FIXED:
         yield attack.corrupt(view, {}, copy.deepcopy(rng))[0]

@@ -12,16 +12,16 @@ from torch import Tensor
 from attacks.types import FullKnowledge, Knowledge, View
 
 _LEAST = 1e-5
-"""The lambda at which the search against Krum ends."""
+"""Least lambda of the search against Krum."""
 
 
 class Fang(FullKnowledge):
-    """Push each coordinate against the way that honest updates move it.
+    """Pushes each coordinate against the direction in which honest updates move it.
 
     s = sign(mu). Against "trimmed_mean" (and the median): where s_j > 0, numbers just below the
     least honest one, uniform between it and `beyond` times it away from s (it / beyond, where it is
-    on s's side); where s_j < 0, likewise above the largest. Against "krum": -lambda s, lambda
-    halved from its upper bound until the rule picks a hostile row, down to 1e-5.
+    on s's side); where s_j < 0, likewise above the largest. Against "krum": -lambda s, with lambda
+    halved from its upper bound until the rule selects a Byzantine row, down to 1e-5.
 
     Knows all honest updates, and against Krum the rule. Source: Fang, Cao, Jia & Gong 2020,
     sections 4.2 and 4.3 (of updates: their last global model is 0 here).
@@ -35,23 +35,23 @@ class Fang(FullKnowledge):
 
     knows: ClassVar[frozenset[Knowledge]] = FullKnowledge.knows | {Knowledge.RULE}
     against: Literal["trimmed_mean", "krum"] = "trimmed_mean"
-    """The kind of rule that it is made for."""
+    """Kind of rule that the attack is made for."""
     beyond: float = Field(2.0, gt=1, le=1e3)
-    """How far beyond the honest numbers it reaches."""
+    """Factor by which it exceeds the range of the honest numbers."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         if self.against == "krum":
             return self._picked(honest, view)
         up = honest.mean(0) > 0
         edge = torch.where(up, honest.min(0).values, honest.max(0).values)
-        # Away from s means smaller where s_j > 0: a positive edge shrinks, a negative one grows.
+        # Away from s means smaller where s_j > 0: a positive edge shrinks, a negative edge grows.
         ahead = (edge > 0) == up
         end = torch.where(ahead, edge / self.beyond, edge * self.beyond)
         part = torch.from_numpy(rng.uniform(size=tuple(view.byzantine.shape))).to(honest)
         return edge + part * (end - edge)
 
     def _picked(self, honest: Tensor, view: View) -> Tensor:
-        """The row -lambda s, for the largest lambda tried with which the rule picks it."""
+        """Returns the row -lambda s, for the largest lambda tried for which the rule selects it."""
         if view.rule is None:
             return honest.mean(0)
         d, byzantine = honest.shape[1], len(view.byzantine)

@@ -1,4 +1,4 @@
-"""Mimic: copy one honest client, so that it counts for many."""
+"""Mimic: copies one honest client, so that it is over-represented."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from attacks.types import Identities, ReadingAttack, State, View, usable_honest
 
 
 class Mimic(ReadingAttack):
-    """Copy the honest client that stands out most: nothing that it sends can be called hostile.
+    """Copies the most atypical honest client, so that every row sent is an honest one.
 
-    All send the honest row x_k with the largest <z, x_k>; z is the direction in which honest
-    updates differ most, learned over `warmup` rounds by z <- sum over k of <z, x_k - mu> (x_k - mu)
-    + z, of length one, from a random start.
+    All attackers send the honest row x_k with the largest <z, x_k>; z is the direction in which
+    honest updates differ most, learned over `warmup` rounds by z <- sum over k of <z, x_k - mu>
+    (x_k - mu) + z, normalised to length one, from a random start.
 
-    The client that was copied in the last of these rounds is the victim from then on, so that the
-    same one counts for many in every round. In a round in which it takes no part, or cannot be
-    computed with, and where nobody's identity is known, they choose as in the warm-up.
+    The client copied in the last of these rounds remains the victim, so that the same client is
+    over-represented in every round. If it does not take part, if its row is not usable, or if
+    identities are unknown, the choice is as in the warm-up.
 
-    Knows all honest updates, and whose they are. Source: Karimireddy, He & Jaggi 2022, section 3.2
-    and the attack's details in the appendix.
+    Knows all honest updates and the clients' identities. Source: Karimireddy, He & Jaggi 2022,
+    section 3.2 and the attack's details in the appendix.
 
     >>> import torch, numpy
     >>> view = View(1, torch.zeros(1, 2), torch.tensor([[5.0, 0.0], [-4.0, 0.0], [0.0, 1.0]]))
@@ -31,7 +31,7 @@ class Mimic(ReadingAttack):
     """
 
     warmup: int = Field(20, ge=1, le=10_000)
-    """Over how many rounds the direction is learned, and the victim chosen."""
+    """Number of rounds in which the direction is learned and the victim chosen."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)
@@ -62,7 +62,7 @@ def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tenso
 
 
 def _present(victim: Tensor | None, identities: Identities | None) -> int | None:
-    """The place of the `victim` among `identities` `[h]`; None where it is not among them."""
+    """Returns the place of the `victim` among `identities` `[h]`; None if it is absent."""
     if victim is None or identities is None:
         return None
     places = np.flatnonzero(identities == int(victim))

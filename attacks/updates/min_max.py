@@ -14,14 +14,14 @@ from attacks.types import FullKnowledge, View
 
 
 class Farthest(FullKnowledge):
-    """The row mu - gamma p for the largest gamma that hides; p is a direction of length one."""
+    """Sends the row mu - gamma p for the largest undetectable gamma; p is a unit direction."""
 
     direction: Literal["unit", "sign", "std"] = "std"
-    """Along the honest mean, its signs, or the deviations."""
+    """Direction p: the honest mean, its signs, or the standard deviations."""
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """The largest gamma that hides, along p `[m]`; `away` are all mu - x_k `[h, m]`."""
+        """The largest undetectable gamma along p `[m]`; `away` are all mu - x_k `[h, m]`."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()
@@ -40,10 +40,10 @@ class Farthest(FullKnowledge):
 
 
 class MinMax(Farthest):
-    """No farther from any honest update than two of these are from each other.
+    """Sends a row no farther from any honest update than two of these are from each other.
 
-    mu - gamma p, with p along mu, its signs, or the deviations, and the largest gamma for which
-    max_k |mu - gamma p - x_k| <= max_ij |x_i - x_j|: of h parabolas, the least root.
+    mu - gamma p, with p along mu, its signs, or the standard deviations, and the largest gamma for
+    which max_k |mu - gamma p - x_k| <= max_ij |x_i - x_j|: the least root of h parabolas.
 
     Knows all honest updates. Source: Shejwalkar & Houmansadr 2021, section IV-B, equation 4.
 
@@ -60,10 +60,10 @@ class MinMax(Farthest):
 
 
 class MinSum(Farthest):
-    """Its squared distances to honest updates sum to no more than those of any of these do.
+    """Sends a row whose squared distances to honest updates sum to at most the largest honest sum.
 
     mu - gamma p as in `MinMax`, with the largest gamma for which sum_k |mu - gamma p - x_k|^2 <=
-    max_i sum_j |x_i - x_j|^2 (the largest honest sum, as in the paper; its code took the least).
+    max_i sum_j |x_i - x_j|^2 (the largest honest sum, as in the paper; its code used the least).
 
     Knows all honest updates. Source: Shejwalkar & Houmansadr 2021, section IV-B, equation 5.
 

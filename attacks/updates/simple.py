@@ -1,4 +1,4 @@
-"""Attacks on updates that need nothing but the attacker's own."""
+"""Attacks on updates that need only the attacker's own update."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attacks.types import State, UpdateAttack, View
 
 
 class SignFlip(UpdateAttack):
-    """Send the opposite: -strength x.
+    """Sends the negated update: -strength x.
 
     Knows its own update. Source: Li, Xu, Chen, Giannakis & Ling 2019 (RSA), section 5.
 
@@ -22,14 +22,14 @@ class SignFlip(UpdateAttack):
     """
 
     strength: float = Field(1.0, gt=0, le=1e6)
-    """How many times as long as the own update."""
+    """Factor on the length of the attacker's own update."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return -self.strength * view.byzantine, state
 
 
 class Scaling(UpdateAttack):
-    """Send more of the same: strength x.
+    """Sends a scaled update: strength x.
 
     Knows its own update. Source: Bagdasaryan et al. 2020 (boosting, without a backdoor).
 
@@ -40,14 +40,14 @@ class Scaling(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
-    """How many times as long as the own update."""
+    """Factor on the length of the attacker's own update."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return self.strength * view.byzantine, state
 
 
 class GaussianNoise(UpdateAttack):
-    """Send noise: N(0, s^2 I), of an expected length of `strength` times the own update's.
+    """Sends noise N(0, s^2 I), of expected length `strength` times that of its own update.
 
     Knows its own update. Source: Blanchard et al. 2017, section 5.
 
@@ -59,7 +59,7 @@ class GaussianNoise(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
-    """How many times as long as the own update, on average."""
+    """Average factor on the length of the attacker's own update."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         rows = view.byzantine
@@ -69,7 +69,7 @@ class GaussianNoise(UpdateAttack):
 
 
 class FreeRider(UpdateAttack):
-    """Send zero, and take the model all the same.
+    """Sends zero, and still receives the model.
 
     Knows nothing. Source: Lin, Du & Liu 2019, "Free-riders in federated learning".
 

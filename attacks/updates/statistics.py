@@ -1,4 +1,4 @@
-"""Attacks that hide in the spread of honest updates: ALIE, inner-product manipulation."""
+"""Attacks within the variance of honest updates: ALIE, inner-product manipulation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from attacks.types import FullKnowledge, View
 
 
 class Alie(FullKnowledge):
-    """A little is enough: the honest mean, off by z deviations in every coordinate.
+    """Sends the honest mean shifted by z standard deviations (a little is enough).
 
-    mu - z sigma, where mu and sigma are the coordinate-wise mean and deviation of honest updates,
-    and by default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, of n clients
-    of whom m are byzantine (within [0, inf): at small n it is tiny, so state z). Published as mu +
-    z sigma for gradients, which updates are the negative of; a negative z is the other side.
+    mu - z sigma, where mu and sigma are the coordinate-wise mean and standard deviation of honest
+    updates. By default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, for n
+    clients with m Byzantine ones (within [0, inf): at small n it is tiny, so set z). Published as
+    mu + z sigma for gradients, whose negatives updates are; a negative z shifts to the other side.
 
     Knows all honest updates. Source: Baruch, Baruch & Goldberg 2019, algorithm 3.
 
@@ -28,7 +28,7 @@ class Alie(FullKnowledge):
     """
 
     z: float | None = Field(None, ge=-100, le=100)
-    """How many deviations off the mean; by default as published."""
+    """Shift from the mean, in standard deviations; by default as published."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         z = (
@@ -40,7 +40,7 @@ class Alie(FullKnowledge):
 
 
 def z_max(n: int, byzantine: int) -> float:
-    """How far out enough honest updates still lie to hide among, in deviations.
+    """The shift, in standard deviations, that enough honest updates exceed to hide the attackers.
 
     >>> [round(z_max(*case), 3) for case in [(25, 5), (12, 2), (50, 24)]]
     [0.253, 0.0, 1.426]
@@ -53,7 +53,7 @@ def z_max(n: int, byzantine: int) -> float:
 
 
 class InnerProduct(FullKnowledge):
-    """The honest mean, turned round: -strength mu (inner-product manipulation).
+    """Sends the negated honest mean: -strength mu (inner-product manipulation).
 
     Knows all honest updates. Source: Xie, Koyejo & Gupta 2019, "Fall of empires", section 4.
 
@@ -64,7 +64,7 @@ class InnerProduct(FullKnowledge):
     """
 
     strength: float = Field(1.0, gt=0, le=1e6)
-    """How many times as long as the honest mean."""
+    """Factor on the length of the honest mean."""
 
     def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         return -self.strength * honest.mean(0)

@@ -1,1 +1,1 @@
-"""What may go before a rule: mixtures of rows, which the rule aggregates in their stead."""
+"""Pre-aggregation: mixtures of rows that replace the rows before a rule is applied."""

@@ -1,4 +1,4 @@
-"""Adaptive robust clipping: the longest updates are cut to the longest of the others."""
+"""Adaptive robust clipping (ARC): clips the longest updates to the norm of the next longest."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from defenses.weighing import PreAggregator
 
 
 class AdaptiveClipping(PreAggregator):
-    """The k longest updates cut to the norm of the next one (ARC).
+    """Clips the k longest updates to the norm of the next longest one (ARC).
 
     y_j = min(1, C / |x_j|) x_j, where C is the (k + 1)-th largest norm and
 
     k = floor(2 (f / n) (n - f)).
 
-    Needs rows. Tolerates fewer than half hostile, and makes any rule of robustness kappa one of at
-    most kappa + 2 f / (n - 2 f), which is at most 3 kappa. Unlike with a radius that is set
-    beforehand, C lies within the honest norms whoever attacks. O(nd).
+    Needs rows. Tolerates fewer than half Byzantine clients. A rule of robustness kappa becomes one
+    of robustness at most kappa + 2 f / (n - 2 f), which is at most 3 kappa. Unlike a radius fixed
+    beforehand, C never exceeds the honest norms, whatever the attack. O(nd).
 
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan 2025, "Adaptive gradient clipping
     for robust federated learning", algorithm 2.

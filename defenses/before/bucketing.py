@@ -1,4 +1,4 @@
-"""Bucketing: means of randomly dealt updates."""
+"""Bucketing: means of randomly partitioned updates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from defenses.weighing import PreAggregator
 
 
 class Bucketing(PreAggregator):
-    """Means of random buckets of updates.
+    """Averages updates within random buckets.
 
-    The n updates are shuffled and dealt into ceil(n / size) buckets, the last of which may be
+    The n updates are shuffled and partitioned into ceil(n / size) buckets, the last of which may be
     smaller; y_b = the mean of bucket b.
 
-    Needs rows (or one secure sum per bucket). Each hostile client spoils at most one bucket, so
-    that of f, the rule that follows has to tolerate f among ceil(n / size). Averages differences
-    between honest clients away; no kappa of its own. O(nd).
+    Needs rows (or one secure sum per bucket). Each Byzantine client affects at most one bucket, so
+    the rule applied next must tolerate f Byzantine rows among ceil(n / size). Bucketing reduces the
+    differences between honest clients; it has no kappa of its own. O(nd).
 
     Source: Karimireddy, He & Jaggi 2022, "Byzantine-robust learning on heterogeneous datasets via
     bucketing", algorithm 1.
@@ -33,7 +33,7 @@ class Bucketing(PreAggregator):
     """
 
     bucket_size: int = Field(2, ge=1)
-    """How many rows a bucket averages."""
+    """Number of rows that a bucket averages."""
 
     def needs(self) -> frozenset[str]:
         return frozenset({"generator"})

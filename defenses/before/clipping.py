@@ -1,4 +1,4 @@
-"""Static clipping: no update is longer than a radius."""
+"""Static clipping: bounds the norm of every update by a fixed radius."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from defenses.weighing import PreAggregator
 
 
 class Clipping(PreAggregator):
-    """Updates cut to a radius that is set beforehand.
+    """Clips updates to a fixed radius.
 
     y_k = min(1, radius / |x_k|) x_k.
 
-    Needs rows. It bounds how far each hostile update reaches and removes none, so that the rule
-    that follows decides how many are tolerated; no kappa of its own, since a radius below the
-    honest updates' norms moves their mean. O(nd).
+    Needs rows. Clipping bounds the norm of each Byzantine update and removes none, so the rule
+    applied next determines how many are tolerated. It has no kappa of its own, since a radius below
+    the norms of honest updates moves their mean. O(nd).
 
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan 2025, "Adaptive gradient clipping
-    for robust federated learning", section 3 ("static clipping", by which `AdaptiveClipping` is
-    measured).
+    for robust federated learning", section 3 ("static clipping", the baseline of
+    `AdaptiveClipping`).
 
     >>> import torch
     >>> from defenses.on_rows.median import Median
@@ -31,7 +31,7 @@ class Clipping(PreAggregator):
     """
 
     clipping_radius: float = Field(gt=0, examples=[2.0])
-    """The norm that updates are cut to before the rule."""
+    """Norm to which updates are clipped before the rule."""
 
     def most(self, n: int) -> int:
         return n
@@ -41,5 +41,5 @@ class Clipping(PreAggregator):
 
 
 def cut(norms: Tensor, radius: float | Tensor) -> Tensor:
-    """The weights `[n, n]` that cut rows of these `norms` `[n]` to `radius`."""
+    """Returns the weights `[n, n]` that clip rows of norms `norms` `[n]` to `radius`."""
     return torch.where(norms > radius, radius / norms, 1.0).diag()

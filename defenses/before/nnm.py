@@ -1,4 +1,4 @@
-"""Nearest-neighbour mixing: every update becomes the mean of those nearest to it."""
+"""Nearest-neighbour mixing (NNM): replaces every update by the mean of its nearest neighbours."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from defenses.weighing import PreAggregator
 
 
 class NearestNeighbourMixing(PreAggregator):
-    """Each update replaced by the mean of the n - f nearest to it, itself among them (NNM).
+    """Replaces each update by the mean of the n - f updates nearest to it, including itself (NNM).
 
     y_k = (1/(n - f)) sum of the n - f updates x_j with the least |x_j - x_k|.
 
-    Needs rows. Tolerates fewer than half hostile, and makes any rule of robustness kappa one of at
-    most (8 f / (n - f)) (kappa + 1), of the order of the least possible. One Gram matrix, O(n^2 d).
+    Needs rows. Tolerates fewer than half Byzantine clients. A rule of robustness kappa becomes one
+    of robustness at most (8 f / (n - f)) (kappa + 1), which is of the optimal order. One Gram
+    matrix, O(n^2 d).
 
     Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot & Stephan 2023, "Fixing by mixing",
     algorithm 2.

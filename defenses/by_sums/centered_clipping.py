@@ -1,4 +1,4 @@
-"""Centered clipping: updates count by their way from a center, clipped."""
+"""Centered clipping: clips the difference between each update and a center."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from defenses.by_sums.norm_bound import WithinRadius
 
 
 class CenteredClipping(WithinRadius):
-    """Updates clipped about the last aggregate.
+    """Clips updates about the last aggregate.
 
-    v <- v + (1/n) sum of (x_k - v) min(1, radius / |x_k - v|), `passes` times (one is enough once
-    rounds have found the center); v starts as the aggregate of the round before, in the first
-    round as 0. Sums suffice; O(nd) for a pass. Each of f hostile clients moves it by at most
-    radius / n a pass, whatever it sends. Published for fewer than n / 10 hostile (theorem III), and
-    with clients' own momentum, which updates of local training do not have: without it no
-    robustness is claimed over rounds, nor a kappa, which depends on how near the center is.
+    v <- v + (1/n) sum of (x_k - v) min(1, radius / |x_k - v|), repeated `passes` times (one pass
+    suffices once the center has converged over rounds). v starts as the previous round's aggregate,
+    or as 0 in the first round. Needs only sums; O(nd) per pass. Each of f Byzantine clients moves v
+    by at most radius / n per pass, whatever it sends. The published guarantee holds for fewer than
+    n / 10 Byzantine clients (theorem III) and for clients' own momentum, which local-training
+    updates do not have. Without momentum, neither robustness over rounds nor a kappa is claimed; a
+    kappa would depend on the distance of the center from the honest mean.
 
-    *Sensitivity of the terms*, v a released value: radius; twice that for replacing a client.
-    Under privacy the radius is privacy.clip.
+    *Sensitivity of the terms*, v a released value: radius under add/remove; twice that under
+    replace-one. Under privacy the radius is privacy.clip.
 
     Source: Karimireddy, He & Jaggi 2021, "Learning from history for byzantine robust optimization".
 
@@ -32,7 +33,7 @@ class CenteredClipping(WithinRadius):
     """
 
     passes: int = Field(1, ge=1, le=100)
-    """How often the center moves, by a sum each."""
+    """Number of times the center moves; each move takes one sum."""
     remembers: ClassVar[bool] = True
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ _MOST_PASSES, _STILL = 1000, 1e-6
 
 
 class GeometricMedian(SumRule, WeightRule):
-    """The point nearest to all updates by the sum of distances (RFA).
+    """The geometric median: the point with the least sum of distances to all updates (RFA).
 
     F(x) = argmin over v of (1/n) sum |x_k - v|_nu, where |u|_nu is |u|, smoothed to a parabola
     within nu of 0. From v = 0, each pass moves
@@ -29,22 +29,24 @@ class GeometricMedian(SumRule, WeightRule):
         v <- sum b_k x_k / sum b_k = v + S / B,    b_k = min(1, nu / |x_k - v|),
         S = (1/n) sum b_k (x_k - v),               B = (1/n) sum b_k.
 
-    Sums suffice, one for each of `passes`: more come nearer to the median, and under privacy share
-    its noise, so that one or two serve best. On rows any number costs one Gram matrix, O(n^2 d), so
-    that v moves until it stands still. Tolerates fewer than half hostile; robustness kappa =
-    4 (1 + f / (n - 2f))^2 when converged, for nu -> 0 (Allouah et al. 2023, table 1).
+    Needs only sums, one for each of `passes`. More passes come nearer to the median, but under
+    privacy they share its noise, so one or two work best. On rows, any number of passes costs one
+    Gram matrix, O(n^2 d), so v is iterated until it converges. Tolerates fewer than half Byzantine
+    clients; robustness kappa = 4 (1 + f / (n - 2f))^2 at convergence, for nu -> 0 (Allouah et al.
+    2023, table 1).
 
-    `smoothing` is nu; a client within nu of the center counts fully, so that a tiny one would let
-    a server that may choose the center look at one client alone. `floor` bounds B from below (0.1
-    under noise, else 1e-6), so that further away than nu / floor a pass moves less than it might.
+    `smoothing` is nu. A client within nu of the center has full weight, so a tiny nu would let a
+    server that chooses the center isolate one client. `floor` bounds B from below (0.1 under noise,
+    else 1e-6), so a pass moves less where updates are farther away than nu / floor.
 
-    *Sensitivity of the terms* (b_k (x_k - v), balance nu b_k), v a released value: adding,
-    removing or zeroing a client moves the first part by at most nu and the second by at most
-    balance nu, jointly nu sqrt(1 + balance^2); replacing one, by 2 nu and balance nu (as 0 <= b_k
-    <= 1), jointly nu sqrt(4 + balance^2). Under privacy nu = clip / sqrt(1 + balance^2), so that
-    this is the mechanism's clip; the divisor is its constant, and flooring the noised B is
-    post-processing. All passes ask about one row of one cohort: together they are one event, of
-    noise z / sqrt(passes), not so many independent draws.
+    *Sensitivity of the terms* (b_k (x_k - v), balance nu b_k), v a released value: adding, removing
+    or zeroing out a client changes the first part by at most nu and the second by at most balance
+    nu, jointly nu sqrt(1 + balance^2). Replacing a client changes them by 2 nu and balance nu (as 0
+    <= b_k <= 1), jointly nu sqrt(4 + balance^2). Under privacy nu = clip / sqrt(1 + balance^2), so
+    the sensitivity is the mechanism's clipping norm. The divisor is the mechanism's constant, and
+    flooring the noised B is post-processing. All passes query the same row of the same cohort:
+    together they are one event of noise z / sqrt(passes), not `passes` independently sampled
+    events.
 
     Source: Pillutla, Kakade & Harchaoui 2022, "Robust aggregation for federated learning",
     algorithm 2 (started from v = 0, no movement, which saves a sum).
@@ -56,14 +58,14 @@ class GeometricMedian(SumRule, WeightRule):
     """
 
     passes: int = Field(2, ge=1, le=1000)
-    """How often the center moves, by a sum each."""
+    """Number of times the center moves; each move takes one sum."""
     smoothing: float | None = Field(None, ge=1e-3)
-    """Within which distance of the center a client counts fully; under privacy it follows from the
-    clip."""
+    """Distance from the center within which a client has full weight;
+    under privacy it follows from the clip."""
     balance: float = Field(0.5, gt=0, le=10)
-    """How much of the bound the weights take, beside the rows."""
+    """Share of the clipping norm given to the weights, relative to the rows."""
     floor: float | None = Field(None, gt=0, le=1)
-    """The least sum of weights that is divided by."""
+    """Lower bound on the sum of weights used as divisor."""
     extra: ClassVar[int] = 1
     follows_clip: ClassVar[Mapping[str, float | None]] = {"smoothing": None}
 

@@ -1,4 +1,4 @@
-"""The mean: no defense, and the rule that everything else is compared with."""
+"""The mean: no defense, and the baseline for all other rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from defenses.weighing import WeightRule
 class Mean(SumRule, WeightRule):
     """The mean of all updates.
 
-    F(x) = (1/n) sum of x_k, by one sum. Tolerates no byzantine client; O(nd).
+    F(x) = (1/n) sum of x_k, by one sum. Tolerates no Byzantine client; O(nd).
 
     >>> import torch
     >>> rows = torch.tensor([[0.0, 2.0], [4.0, 2.0]])

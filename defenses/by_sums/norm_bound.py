@@ -1,4 +1,4 @@
-"""Norm bounding: no update counts for more than a radius."""
+"""Norm bounding: clips every update to a radius."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from defenses.types import SumRule
 
 
 class WithinRadius(SumRule):
-    """A rule whose terms are ways from the center, clipped to `radius`; see `pull`."""
+    """Base of rules with terms that are differences from the center, clipped to `radius`."""
 
     tolerance: ClassVar[str] = "any number, each by its radius at most"
     follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}
     radius: float | None = Field(None, gt=0, le=1e15)
-    """The norm up to which an update counts in full; under privacy it is privacy.clip."""
+    """Norm up to which an update counts in full; under privacy it is privacy.clip."""
 
     def most(self, n: int) -> int:
         return n
@@ -42,12 +42,12 @@ class WithinRadius(SumRule):
 class NormBound(WithinRadius):
     """The mean of updates clipped to a norm.
 
-    F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number of hostile clients
-    moves it by at most their part of the cohort times radius, away from the clipped mean of the
-    others; no robustness kappa, since honest updates are clipped like the rest.
+    F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number of Byzantine
+    clients moves F, relative to the clipped mean of the others, by at most their fraction of the
+    cohort times radius. No robustness kappa, since honest updates are clipped as well.
 
-    *Sensitivity of the terms*: radius; twice that for replacing a client. Under privacy the radius
-    is privacy.clip.
+    *Sensitivity of the terms*: radius under add/remove; twice that under replace-one. Under privacy
+    the radius is privacy.clip.
 
     Source: Sun, Kairouz, Suresh & McMahan 2019, "Can you really backdoor federated learning?".
 
@@ -63,9 +63,17 @@ class NormBound(WithinRadius):
 
 
 def radius_within(radius: float | None, clip: float | None) -> float:
-    """The radius to use: the key's, or under privacy the clip.
+    """Returns the radius to use: the configured one, or under privacy the clipping norm.
 
-    Raises `ValueError` where the key is missing, or set under privacy.
+    Args:
+      radius: the key `aggregation.radius`; None if it is not set.
+      clip: clipping norm under privacy; None without privacy.
+
+    Returns:
+      `radius` without privacy, else `clip`.
+
+    Raises:
+      ValueError: if the key is missing without privacy, or set under privacy.
     """
     if clip is None:
         return required_radius(radius)
@@ -77,7 +85,7 @@ def radius_within(radius: float | None, clip: float | None) -> float:
 
 
 def required_radius(radius: float | None) -> float:
-    """The `radius`. Raises `ValueError` where it was not given."""
+    """Returns `radius`. Raises `ValueError` if it is None."""
     if radius is None:
         raise ValueError(
             "aggregation.radius is missing: set the norm up to which an update counts in full, "

@@ -1,4 +1,4 @@
-"""The one primitive of robustness by sums: how far each row pulls a released center, at most."""
+"""The primitive of robust rules on sums: each row's difference from a released center, clipped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from torch import Tensor
 from defenses.columns import product
 
 _AT_ONCE = 8
-"""Rows whose ways from a center a GPU holds at once."""
+"""Rows whose differences from a center a GPU holds at once."""
 
 
 def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
-    """Each row's way from `center`, clipped to `radius`, and what part of it that is.
+    """Clips each row's difference from `center` to `radius` and returns the clipping factors.
 
-    rows `[c, d]`, center `[d]`. Returns clip(x_k - v) = b_k (x_k - v) `[c, d]` and b_k `[c, 1]`,
-    b_k = min(1, radius / |x_k - v|), both zero for rows whose norm is not finite.
+    No clipped difference is longer than `radius` (up to rounding) and no factor exceeds 1, so one
+    client changes the sum by at most `radius`, whatever its row is. Averages S of a_k clip(x_k - v)
+    and B of a_k b_k suffice for norm bounding (v = 0, move to S), centered clipping (move to v + S)
+    and the geometric median (move to v + S/B).
 
-    No way is longer than `radius` (up to rounding), and no part above 1: one client can change the
-    sum of ways by `radius`, whatever its row is. Averages S of a_k clip(x_k - v) and B of a_k b_k
-    are all that norm bounding (v = 0, move to S), centered clipping (move to v + S) and the
-    geometric median (move to v + S/B) need.
+    Args:
+      rows: client updates x_k, shape [c, d].
+      center: center v, shape [d].
+      radius: norm to which differences are clipped, positive.
+
+    Returns:
+      clip(x_k - v) = b_k (x_k - v), shape [c, d], and the factors b_k = min(1, radius / |x_k - v|),
+      shape [c, 1]. Both are zero for rows whose norm is not finite.
     """
     away = rows - center
     norms = torch.linalg.vector_norm(away, dim=1, keepdim=True)
@@ -34,12 +40,12 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
 
 
 def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
-    """The average `[d]` of the ways that `pull` gives for all `rows` `[n, d]`, which lie together.
+    """Returns the average `[d]` of the clipped differences (see `pull`) of all `rows` `[n, d]`.
 
-    Nothing of their size is written. About zero they are measured, and multiplied once by weights;
-    about another center each is subtracted, measured and added up while it is at hand. Weights on
-    the rows themselves, with the center subtracted afterwards, would lose as many digits as the
-    center is longer than the differences.
+    No second tensor of the size of `rows` is allocated. About zero, norms are computed first and
+    rows are then summed by one weighted product. About another center, each row is subtracted,
+    measured and accumulated in one pass. Weighting the rows themselves and subtracting the center
+    afterwards would lose precision in proportion to |center| over the length of the differences.
     """
     rows = rows.detach()
     if not bool(center.any()):
@@ -59,6 +65,6 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
 
 
 def mean_of_blocks(rows: Tensor, center: Tensor, radius: float) -> Tensor:
-    """`mean_pull` of a few rows at once, on a GPU: to look at each norm is to wait for each."""
+    """Computes `mean_pull` on a GPU in blocks, since reading each norm would synchronise."""
     ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _AT_ONCE))
     return sum(ways, torch.zeros_like(center)) / len(rows)

@@ -13,18 +13,18 @@ from defenses.types import SumRule
 
 
 class SignMajority(SumRule):
-    """Each coordinate moves by a constant, where most updates want it to.
+    """Moves each coordinate by a constant in the direction that the majority of updates has.
 
-    F(x)_j = move * sign(sum over k of sign(x_kj)); a tie moves nothing. Sums suffice, one; O(nd).
-    f hostile clients turn a coordinate only where honest ones differ by f votes or fewer; no
-    robustness kappa, as how far honest updates go is not looked at.
+    F(x)_j = move * sign(sum over k of sign(x_kj)); a tie leaves the coordinate unchanged. Needs
+    only one sum; O(nd). f Byzantine clients change a coordinate only where the honest votes differ
+    by at most f. No robustness kappa, as magnitudes of honest updates are ignored.
 
-    *Sensitivity of the terms*: they are sign(x_k), and under privacy clip sign(x_k) / sqrt(d) with
-    the mechanism's clip: so much, and twice that for replacing a client. Taking the sign of the
-    noised sum is post-processing.
+    *Sensitivity of the terms*: the terms are sign(x_k), and under privacy clip sign(x_k) / sqrt(d)
+    with the mechanism's clip. The sensitivity is then clip under add/remove and twice that under
+    replace-one. Taking the sign of the noised sum is post-processing.
 
     Source: Bernstein, Zhao, Azizzadenesheli & Anandkumar 2019, "signSGD with majority vote is
-    communication efficient and fault tolerant", algorithm 1 (of updates, where they take
+    communication efficient and fault tolerant", algorithm 1 (applied to updates instead of
     gradients).
 
     >>> import torch
@@ -34,9 +34,9 @@ class SignMajority(SumRule):
     """
 
     move: float = Field(0.01, gt=0, le=1e6)
-    """How far a coordinate moves."""
+    """Step size of each coordinate."""
     votes: float | None = Field(None, gt=0, le=1e15)
-    """The norm of a client's votes; under privacy it is privacy.clip."""
+    """L2 norm of a client's votes; under privacy it is privacy.clip."""
     passes: ClassVar[int] = 1
 
     tolerance: ClassVar[str] = "any number, each by one vote"
@@ -55,7 +55,7 @@ class SignMajority(SumRule):
         return votes if self.votes is None else votes * (self.votes / math.sqrt(rows.shape[1]))
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
-        return 100.0 * self.terms(rows, center)  # each votes a hundred times
+        return 100.0 * self.terms(rows, center)  # each client's vote counts a hundred times
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:
         return self.move * torch.sign(released)

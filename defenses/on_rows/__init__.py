@@ -1,1 +1,1 @@
-"""Rules that need to see every client's row."""
+"""Rules that need every client's row."""

@@ -1,4 +1,4 @@
-"""Bulyan: rows picked by Krum, then a mean around the median of what was picked."""
+"""Bulyan: selects rows by Krum, then averages the values around their median."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from defenses.weighing import WeightRule
 
 
 class Bulyan(WeightRule):
-    """Krum picks, one by one, n - 2f updates; then the mean of values around their median.
+    """Selects n - 2f updates by Krum, one at a time, and averages the values around their median.
 
-    Of the n - 2f picked (each from those left, by Krum's score among them), F(x)_j is the mean of
-    the n - 4f values nearest to their median.
+    Each update is selected from the remaining ones by its Krum score among them. F(x)_j is the mean
+    of the n - 4f values nearest to the median of the n - 2f selected.
 
-    Needs rows. Tolerates f <= (n - 3) / 4 hostile; no published kappa. One Gram matrix and sorting,
-    O(n^2 d + n^3 log n).
+    Needs rows. Tolerates f <= (n - 3) / 4 Byzantine clients; no published kappa. One Gram matrix
+    and sorting, O(n^2 d + n^3 log n).
 
     Source: El Mhamdi, Guerraoui & Rouault 2018, "The hidden vulnerability of distributed learning
     in Byzantium", section 4.

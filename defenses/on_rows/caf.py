@@ -1,4 +1,4 @@
-"""Covariance-bound agnostic filter: rows lose weight along the direction of largest variance."""
+"""Covariance-bound agnostic filter (CAF): lowers weights along the largest variance."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from defenses.weighing import WeightRule
 
 
 class CovarianceFilter(WeightRule):
-    """The mean under weights that a filter leaves where the covariance is smallest (CAF).
+    """The mean under the filter weights that give the smallest covariance (CAF).
 
-    All c_k are 1 at first. With m and S the mean and covariance under weights c, v the leading
+    All weights c_k start at 1. With m and S the mean and covariance under weights c, v the leading
     eigenvector of S, and t_k = <x_k - m, v>^2,
 
     c_k <- c_k (1 - t_k / max t),   as long as the c sum to more than n - 2 f,
 
-    and F(x) is the m whose S had the least leading eigenvalue. The maximum is over rows that still
-    have weight: each pass takes all of one row's. (Over all rows, one far out that is removed
-    already would bring the filter to a stand.)
+    and F(x) is the m whose S had the least leading eigenvalue. The maximum is taken over rows with
+    positive weight, so that each pass removes one row completely. (Over all rows, an outlier that
+    is already removed would stall the filter.)
 
-    Needs rows. Tolerates fewer than half hostile. kappa as of `CovarianceFilter.kappa`, where the
-    variance may even be that in one direction (the leading eigenvalue of the covariance of the
-    honest rows, instead of its trace). One Gram matrix, and at most n decompositions:
-    O(n^2 d + n^4); the d x d covariance is never made.
+    Needs rows. Tolerates fewer than half Byzantine clients. The constant kappa is that of
+    `CovarianceFilter.kappa`; it also holds with the variance in one direction (the leading
+    eigenvalue of the covariance of the honest rows) in place of its trace. One Gram matrix and at
+    most n decompositions: O(n^2 d + n^4); the d x d covariance is never formed.
 
     Source: Allouah, Guerraoui & Stephan 2025, "Towards trustworthy federated learning with
     untrusted participants", algorithm 2.
@@ -38,16 +38,18 @@ class CovarianceFilter(WeightRule):
     """
 
     def kappa(self, n: int, byzantine: int) -> float:
-        """(f / (n - 2 f)) (sqrt(2 K) + sqrt(K + 1))^2, K = 2 (n - f) / (n - 2 f).
+        """Returns (f / (n - 2 f)) (sqrt(2 K) + sqrt(K + 1))^2, K = 2 (n - f) / (n - 2 f).
 
         The paper proves O(f / n); this constant is proved as follows. L is the leading eigenvalue
-        of the honest rows' covariance, and s and r are the weights that honest and hostile rows
-        have lost. (1) While s <= r and the leading eigenvalue of S is above K L, honest rows add
-        less than half of the sum of c_k t_k, so that they lose less than hostile ones do; and as
-        those can lose f at most, some c of sum above n - 2 f has one of at most K L. (2) Weights
-        below others, in a ratio g of their sums, have a mean within sqrt((1 - g) / g) deviations of
-        theirs. At the first c of (1) this leads from its m to the mean of its honest rows, from
-        there to that of all honest rows, and from m to the F of later, smaller weights.
+        of the honest rows' covariance, and s and r are the weights that honest and Byzantine rows
+        have lost. (1) While s <= r and the leading eigenvalue of S is above K L, honest rows
+        contribute less than half of the sum of c_k t_k, so they lose less weight than Byzantine
+        rows do. As Byzantine rows can lose at most f, some c of sum above n - 2 f has a leading
+        eigenvalue of at most K L. (2) If weights are bounded by others, with a ratio g of their
+        sums, the two means differ by at most sqrt((1 - g) / g) standard deviations of the larger
+        weights. At the first c of (1), this bounds the distance from its m to the mean of its
+        honest rows, from there to the mean of all honest rows, and from m to the F of later,
+        smaller weights.
         """
         least = n - 2 * byzantine
         bound = 2 * (n - byzantine) / least
@@ -58,7 +60,7 @@ class CovarianceFilter(WeightRule):
 
 
 def filtered(geometry: Geometry, byzantine: int) -> Tensor:
-    """The filter's weights `[n]` float64, which sum to one, on rows with this geometry."""
+    """Returns the filter's weights `[n]` float64, which sum to one, for rows with this geometry."""
     n = geometry.rows
     weights = geometry.gram.new_ones(n)
     best, least = weights, math.inf
@@ -73,9 +75,10 @@ def filtered(geometry: Geometry, byzantine: int) -> Tensor:
 
 
 def _along_leading(geometry: Geometry, weights: Tensor) -> tuple[float, Tensor]:
-    """The covariance's leading eigenvalue under `weights` `[n]`, and squares along its vector.
+    """Returns the covariance's leading eigenvalue and squared projections on its eigenvector.
 
-    These are `[n]`, the t of all rows up to a common factor.
+    The covariance is that under `weights` `[n]`. The projections `[n]` are the t of all rows up to
+    a common factor.
     """
     about, root = geometry.about_mean(weights), weights.sqrt()
     values, vectors = torch.linalg.eigh(root[:, None] * about * root[None, :])

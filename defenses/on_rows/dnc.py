@@ -1,4 +1,4 @@
-"""Divide and conquer: hostile updates show in the direction of largest variance."""
+"""Divide and conquer (DnC): removes updates with large projections on the top direction."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from defenses.weighing import WeightRule
 
 
 class DivideAndConquer(WeightRule):
-    """The mean of the updates that stand out least in the direction of largest variance (DnC).
+    """The mean of the updates with the smallest projections on the top direction (DnC).
 
-    F(x) = mean of the x_k without the `share` f ones of largest <x_k - m, u>^2; m is the mean of
+    F(x) = mean of the x_k, except the `share` f ones of largest <x_k - m, u>^2; m is the mean of
     all, u the top singular direction of the rows x_k - m.
 
-    Needs rows. Tolerates fewer than half hostile that agree on a direction, which is what a poison
-    has to; hostile rows in different directions hide one another (no kappa). One Gram matrix,
-    O(n^2 d + n^3): the published rule samples coordinates to afford the decomposition, and
-    repeats; the Gram matrix affords all of them, once.
+    Needs rows. Tolerates fewer than half Byzantine clients that share a direction, as a poisoning
+    attack requires; Byzantine rows in different directions mask one another (no kappa). One Gram
+    matrix, O(n^2 d + n^3). The published rule repeatedly samples coordinates to make the
+    decomposition affordable; with the Gram matrix, one decomposition covers all coordinates.
 
     Source: Shejwalkar & Houmansadr 2021, "Manipulating the byzantine", algorithm 2.
 
@@ -34,12 +34,12 @@ class DivideAndConquer(WeightRule):
     bounded: ClassVar[bool] = False
 
     share: float = Field(1.0, ge=1, le=2)
-    """How many times the expected hostile rows are left out."""
+    """Number of rows removed, as a multiple of the assumed number of Byzantine rows."""
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         n, about = geometry.rows, geometry.about_mean()
         vectors = torch.linalg.eigh(about).eigenvectors
-        scores = vectors[:, -1].abs()  # the projections, but for their common scale
+        scores = vectors[:, -1].abs()  # the projections up to a common scale
         inliers = scores.argsort(stable=True)[: max(1, n - int(self.share * byzantine))]
         weights = about.new_zeros(n)
         weights[inliers] = 1 / len(inliers)

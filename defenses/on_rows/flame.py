@@ -1,4 +1,4 @@
-"""FLAME: the majority of directions, no update longer than the median, and noise on top."""
+"""FLAME: keeps the majority direction, clips to the median norm, and adds noise."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Flame(DrawnWeights):
-    """The mean of the majority's updates, clipped to the median norm, with noise.
+    """The mean of the majority cluster's updates, clipped to the median norm, with added noise.
 
     F(x) = mean over i in A of x_i min(1, S / |x_i|) + N(0, (noise S)^2 I), with S the median norm
     of all rows. A is the one cluster of more than n / 2 rows that HDBSCAN finds in cosine
     distances (least size floor(n / 2) + 1, one sample): where single linkage joins the nearest
     first, the first cluster of that size.
 
-    Needs rows, and a generator where there is noise. Against fewer than half hostile: at least one
-    honest row is in A, and |F| is at most the longest honest norm, but for the noise. Hostile rows
-    that honest ones point at are let in (no kappa), and honest ones that differ left out. One Gram
-    matrix, O(n^2 d).
+    Needs rows, and a generator if there is noise. Tolerates fewer than half Byzantine clients: at
+    least one honest row is in A, and without the noise |F| is at most the longest honest norm.
+    Byzantine rows aligned with honest ones are admitted (no kappa), and atypical honest rows are
+    excluded. One Gram matrix, O(n^2 d).
 
-    The noise is there to drown a backdoor. It is no promise of privacy: nobody's row is bounded
-    beforehand, and nothing is charged for it.
+    The noise is meant to remove a backdoor. It gives no privacy guarantee: rows are not bounded
+    beforehand, and the ledger charges nothing for it.
 
     Source: Nguyen, Rieger, Chen, Yalame, Möllering, Fereidooni, Marchal, Miettinen, Mirhoseini,
     Zeitouni, Koushanfar, Sadeghi & Schneider 2022, "FLAME: taming backdoors in federated learning",
@@ -46,7 +46,7 @@ class Flame(DrawnWeights):
     bounded: ClassVar[bool] = False
 
     noise: float = Field(0.001, ge=0, le=100)
-    """The deviation of the noise on each coordinate, in median norms."""
+    """Standard deviation of the noise on each coordinate, in units of the median norm."""
 
     def needs(self) -> Needs:
         return frozenset({"generator"} if self.noise else ())
@@ -72,6 +72,6 @@ class Flame(DrawnWeights):
 
 
 def _middle(values: Tensor) -> Tensor:
-    """The median of `values` `[n]`: the mean of the middle two where n is even."""
+    """Returns the median of `values` `[n]`: the mean of the middle two if n is even."""
     ordered, n = values.sort().values, len(values)
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2

@@ -1,4 +1,4 @@
-"""FLDetector: clients whose updates do not follow from their own earlier ones are removed."""
+"""FLDetector: removes clients whose updates are inconsistent with their own earlier updates."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from defenses.weighing import refuse_too_many
 class FlDetector(HistoryRule):
     """The median of the updates of clients that have not been detected.
 
-    An update is predicted from the client's own of the round before: x^_i = x_i' + B (w - w'),
-    where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N moves
-    of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean among
-    the clients predicted; a client's is the mean of its last N. Where gap statistics find more than
-    one group among these, those of the higher of two (2-means) are removed for good: of a
-    cohort never more than `byzantine` in all, those of the highest scores first.
+    An update is predicted from the same client's update of the round before: x^_i = x_i' + B (w -
+    w'), where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N
+    moves of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean
+    among the predicted clients; a client's score is the mean of its last N. If gap statistics find
+    more than one group among these scores, the clients of the higher of two groups (2-means) are
+    removed permanently. At most `byzantine` clients of a cohort are removed in all, those of the
+    highest scores first.
 
-    That bound is ours. Published, nothing bounds removals, and gap statistics find two groups in
-    scores where nobody is hostile, too: of uniform ones of 12, 40 and 100 clients in 14, 20 and
-    19 % of judgements. Asked anew in each round they remove nearly everybody in the end. So with
-    `byzantine` = 0 this is the median, and up to `byzantine` honest clients may be out where nobody
-    attacks.
+    That bound is an addition to the published rule, in which removals are unbounded. Gap statistics
+    find two groups even in scores without any Byzantine client: for uniform scores of 12, 40 and
+    100 clients, in 14, 20 and 19 % of the judgements. Repeated in each round, they would eventually
+    remove nearly all clients. With `byzantine` = 0 the rule is therefore the median, and without an
+    attack up to `byzantine` honest clients may be removed.
 
-    Needs rows, whose they are, the model, and of each client d + N + 3 numbers (its last update, N
-    scores); of the run 2 N + 2 vectors. Only who took part in the round before is predicted, so
-    that the same clients have to return; nobody is judged before round 2 N + 1. Against updates
-    that contradict each other over rounds. No kappa: until then, and of those not detected, it
-    tolerates what the median does. O(n d + N^2 d + n d log n).
+    Needs rows, client identities, the model, and d + N + 3 numbers per client (its last update, N
+    scores); per run, 2 N + 2 vectors. Only clients that took part in the round before are
+    predicted, so the same clients must return; no client is judged before round 2 N + 1. Detects
+    updates that contradict each other over rounds. No kappa: until round 2 N + 1, and against
+    undetected clients, it tolerates what the median does. O(n d + N^2 d + n d log n).
 
-    Published, training begins again without those who were detected. Here it goes on, and they stay
-    out: for the other, start a new run without them. The aggregate is published for any rule;
-    here it is the median.
+    In the published algorithm, training restarts without the detected clients. Here training
+    continues and they remain excluded; to restart, begin a new run without them. The published
+    detection works with any rule; here the rule is the median.
 
     Source: Zhang, Cao, Jia & Gong 2022, "FLDetector: defending federated learning against model
     poisoning attacks via detecting malicious clients", sections 4.1 to 4.3, algorithms 1 and 2.
@@ -54,9 +55,9 @@ class FlDetector(HistoryRule):
     """
 
     window: int = Field(10, ge=1, le=100)
-    """N: over so many rounds moves and scores are remembered."""
+    """Number of rounds N over which moves and scores are remembered."""
     references: int = Field(20, ge=2, le=1000)
-    """How many uniform samples gap statistics compare scores with."""
+    """Number of uniform samples that gap statistics compare scores with."""
 
     tolerance: ClassVar[str] = "fewer than half, and those who contradict themselves"
 
@@ -91,7 +92,7 @@ class FlDetector(HistoryRule):
             "aggregate": aggregate.clone(),
             "rounds": memory["rounds"] + 1,
         }
-        if int(memory["rounds"]) and bool(move.any()):  # what did not move shows nothing
+        if int(memory["rounds"]) and bool(move.any()):  # no information without a move
             after["moves"] = torch.cat([memory["moves"][1:], move[None]])
             after["changes"] = torch.cat([memory["changes"][1:], change[None]])
             after["pairs"] = (memory["pairs"] + 1).clamp(max=self.window)
@@ -123,7 +124,7 @@ class FlDetector(HistoryRule):
     def _suspects(
         self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Which of the `predicted` `[n]`, whose window is full, are of the higher group: `[n]`.
+        """A mask `[n]` of `predicted` `[n]` clients in the higher group, with a full window.
 
         Raises `ValueError` without a generator.
         """
@@ -136,10 +137,10 @@ class FlDetector(HistoryRule):
 
 
 class _Clients:
-    """What is kept of n clients, `numbers` `[n, d + 3 + N]`; written to in place.
+    """State of n clients, `numbers` `[n, d + 3 + N]`; modified in place.
 
-    Its columns: the last update, of which round (counted from 1), whether it was removed, how many
-    rounds it was scored in (up to N), and their scores, the newest first.
+    Its columns: the last update, its round (counted from 1), whether the client was removed, the
+    number of rounds in which it was scored (up to N), and its scores, the newest first.
     """
 
     def __init__(self, numbers: Tensor, d: int) -> None:
@@ -163,11 +164,11 @@ class _Clients:
 
     @property
     def scores(self) -> Tensor:
-        """The mean over the window `[n]`."""
+        """The mean score over the window, `[n]`."""
         return self.numbers[:, self._d + 3 :].mean(1)
 
     def score(self, who: Tensor, distances: Tensor) -> None:
-        """Add a round's score of those whom `who` `[n]` marks, from their `distances` `[m]`."""
+        """Adds a round's scores of the clients in `who` `[n]`, from their `distances` `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
         newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # of infinite ones
@@ -175,9 +176,9 @@ class _Clients:
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 
     def highest(self, who: Tensor, count: int) -> Tensor:
-        """Of those whom `who` `[n]` marks, up to `count` of the highest scores: `[n]` bool.
+        """The clients in the mask `who` `[n]` with up to `count` of the highest scores: `[n]` bool.
 
-        Those who tie with one too many are not among them, so that nobody's place matters.
+        Clients tied at the cut-off are left out, so that the order of rows does not matter.
         """
         scores, count = self.scores, max(count, 0)
         marked = scores[who].sort(descending=True).values
@@ -186,19 +187,19 @@ class _Clients:
         return who & (scores > marked[count])
 
     def remove(self, who: Tensor, count: int) -> None:
-        """Remove those whom `who` `[n]` marks, up to `count` of the highest scores."""
+        """Removes up to `count` clients in the mask `who` `[n]`, those of the highest scores."""
         self.numbers[self.highest(who, count), self._d + 1] = 1.0
 
     def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:
-        """Remember the `rows` `[n, d]` of those whom `who` marks, of this round."""
+        """Stores the `rows` `[n, d]` of this round for the clients in the mask `who`."""
         self.numbers[who, : self._d] = rows[who].to(self.numbers)
         self.numbers[who, self._d] = round.to(self.numbers)
 
 
 def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
-    """How far the marked rows lie from the last updates moved by `moved` `[d]`: `[m]` float64.
+    """Distances of the marked rows from their last updates plus `moved` `[d]`: `[m]` float64.
 
-    One after the other, so that no copy of all rows is made.
+    Rows are processed one at a time, so that they are not copied.
     """
     places = who.nonzero().squeeze(1).tolist()
     gaps = (rows[place] - updates[place].to(rows) - moved.to(rows) for place in places)

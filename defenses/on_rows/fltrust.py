@@ -1,4 +1,4 @@
-"""FLTrust: updates count by their agreement with one that the server made itself."""
+"""FLTrust: weights updates by their cosine with an update that the server computed itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from defenses.weighing import refuse_too_many
 
 
 class FlTrust(RowRule):
-    """Updates, cut to the length of the server's own, weighed by their cosine with it.
+    """Rescales updates to the norm of the server's update and weights them by their cosine with it.
 
     F(x) = (1 / sum s_k) sum of s_k (|g| / |x_k|) x_k,   s_k = max(0, cos(x_k, g)),
 
-    where g is the update that the server trained on a root set of its own. Where no cosine is
-    positive the aggregate is zero.
+    where g is the update that the server trained on its own root set. If no cosine is positive, the
+    aggregate is zero.
 
-    Needs rows and the root update. Tolerates any number hostile, as far as the root set stands for
-    the clients' data; no kappa. O(nd).
+    Needs rows and the root update. Tolerates any number of Byzantine clients, as far as the root
+    set represents the clients' data; no kappa. O(nd).
 
     Source: Cao, Fang, Liu & Gong 2021, "FLTrust", algorithm 2.
 

@@ -1,4 +1,4 @@
-"""FoolsGold: clients whose updates look alike are one attacker's, and share one vote."""
+"""FoolsGold: reduces the weight of clients with similar updates, presumably sybils."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from defenses.history import Histories, HistoryRule
 from defenses.weighing import WeightRule, admitted, aggregate
 
 _ROUNDING = 1e-6
-"""What a cosine of float32 rows may be off by: a is no larger where every row has its like."""
+"""Rounding error of a cosine of float32 rows: a is no larger if every row has a duplicate."""
 
 
 class FoolsGold(WeightRule, HistoryRule):
-    """Updates weighed down by how much their clients' histories resemble another's.
+    """Reduces the weight of clients whose histories resemble another client's.
 
-    F(x) = (1 / sum a_k) sum of a_k x_k. With h_i the sum of all of client i's updates until now,
-    s_ij the cosine of h_i and h_j, s_ii = 0, and v_i the largest of i's, s_ij is multiplied by
-    v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j s_ij, divided by the largest a, and
-    a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. Where all a are 0, so is the aggregate. All
-    coordinates count alike (published: optionally weighed by their importance).
+    F(x) = (1 / sum a_k) sum of a_k x_k. h_i is the sum of all updates of client i until now, s_ij
+    the cosine of h_i and h_j (s_ii = 0), and v_i the largest s_ij of client i. s_ij is multiplied
+    by v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j s_ij, divided by the largest a, and
+    a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. If all a are 0, so is the aggregate. All
+    coordinates count equally (published: optionally weighted by their importance).
 
-    Needs rows, whose they are, and h: d numbers of each client. Against sybils that push the same
-    way over rounds, any number but all; honest clients have to differ (IID data makes them look
-    like sybils), and one hostile client alone is not seen: no kappa. One Gram matrix, O(n^2 d).
+    Needs rows, client identities and h: d numbers per client. Tolerates any number of sybils that
+    push in the same direction over rounds, as long as some client is honest. Honest clients must
+    differ (IID data makes them look like sybils), and a single Byzantine client is not detected: no
+    kappa. One Gram matrix, O(n^2 d).
 
-    Of clients who do not return, and with `history` off, h is this round's update: sybils then
-    differ in every round by as much noise as they please.
+    For clients that do not return, and with `history` off, h is this round's update: sybils can
+    then evade the rule with different noise in each round.
 
     Source: Fung, Yoon & Beschastnikh 2020, "The limitations of federated learning in sybil
     settings", algorithm 1.
@@ -42,7 +43,8 @@ class FoolsGold(WeightRule, HistoryRule):
     """
 
     history: bool = True
-    """Whether sums of updates over rounds are compared, as published, or one round's updates."""
+    """Whether sums of updates over rounds are compared (as
+    published) instead of one round's updates."""
 
     tolerance: ClassVar[str] = "sybils that push the same way"
 
@@ -86,7 +88,7 @@ class FoolsGold(WeightRule, HistoryRule):
         if geometry.rows == 1:
             return geometry.gram.new_ones(1)
         alike = geometry.cosines().fill_diagonal_(0.0)
-        most = alike.max(dim=1).values  # of nobody less than 0
+        most = alike.max(dim=1).values  # at least 0 for every row
         pardon = torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :], 1.0)
         weight = 1 - (alike * pardon).max(dim=1).values
         if not float(weight.max()) > _ROUNDING:
@@ -96,6 +98,6 @@ class FoolsGold(WeightRule, HistoryRule):
 
 
 def _within(sums: Tensor) -> Tensor:
-    """`sums` `[n, d]`, those that cannot be computed with much longer shortened: same direction."""
+    """Scales down rows of `sums` `[n, d]` longer than `LONGEST`; directions are unchanged."""
     norms: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
     return sums * (LONGEST / norms).clamp(max=1.0)

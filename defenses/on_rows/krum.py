@@ -1,4 +1,4 @@
-"""Krum and Multi-Krum: the updates with the nearest neighbours."""
+"""Krum and Multi-Krum: select the updates with the nearest neighbours."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from defenses.weighing import WeightRule
 
 
 class Krum(WeightRule):
-    """The update that has the nearest neighbours.
+    """Selects the update with the nearest neighbours.
 
-    F(x) = the x_k with the least score, the sum of squared distances to the n - f - 2 others that
-    are nearest to it; of equal scores, the first.
+    F(x) = the x_k with the least score, the sum of squared distances to the n - f - 2 other updates
+    nearest to it; the first among equal scores.
 
-    Needs rows. Tolerates f <= (n - 3) / 2 hostile; robustness kappa = 6 (1 + f / (n - 2f))
-    (Allouah et al. 2023, table 1). One Gram matrix, O(n^2 d).
+    Needs rows. Tolerates f <= (n - 3) / 2 Byzantine clients; robustness kappa = 6 (1 + f / (n -
+    2f)) (Allouah et al. 2023, table 1). One Gram matrix, O(n^2 d).
 
     Source: Blanchard, El Mhamdi, Guerraoui & Stainer 2017, section 4.
 
@@ -39,12 +39,12 @@ class Krum(WeightRule):
 
 
 class MultiKrum(Krum):
-    """The mean of the updates that have the nearest neighbours.
+    """The mean of the updates with the nearest neighbours.
 
     F(x) = the mean of the n - f updates with the least Krum scores.
 
-    Needs rows. Tolerates f <= (n - 3) / 2 hostile; robustness kappa = 6 (1 + f / (n - 2f)) is
-    published for Krum, none for this. One Gram matrix, O(n^2 d).
+    Needs rows. Tolerates f <= (n - 3) / 2 Byzantine clients. The robustness kappa = 6 (1 + f / (n -
+    2f)) is published for Krum only. One Gram matrix, O(n^2 d).
 
     Source: Blanchard, El Mhamdi, Guerraoui & Stainer 2017 (with m = n - f).
 
@@ -55,7 +55,7 @@ class MultiKrum(Krum):
     """
 
     def kappa(self, n: int, byzantine: int) -> float:
-        return math.inf  # Krum's is of one row
+        return math.inf  # Krum's kappa is for one selected row
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         scores = krum_scores(geometry.distances(), byzantine)
@@ -64,8 +64,8 @@ class MultiKrum(Krum):
 
 
 def krum_scores(distances: Tensor, byzantine: int) -> Tensor:
-    """Sums of each row's n - f - 2 least squared distances to others `[n]`; at least of one."""
-    others = distances.sort(dim=1).values[:, 1:]  # the first is its own, 0
+    """The sum `[n]` of each row's n - f - 2 least squared distances to others; at least one."""
+    others = distances.sort(dim=1).values[:, 1:]  # the first is the distance to itself, 0
     return others[:, : max(1, len(distances) - byzantine - 2)].sum(dim=1)
 
 

@@ -1,4 +1,4 @@
-"""Layer-adaptive sparsified aggregation: in each layer, who stands out there is left out."""
+"""Layer-adaptive sparsified aggregation (LASA): excludes outlying updates in each layer."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from defenses.types import RowRule
 from defenses.weighing import admitted
 
 _ROUNDING = 1e-6
-"""Norms that differ by less, relatively, are equal: of rows that are cut to one length."""
+"""Relative difference below which norms count as equal, for rows clipped to one length."""
 
 
 class LayerAdaptive(RowRule):
-    """The mean, layer by layer, of sparsified updates that are unremarkable in that layer (LASA).
+    """The layer-wise mean of sparsified updates that are not outliers in that layer (LASA).
 
-    Each update is cut to the median of the norms, and the part `sparsity` of its numbers with the
-    least magnitude is set to zero: y_k. In layer l, a_k = |y_k^l| is its magnitude, and
+    Each update is clipped to the median of the norms, and the fraction `sparsity` of its entries
+    with the least magnitude is set to zero: y_k. In layer l, a_k = |y_k^l| is its magnitude, and
 
     b_k = (1 + sum of sign(y_k^l) / sum of |sign(y_k^l)|) / 2
 
-    the part of its nonzero numbers that are positive (1/2 of a row without any). F(x)^l is the mean
-    of the y_k^l with |a_k - median(a)| < `magnitude_radius` deviation(a) and |b_k - median(b)| <
-    `direction_radius` deviation(b), or of all where there is none. Where all agree, nobody
-    is left out.
+    is the fraction of its nonzero entries that are positive (1/2 for a row without any). F(x)^l is
+    the mean of the y_k^l with |a_k - median(a)| < `magnitude_radius` std(a) and |b_k - median(b)| <
+    `direction_radius` std(b), or of all if there is none. If all values agree, no client is
+    excluded.
 
-    Needs rows, and where layers (a model's parameters, one tensor each) begin and end. Tolerates
-    fewer than half hostile, none of which counts as longer than the median; its authors prove a
-    robustness up to constants, so no kappa here. O(nd), and in memory one layer.
+    Needs rows, and the sizes of layers (a model's parameters, one tensor each). Tolerates fewer
+    than half Byzantine clients, each clipped to the median norm. The authors prove robustness up to
+    constants, so no kappa is given here. O(nd), with memory for one layer.
 
     Source: Xu, Zhang & Hu 2025, "Achieving Byzantine-resilient federated learning via
-    layer-adaptive sparsified model aggregation", algorithm 1; the cut, and 1 for both radii and 0.3
-    for the sparsity, are those of its authors' experiments.
+    layer-adaptive sparsified model aggregation", algorithm 1; the clipping, radii of 1 and a
+    sparsity of 0.3 are those of the authors' experiments.
 
     >>> import torch
     >>> rows = torch.tensor([[3.0, 4.0, 0.0], [4.0, 3.0, 0.0], [-9.0, 4.0, 7.0]])
@@ -47,11 +47,13 @@ class LayerAdaptive(RowRule):
     bounded: ClassVar[bool] = False
 
     sparsity: float = Field(0.3, ge=0, lt=1)
-    """The part of each update's numbers that is set to zero, those of least magnitude."""
+    """Fraction of each update's entries set to zero, those of least magnitude."""
     magnitude_radius: float = Field(1.0, gt=0)
-    """How many deviations a layer's norm may lie from the median of all."""
+    """Threshold, in standard deviations, on the distance of a
+    layer's norm from the cohort median."""
     direction_radius: float = Field(1.0, gt=0)
-    """How many deviations a layer's part of positive numbers may lie from the median of all."""
+    """Threshold, in standard deviations, on a layer's fraction of
+    positive entries relative to the cohort median."""
 
     def needs(self) -> frozenset[str]:
         return frozenset({"layers"})
@@ -71,7 +73,7 @@ class LayerAdaptive(RowRule):
         return aggregate
 
     def _unremarkable(self, part: Tensor) -> Tensor:
-        """Which of the rows of a layer `[n, c]` are near the medians of all: `[n]` bool."""
+        """Returns a mask `[n]` bool of the rows of a layer `[n, c]` that are near the medians."""
         magnitudes = torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
         balances = part.sign().sum(1).double() / part.count_nonzero(dim=1).clamp(min=1)
         near = _near_median(magnitudes, self.magnitude_radius)
@@ -80,29 +82,29 @@ class LayerAdaptive(RowRule):
 
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
-    """Which of `values` `[n]` are within `radius` deviations of their median: `[n]` bool."""
+    """A mask `[n]` of `values` `[n]` within `radius` standard deviations of their median."""
     median, deviation = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
-    beyond = radius * deviation * (1 - _ROUNDING)  # who lies just there is not within, in any order
+    beyond = radius * deviation * (1 - _ROUNDING)  # strict, whatever the order
     return (away < beyond) | (away <= _ROUNDING * median.abs())
 
 
 def _to_median_norm(rows: Tensor) -> Tensor:
-    """What `rows` `[n, d]` are multiplied by, so that none is longer than the median: `[n, 1]`."""
+    """Returns factors `[n, 1]` that clip `rows` `[n, d]` to the median norm."""
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).double()
     longest = norms.quantile(0.5)
     return torch.where(norms > longest, longest / norms, 1.0).to(rows.dtype)
 
 
 def _least_magnitudes(rows: Tensor, sparsity: float) -> Tensor:
-    """The least magnitude that each of `rows` `[n, d]` keeps: `[n, 1]`."""
+    """Returns the least magnitude that is kept in each of `rows` `[n, d]`: `[n, 1]`."""
     dropped = int(sparsity * rows.shape[1])
     least = [np.partition(row.abs().cpu().numpy(), dropped)[dropped] for row in rows]
     return torch.tensor(np.array(least), device=rows.device)[:, None]
 
 
 def _spans(layers: Tensor) -> Iterator[slice]:
-    """Where each of `layers` (sizes `[l]`) lies in a row."""
+    """Yields the slice of a row that each of `layers` (sizes `[l]`) occupies."""
     start = 0
     for size in layers.tolist():
         yield slice(start, start + size)

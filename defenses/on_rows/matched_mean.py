@@ -1,4 +1,4 @@
-"""The mean of networks whose hidden units are matched first: who learned what is not where."""
+"""The mean of networks after their hidden units are matched."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from defenses.weighing import admitted
 
 
 class MatchedMean(RowRule):
-    """The mean of clients' networks, each with its hidden units in the order of the server's.
+    """The mean of clients' networks, each with its hidden units permuted to match the server's.
 
-    With w_k = model + x_k client k's network, layer by layer from the first: unit j of w_k goes to
-    the place pi(j) of that unit of the broadcast model whose incoming weights and bias are nearest,
-    one to each place, so that the sum of squared distances is least (an assignment problem); the
-    next layer's columns follow. F(x) is the mean of the networks so ordered, less the model. A
-    network computes the same in any order of its hidden units, so clients that agree but for that
-    order average to what they agree on, where their mean may be worth nothing.
+    w_k = model + x_k is client k's network. Layer by layer from the first, unit j of w_k moves to
+    the place pi(j) of the unit of the broadcast model with the nearest incoming weights and bias.
+    Each place receives one unit, so that the sum of squared distances is least (an assignment
+    problem); the next layer's columns are permuted accordingly. F(x) is the mean of the permuted
+    networks minus the model. A network computes the same function in any order of its hidden units.
+    Clients that agree up to that order therefore average to the common network, where a plain mean
+    may be useless.
 
-    Needs rows, the broadcast model and its layers: a chain of them, each a weight and a bias
-    (dense ones, and convolutions, whose channels are units); what lies between must treat units
-    alike, as activations and pooling do. Outputs stay in their order. Tolerates no byzantine
+    Needs rows, the broadcast model and its layers: a chain of layers, each with a weight and a bias
+    (dense layers, and convolutions, whose channels are units). Operations between layers must treat
+    units alike, as activations and pooling do. Outputs are not permuted. Tolerates no Byzantine
     client. O(n (d h + h^3)) for layers of h units. Under central noise and secure sums it is
-    refused, as every rule on rows: which unit is matched to which is a function of whole rows, of
-    no proven sensitivity.
+    refused, as every rule on rows: the matching is a function of complete rows, with no proven
+    sensitivity.
 
     Source: Wang, Yurochkin, Sun, Papailiopoulos & Khazaeni 2020, "Federated learning with matched
-    averaging", section 2 (one client's assignment, by the Hungarian algorithm). Left out are what
-    changes the model's width (units that match none are added there), and rounds in which clients
-    train the layers above the one that was matched.
+    averaging", section 2 (one client's assignment, by the Hungarian algorithm). Not implemented:
+    changes of the model's width (the paper adds unmatched units), and rounds in which clients train
+    the layers above a matched one.
 
     >>> import torch
     >>> model = torch.tensor([1.0, 2.0, 0.0, 0.0, 5.0, 7.0, 0.0])
@@ -74,7 +75,7 @@ class MatchedMean(RowRule):
 
 
 def _widths(sizes: Sequence[int]) -> list[int]:
-    """The units of each layer, of parameters with so many numbers each; empty: it is no chain."""
+    """The number of units of each layer for parameters of `sizes`; empty if they form no chain."""
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases) or not all(biases):
         return []
@@ -85,7 +86,7 @@ def _widths(sizes: Sequence[int]) -> list[int]:
 
 
 def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
-    """Put the hidden units of `network` `[d]` in the order of those of `model` `[d]`, in place."""
+    """Permutes the hidden units of `network` `[d]` to match those of `model` `[d]`, in place."""
     parts, wanted = (torch.split(each, list(sizes)) for each in (network, model))
     widths = _widths(sizes)
     for layer, units in enumerate(widths[:-1]):
@@ -102,7 +103,9 @@ def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
 
 
 def _nearest_order(units: Tensor, target: Tensor) -> Tensor:
-    """Which of `units` `[h, k]` each of those of `target` `[h, k]` is assigned: `[h]`."""
+    """Returns the place `[h]` of the unit of `units` `[h, k]`
+    assigned to each unit of `target` `[h, k]`.
+    """
     distances = torch.cdist(target.double(), units.double()).square()
     _, chosen = optimize.linear_sum_assignment(distances.cpu().numpy())
     return torch.from_numpy(chosen).to(units.device)

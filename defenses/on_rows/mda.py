@@ -1,4 +1,4 @@
-"""Minimum-diameter averaging: the mean of the n - f updates that lie closest together."""
+"""Minimum-diameter averaging (MDA): averages the n - f updates of least diameter."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from defenses.weighing import WeightRule
 
 
 class MinimumDiameter(WeightRule):
-    """The mean of the n - f updates that lie closest together (MDA).
+    """The mean of the n - f updates with the smallest diameter (MDA).
 
-    F(x) = mean of the x_k in S, where S minimises max |x_i - x_j| over i, j in S, over all S of
-    n - f (of several such S, one).
+    F(x) = mean of the x_k in S, where S minimises max |x_i - x_j| over i, j in S, over all S of n -
+    f (ties are broken arbitrarily).
 
-    Needs rows. Tolerates fewer than half hostile; no published kappa. One Gram matrix, O(n^2 d),
-    and a search: S has a diameter of at most t where the pairs farther apart than t can be broken
-    up by removing f rows (a vertex cover of size f), so that a bisection over the n (n - 1) / 2
-    distances finds it. Finding a cover is exponential in f at worst, and fast where hostile rows
-    stand apart; after `search` branches in all the search gives up, and the diameter found is the
-    least up to a factor of two, which is guaranteed.
+    Needs rows. Tolerates fewer than half Byzantine clients; no published kappa. One Gram matrix,
+    O(n^2 d), and a search. S has a diameter of at most t if removing f rows breaks up all pairs
+    farther apart than t (a vertex cover of size f), so a bisection over the n (n - 1) / 2 distances
+    finds it. Finding a cover is exponential in f at worst, and fast if Byzantine rows are
+    separated. After `search` branches in all the search stops; the diameter found is then
+    guaranteed to be the least up to a factor of two.
 
     Source: El Mhamdi, Guerraoui, Guirguis, Hoang & Rouault 2020, "Genuinely distributed byzantine
     machine learning" (after Rousseeuw 1985).
@@ -48,7 +48,7 @@ class MinimumDiameter(WeightRule):
 def closest_together(
     distances: NDArray[np.float64], remove: int, search: int = MinimumDiameter.search
 ) -> NDArray[np.int64]:
-    """Places `[n - remove]` of the rows with the least largest distance; distances `[n, n]`."""
+    """Returns the places `[n - remove]` of the rows with the least diameter; distances `[n, n]`."""
     n = len(distances)
     near = np.sort(distances, axis=1)[:, n - remove - 1]  # a ball that holds n - remove rows
     best = np.argsort(distances[near.argmin()], kind="stable")[: n - remove]
@@ -68,17 +68,17 @@ def closest_together(
 
 
 def _cover(far: NDArray[np.bool_], size: int, budget: list[int]) -> list[int] | None:
-    """At most `size` rows without which no pair is `far` `[n, n]` apart; None where none is found.
+    """At most `size` rows whose removal leaves no `far` `[n, n]` pair; None if none is found.
 
-    Branches on the row in most pairs: it is removed, or all that it is far from are. `budget` is
-    how many branches are left.
+    Branches on the row in most pairs: either it is removed, or all rows far from it are. `budget`
+    holds the number of branches left.
     """
     degrees = far.sum(axis=1)
     worst = int(degrees.argmax())
     degree = int(degrees[worst])
     if degree == 0:
         return []
-    # `size` rows break up at most degree pairs each, every pair is counted twice
+    # each of `size` rows breaks up at most degree pairs; every pair is counted twice
     if budget[0] <= 0 or int(degrees.sum()) > 2 * size * degree:
         return None
     budget[0] -= 1

@@ -11,12 +11,12 @@ from defenses.weighing import WeightRule
 
 
 class MeanAroundMedian(WeightRule):
-    """The mean of the n - f values of each coordinate that are nearest to its median.
+    """The mean of the n - f values of each coordinate nearest to its median.
 
-    F(x)_j = (1/(n - f)) sum of the n - f values x_kj with the least |x_kj - median_j|; of two as
-    near, the lower.
+    F(x)_j = (1/(n - f)) sum of the n - f values x_kj with the least |x_kj - median_j|; of two
+    equally near values, the lower.
 
-    Needs rows. Tolerates fewer than half hostile; no published kappa. O(nd (log n + f)).
+    Needs rows. Tolerates fewer than half Byzantine clients; no published kappa. O(nd (log n + f)).
 
     Source: Xie, Koyejo & Gupta 2018, "Generalized byzantine-tolerant SGD".
 
@@ -32,12 +32,12 @@ class MeanAroundMedian(WeightRule):
 
 
 def mean_nearest(ordered: Tensor, count: int) -> Tensor:
-    """The mean of the `count` values nearest to the median, for each row of `ordered` `[c, n]`.
+    """Returns the mean of the `count` values nearest to the median, per row of `ordered` `[c, n]`.
 
-    In ascending order they lie side by side. The window that holds them starts behind every value
-    that is farther below the median than the value `count` places on is above it: going up, the
-    first distance only falls and the second only grows, so that counting such values places it,
-    copies of one value included. Of two as near, the lower is taken.
+    In ascending order these values form a window. The window starts after every value that is
+    farther below the median than the value `count` places later is above it. With increasing place,
+    the first distance decreases and the second increases, so counting such values locates the
+    window, including with duplicate values. Of two equally near values, the lower is taken.
     """
     n = ordered.shape[1]
     median = (ordered[:, n // 2] / 2 + ordered[:, (n - 1) // 2] / 2)[:, None]

@@ -12,10 +12,10 @@ from defenses.weighing import WeightRule
 class Median(WeightRule):
     """The coordinate-wise median.
 
-    F(x)_j = median of x_1j … x_nj; of an even number, the mean of the middle two.
+    F(x)_j = median of x_1j … x_nj; for even n, the mean of the middle two.
 
-    Needs rows. Tolerates fewer than half hostile; robustness kappa = 4 (1 + f / (n - 2f))^2
-    (Allouah et al. 2023, table 1). O(nd log n).
+    Needs rows. Tolerates fewer than half Byzantine clients; robustness kappa = 4 (1 + f / (n -
+    2f))^2 (Allouah et al. 2023, table 1). O(nd log n).
 
     Source: Yin, Chen, Ramchandran & Bartlett 2018, algorithm 1, option I.
 

@@ -1,4 +1,4 @@
-"""Nearest-neighbour averaging about a row that is trusted: the server's own."""
+"""Nearest-neighbour averaging around a trusted row: the server's own update."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from defenses.weighing import admitted
 
 
 class TrustedNeighbours(RowRule):
-    """The mean of the n - f updates nearest to one that the server made itself (MoNNA).
+    """The mean of the n - f updates nearest to an update that the server computed itself (MoNNA).
 
     F(x) = (1/(n - f)) sum of the n - f updates x_k with the least |x_k - g|,
 
-    where g is the update that the server trained on a root set of its own. Published for nodes that
-    learn from one another, where g is a node's own row and one of those averaged; here it is the
-    server's, which nobody has to doubt, and decides who is averaged. Where g is not finite the
-    aggregate is zero.
+    where g is the update that the server trained on its own root set. The published rule is for
+    nodes that learn from one another, where g is a node's own row and part of the average. Here g
+    is the server's update, which is trusted; it selects the rows but is not averaged. If g is not
+    finite, the aggregate is zero.
 
-    Needs rows and the root update. Tolerates fewer than half hostile, as far as the root set stands
-    for the clients' data: no kappa, since g is none of the rows. O(nd), without a Gram matrix.
+    Needs rows and the root update. Tolerates fewer than half Byzantine clients, as far as the root
+    set represents the clients' data: no kappa, since g is none of the rows. O(nd), without a Gram
+    matrix.
 
     Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot & Stephan 2023, "Robust collaborative
     learning with linear gradient overhead" (NNA, its aggregation).
@@ -48,7 +49,7 @@ class TrustedNeighbours(RowRule):
 
 
 def _from(point: Tensor, rows: Tensor) -> Tensor:
-    """Distances `[n]` of `rows` `[n, d]` from `point` `[d]`, row by row."""
+    """Returns distances `[n]` of `rows` `[n, d]` from `point` `[d]`, row by row."""
     away = torch.empty_like(point)
     norms = [torch.linalg.vector_norm(torch.sub(row, point, out=away)) for row in rows]
     return torch.stack(norms)

@@ -1,4 +1,4 @@
-"""RFLBAT: of the clusters of updates, the one whose members resemble one another least."""
+"""RFLBAT: keeps the cluster of updates whose members resemble one another least."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class Rflbat(DrawnWeights):
-    """The mean of a cluster of updates, once outliers are left out: hostile ones look alike.
+    """The mean of the least similar cluster of updates after outliers are removed (RFLBAT).
 
-    p_i are the rows' first two principal components, and e_i = sum_j |p_i - p_j| among those left.
-    In turn: rows with e_i > `outer` median e are left out; k-means clusters the others' p, their
-    number by the gap statistic; with c_i the mean cosine of x_i and others of its cluster, the
-    cluster with the least median of c stays; of it, rows with e_i > `inner` median e are left
-    out. F(x) is the mean of what is left.
+    p_i are the rows' first two principal components, and e_i = sum_j |p_i - p_j| among the
+    remaining rows. First, rows with e_i > `outer` median e are removed. k-means then clusters the p
+    of the others, with the number of clusters chosen by the gap statistic. With c_i the mean cosine
+    of x_i and the others of its cluster, the cluster with the least median of c is kept. Finally,
+    rows of it with e_i > `inner` median e are removed. F(x) is the mean of the remaining rows.
 
-    Needs rows, and a generator for the starts of k-means and the gap statistic; without one they
-    are always the same. Against backdoors in any number whose updates resemble one another
-    more than honest ones do. Where they do not, the cluster that stays is theirs: no kappa, and no
-    tolerance of other attacks. A cluster of one row has no cosines, and stays where all are such.
-    One Gram matrix, O(n^2 d + n^3).
+    Needs rows, and a generator for the starts of k-means and the gap statistic; without one these
+    are fixed. Tolerates backdoors of any number of clients whose updates resemble one another more
+    than honest ones do. If they do not, the Byzantine cluster is kept: no kappa, and no tolerance
+    of other attacks. A cluster of one row has no cosines, and is kept only if all clusters are of
+    one row. One Gram matrix, O(n^2 d + n^3).
 
     Source: Wang, Zhai, Zhan & Xia 2022, "RFLBAT: a robust federated learning algorithm against
-    backdoor attack" (arXiv 2201.03772), by what published reimplementations agree on, thresholds
-    10 and 4 among it; they differ in the space that is clustered, which is that of the components
-    here (`defenses.kmeans`).
+    backdoor attack" (arXiv 2201.03772), following what published reimplementations agree on,
+    including the thresholds 10 and 4. They differ in the space that is clustered, which here is
+    that of the components (`defenses.kmeans`).
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.3], [0.9, -0.4], [1.2, 0.0], [-9.0, 9.0], [-9.0, 9.1]])
@@ -43,13 +43,14 @@ class Rflbat(DrawnWeights):
     """
 
     outer: float = Field(10.0, ge=1)
-    """Rows this many median distances away from all others are left out first."""
+    """Threshold, in median distances from all others, above which rows are removed first."""
     inner: float = Field(4.0, ge=1)
-    """Rows this many median distances away from others of the cluster are left out last."""
+    """Threshold, in median distances from others of the cluster,
+    above which rows are removed last."""
     clusters: int = Field(10, ge=1, le=100)
-    """Into how many clusters updates are divided at most."""
+    """Largest number of clusters of updates."""
     references: int = Field(10, ge=2, le=1000)
-    """How many uniform sets of points the gap statistic compares with."""
+    """Number of uniform sets of points that the gap statistic compares with."""
 
     tolerance: ClassVar[str] = "backdoors more alike than honest updates"
 
@@ -75,23 +76,23 @@ class Rflbat(DrawnWeights):
 
 
 def _components(geometry: Geometry) -> Tensor:
-    """The first two principal components `[n, 2]` of n rows, or the one of a single row."""
+    """Returns the first two principal components `[n, 2]` of n rows, or the one of a single row."""
     values, vectors = torch.linalg.eigh(geometry.about_mean())
     components: Tensor = vectors[:, -2:] * values[-2:].clamp(min=0.0).sqrt()
     return components
 
 
 def _near(points: Tensor, times: float) -> Tensor:
-    """Which of `points` `[n, p]` are at most so many median distances away from all others."""
+    """Returns a mask of `points` `[n, p]` at most `times` median distances away from all others."""
     away = torch.linalg.vector_norm(points[:, None] - points[None], dim=2).sum(1)
     near: Tensor = away <= times * away.quantile(0.5)
     return near
 
 
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
-    """Which of n rows are in the cluster of least median mean cosine `[n]`, of equals the larger.
+    """A mask `[n]` of the rows in the cluster of least median mean cosine; of equals, the larger.
 
-    All of them where no cluster has two.
+    All rows are marked if no cluster has two rows.
     """
     groups = [labels == label for label in sorted(set(labels.tolist()))]
     scored = [
@@ -103,5 +104,5 @@ def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mean_to_others(cosines: Tensor) -> Tensor:
-    """The mean cosine `[m]` of each of m > 1 rows with the others, from `[m, m]`."""
+    """Returns the mean cosine `[m]` of each of m > 1 rows with the others, from `[m, m]`."""
     return (cosines.sum(1) - cosines.diagonal()) / (len(cosines) - 1)

@@ -1,4 +1,4 @@
-"""Smallest maximum eigenvalue averaging: the mean of the rows that vary least in any direction."""
+"""Smallest maximum eigenvalue averaging (SMEA): averages the subset of least maximal variance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from defenses.weighing import WeightRule
 
 
 class SmallestEigenvalue(WeightRule):
-    """The mean of the n - f rows that vary least in the direction where they vary most (SMEA).
+    """The mean of the n - f rows whose covariance has the least leading eigenvalue (SMEA).
 
     F(x) = mean of the x_k in S, where S minimises the leading eigenvalue of its covariance, over
-    all S of n - f (of several such S, one).
+    all S of n - f (ties are broken arbitrarily).
 
-    Needs rows. Tolerates fewer than half hostile, and so few that the C(n, f) subsets are at most
-    `subsets` (6 of 20, 2 of 100): for more, take `defenses.on_rows.caf`, the same authors' filter
-    of polynomial cost. kappa = (4 f / (n - f)) (1 + f / (n - 2 f))^2, where the variance may even
-    be that in one direction. One Gram matrix, and a search: a subset varies at least as much as
-    along any direction at hand, so that the one for which this bound is least is decomposed, which
-    gives a further direction, until its eigenvalue is the bound.
+    Needs rows. Tolerates fewer than half Byzantine clients, if the number of subsets C(n, f) is at
+    most `subsets` (6 of 20, 2 of 100). For more, use `defenses.on_rows.caf`, the same authors'
+    filter of polynomial cost. kappa = (4 f / (n - f)) (1 + f / (n - 2 f))^2, which also holds with
+    the variance in one direction. One Gram matrix and a search: the variance of a subset along any
+    known direction is a lower bound on its leading eigenvalue. The subset with the least bound is
+    decomposed, which yields a further direction, until its eigenvalue equals the bound.
 
     Source: Allouah, Guerraoui, Gupta, Pinot & Stephan 2023, "On the privacy-robustness-utility
     trilemma in distributed learning", section 5.
@@ -43,10 +43,11 @@ class SmallestEigenvalue(WeightRule):
         return max(f for f in tolerated if math.comb(n, f) <= self.subsets)
 
     def kappa(self, n: int, byzantine: int) -> float:
-        """The published constant.
+        """Returns the published constant.
 
-        A smaller one holds: two sets of n - f share n - 2 f rows, whose mean is no farther from
-        that of either than sqrt(f / (n - 2 f)) of its deviations, which makes 4 f / (n - 2 f).
+        A smaller constant holds: two sets of n - f share n - 2 f rows, whose mean differs from that
+        of either set by at most sqrt(f / (n - 2 f)) of its standard deviations, which gives 4 f /
+        (n - 2 f).
         """
         return 4 * byzantine / (n - byzantine) * (1 + byzantine / (n - 2 * byzantine)) ** 2
 
@@ -58,15 +59,15 @@ class SmallestEigenvalue(WeightRule):
 
 
 _AT_ONCE = 8
-"""Subsets that are decomposed together."""
+"""Number of subsets that are decomposed together."""
 _ROUNDING = 1e-9
-"""What eigenvalues may differ by, relatively, and count as equal."""
+"""Relative difference below which eigenvalues count as equal."""
 
 
 def _varying_least(gram: Tensor, remove: int) -> Tensor:
-    """Places `[n - remove]` of the rows whose covariance has the least leading eigenvalue.
+    """The places `[n - remove]` of the rows whose covariance has the least leading eigenvalue.
 
-    `gram` `[n, n]` are inner products about any point amid most rows.
+    `gram` `[n, n]` holds inner products about any point near most rows.
     """
     places = _subsets(len(gram), remove)
     inside = gram.new_zeros(len(places), len(gram)).scatter_(1, places, 1.0)
@@ -87,16 +88,16 @@ def _varying_least(gram: Tensor, remove: int) -> Tensor:
 
 
 def _subsets(n: int, remove: int) -> Tensor:
-    """Every subset of n - remove of n places `[C(n, remove), n - remove]`."""
+    """Returns every subset of n - remove of n places, `[C(n, remove), n - remove]`."""
     size = n - remove
     flat = np.fromiter(chain.from_iterable(combinations(range(n), size)), dtype=np.int64)
     return torch.from_numpy(flat.reshape(-1, size))
 
 
 def _leading(gram: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """For each of k subsets `[k, m]` its leading eigenvalue `[k]`, and all rows along it `[n, k]`.
+    """The leading eigenvalue `[k]` of each of k subsets `[k, m]`, and all rows along it `[n, k]`.
 
-    Rows are measured from their median, from which most of them are not far.
+    Rows are measured from their median, which is near most of them.
     """
     blocks = gram[places[:, :, None], places[:, None, :]]
     blocks = blocks - blocks.mean(1, keepdim=True)

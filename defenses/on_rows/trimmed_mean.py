@@ -10,12 +10,12 @@ from defenses.weighing import WeightRule
 
 
 class TrimmedMean(WeightRule):
-    """The mean of each coordinate's middle values: the f smallest and f largest are left out.
+    """The mean of each coordinate without its f smallest and f largest values.
 
     F(x)_j = (1/(n - 2f)) sum of x_(f+1)j … x_(n-f)j, in order of size.
 
-    Needs rows. Tolerates fewer than half hostile; robustness kappa = 6 r (1 + r) with
-    r = f / (n - 2f) (Allouah et al. 2023, table 1). O(nd log n).
+    Needs rows. Tolerates fewer than half Byzantine clients; robustness kappa = 6 r (1 + r) with r =
+    f / (n - 2f) (Allouah et al. 2023, table 1). O(nd log n).
 
     Source: Yin, Chen, Ramchandran & Bartlett 2018, algorithm 1, option II.
 

@@ -1,1 +1,1 @@
-"""Clip, noise and divisor: what a row is bounded to, and what is released of a sum."""
+"""Clipping, noise and divisor: bounds on rows, and the release of a noised sum."""

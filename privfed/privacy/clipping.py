@@ -1,20 +1,20 @@
-"""Clipping: the one place where a client's influence becomes bounded.
+"""Clipping: the only place where a client's influence is bounded.
 
-*Adaptive clipping.* The clip follows a quantile of clients' norms, at a small part of the noise.
+*Adaptive clipping.* The clip follows a quantile of clients' norms, for a small part of the noise.
 
 Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive
-clipping", Algorithm 1. Beside its clipped update each client tells whether its *unclipped* norm is
-within the clip C, as b - 1/2 with b in {0, 1}. From the noised sum of these, over the divisor m,
+clipping", Algorithm 1. With its clipped update, each client reports whether its *unclipped* norm
+is within the clip C, as b - 1/2 with b in {0, 1}. From the noised sum of these, over the divisor m,
 
     b~ = 1/2 + (sum (b_k - 1/2) + N(0, sigma_b^2)) / m,     C <- C exp(-rate (b~ - quantile)).
 
 One release, one event. Noise z_delta C on the update and sigma_b on the count is one Gaussian of
 multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2 (theorem 1): they are coordinates of one vector,
-the count weighed so that one deviation serves both, with the joint sensitivity
+the count weighted so that both have one standard deviation, with the joint sensitivity
 
     S = sqrt(C^2 + weight^2 / 4),   weight = z_delta C / sigma_b,   z S = z_delta C.
 
-C follows from what was released before, and z does not depend on it: every round is the same event.
+C follows from earlier releases, and z does not depend on it: every round is the same event.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ class FollowsQuantile(Protocol):
 
     @property
     def clip_quantile(self) -> float:
-        """Which quantile it follows, between 0 and 1."""
+        """Quantile that the clip follows, between 0 and 1."""
         ...
 
 
 @dataclass(frozen=True)
 class Split:
-    """How the multiplier z is shared between an update and its count.
+    """Division of the noise multiplier z between an update and its count.
 
-    `update` is z_delta: the update's noise deviation over the clip; `count` is sigma_b.
+    `update` is z_delta, the standard deviation of the update's noise over the clip; `count` is
+    sigma_b.
     """
 
     update: float
@@ -53,9 +54,9 @@ class Split:
 
     @classmethod
     def of(cls, noise_multiplier: float, count: float) -> Split:
-        """The split of z where `count` is sigma_b.
+        """Returns the split of z where `count` is sigma_b.
 
-        Raises `Refused` where the count alone would spend more than z allows.
+        Raises `Refused` if the count alone would need more than z allows.
         """
         if noise_multiplier == 0.0:
             return cls(0.0, count)
@@ -69,31 +70,31 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """What the count's coordinate is multiplied by, so that one deviation serves both."""
+        """The factor on the count's coordinate for which both parts have one standard deviation."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
-        """The joint sensitivity S."""
+        """Returns the joint sensitivity S."""
         return math.hypot(clip, self.weight(clip) / 2)
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
-    """The clip after a round in which about `share` of the cohort was within it."""
+    """The clip after a round in which about a fraction `share` of the cohort was within it."""
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
 
 def share_within(noised_count: Tensor, weight: float, divisor: float) -> float:
-    """b~, the share of the cohort within the clip, from the count's noised coordinate."""
+    """Returns b~, the fraction of the cohort within the clip, from its noised count."""
     return 0.5 + float(noised_count) / (weight * divisor)
 
 
 _NUMBERS, _ELSEWHERE = 1 << 16, 1 << 26
-"""The numbers of a block: half a megabyte as float64 on a CPU, half a gigabyte elsewhere."""
+"""Sizes of a block in numbers: half a megabyte as float64 on a CPU, half a gigabyte elsewhere."""
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:
-    """Slices that part the columns of `rows` `[c, m]`, of fewer numbers on a CPU than elsewhere.
+    """Yields slices that partition the columns of `rows` `[c, m]`, smaller on a CPU than elsewhere.
 
     >>> import torch
     >>> list(blocks(torch.zeros(4, 40000)))
@@ -107,7 +108,7 @@ def blocks(rows: Tensor) -> Iterator[slice]:
 
 
 def averaged(total: Tensor, divisor: float) -> Tensor:
-    """`total` `[m]` over `divisor`, in float32; in float64 there are a few numbers at a time."""
+    """`total` `[m]` over `divisor`, in float32, using float64 for a block of numbers at a time."""
     average = total.new_empty(len(total), dtype=torch.float32)
     for block in blocks(total[None]):
         average[block] = total[block] / divisor
@@ -115,21 +116,19 @@ def averaged(total: Tensor, divisor: float) -> Tensor:
 
 
 _SLACK = 1 - 2.0**-22
-"""Rounding the scale and the product to float32 grows a norm by at most (1 + 2^-24)^2, and the
-float64 norm of up to 2^26 numbers is right to 2^-27; the slack exceeds all of it together."""
+"""Rounding the scale and the product to float32 increases a norm by at most (1 + 2^-24)^2, and the
+float64 norm of up to 2^26 numbers is accurate to 2^-27; the slack exceeds the total."""
 
 _SMALLEST_CLIP, _LARGEST_CLIP, _LARGEST_NORM = 1e-6, 1e20, 1e30
-"""They keep clip / norm a normal float32 number, or its rounding error would have no bound."""
+"""Limits that keep clip / norm a normal float32 number;
+otherwise its rounding error is unbounded."""
 
 
 def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRows:
-    """Scale each row to L2 norm at most `clip`: x -> x min(1, clip / |x|).
-
-    rows: `[c, m]`, not modified. Returns rows of the same dtype. With a `grid`, a power of two,
-    they are rounded as `on_grid` does, in the same pass.
+    """Clips each row to L2 norm at most `clip`: x -> x min(1, clip / |x|).
 
     Guarantee: every returned row is finite, and its norm, computed in float64, is at most `clip`,
-    for any input whatever. One client's row depends on that client's input only.
+    for any input. A client's row depends on that client's input only.
 
     | input row            | output row                                            |
     |----------------------|-------------------------------------------------------|
@@ -137,10 +136,20 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
     | norm > clip          | same direction, norm clip (less at most 2^-21 of it)  |
     | zero                 | zero                                                  |
     | any NaN or Inf       | zero: the client takes part and contributes nothing   |
-    | norm above 1e30      | zero, likewise: such a row has diverged or is hostile |
+    | norm above 1e30      | zero, likewise: the row has diverged or is Byzantine  |
 
-    Raises `Refused` for a clip outside [1e-6, 1e20], `TypeError` for rows that are neither float32
-    nor float64.
+    Args:
+      rows: client updates, float32 or float64, shape [c, m]; not modified.
+      clip: clipping norm, from 1e-6 to 1e20.
+      grid: grid spacing, a power of two, to which rows are rounded as by `on_grid`, in the same
+        pass; None for no rounding.
+
+    Returns:
+      The clipped rows, in the dtype of `rows`, with their proven norm bound.
+
+    Raises:
+      Refused: if `clip` is outside its range.
+      TypeError: if rows are neither float32 nor float64.
 
     Source: Abadi et al. 2016, Algorithm 1; McMahan et al. 2018, Algorithm 1 (per user).
     """
@@ -155,7 +164,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
     usable = norms <= _LARGEST_NORM
     scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
     clipped = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    for block in blocks(rows):  # each stays in the cache until it is done
+    for block in blocks(rows):  # each block remains in the cache
         torch.mul(rows[:, block], scale, out=clipped[:, block])
         if grid is not None:
             _onto(grid, clipped[:, block])
@@ -178,12 +187,12 @@ def _block_norms(rows: Tensor) -> Tensor:
 
 
 def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
-    """Rows of which each number is rounded toward zero to a multiple of `grid`, a power of two.
+    """Rounds each number of the rows toward zero to a multiple of `grid`, a power of two.
 
-    Without a grid they stay as they are. The arithmetic is exact.
+    Without a grid the rows are returned unchanged. The arithmetic is exact.
 
-    Guarantee: no number, hence no norm, grows, so the bound stays. A float32 number that is coarser
-    than the grid is a multiple already.
+    Guarantee: no number, hence no norm, increases, so the bound is unchanged. A float32 number that
+    is coarser than the grid is already a multiple of it.
     """
     if grid is None:
         return bounded
@@ -191,7 +200,7 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
 
 
 def _onto(grid: float, numbers: Tensor) -> Tensor:
-    """`numbers` rounded toward zero to multiples of `grid`, in place."""
+    """Rounds `numbers` toward zero to multiples of `grid`, in place."""
     if math.frexp(grid)[0] != 0.5:
         raise ValueError(f"a grid of {grid!r} is no power of two")
     numbers.mul_(1 / grid)  # exact, as the grid is a power of two
@@ -199,7 +208,7 @@ def _onto(grid: float, numbers: Tensor) -> Tensor:
 
 
 def toward_zero(numbers: Tensor) -> Tensor:
-    """`numbers` rounded to whole ones, in place. On a CPU `torch.trunc` takes 40 times as long."""
+    """Rounds `numbers` toward zero in place. On a CPU `torch.trunc` is 40 times slower."""
     if numbers.device.type != "cpu":
         return numbers.trunc_()
     np.trunc(numbers.numpy(), out=numbers.numpy())
@@ -207,12 +216,20 @@ def toward_zero(numbers: Tensor) -> Tensor:
 
 
 def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
-    """`clip_rows`, with a last column that tells whether the row was within the clip already.
+    """Clips rows as `clip_rows` does, and appends whether each row was within the clip.
 
-    rows: `[c, m]`; returns `[c, m + 1]`, the last column weight (b - 1/2), b = 1 where the norm of
-    the unclipped row is at most `clip` (0 also for rows that are not finite).
+    The last column is weight (b - 1/2), b = 1 if the norm of the unclipped row is at most `clip` (0
+    also for rows that are not finite).
 
     Guarantee: every returned row has an L2 norm of at most sqrt(clip^2 + weight^2 / 4), its bound.
+
+    Args:
+      rows: client updates, float32 or float64, shape [c, m].
+      clip: clipping norm.
+      weight: factor on the last column.
+
+    Returns:
+      Rows of shape [c, m + 1] with their bound.
 
     Source: Andrew, Thakkar, McMahan & Ramaswamy 2021, section 3.1 (the centred indicator).
     """
@@ -224,10 +241,10 @@ def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Rows `[c, m + 1]` of `clip_rows_and_tell`, those of `who` `[c]` all telling the same.
+    """Sets the last column of rows of `clip_rows_and_tell` to one answer for `who` `[c]`.
 
-    So simulated attackers answer, whatever their norms are. Guarantee: the column of the count
-    keeps its length, so no norm changes, and the bound stays.
+    It simulates attackers that report a false answer. Guarantee: the magnitude of the last column
+    is unchanged, so no norm changes and the bound remains valid.
     """
     rows = bounded.rows.clone()
     count = rows[:, -1].abs()

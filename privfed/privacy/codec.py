@@ -1,32 +1,32 @@
-"""Real rows as whole numbers modulo 2^b, with a proven bound on what is really summed.
+"""Encoding of real rows as integers modulo 2^b, with a proven norm bound on the encoded rows.
 
-A row x of L2 norm at most C is divided by a public `step`, a power of two, and rounded to whole
-numbers by chance, up with the probability of the fraction, so that nothing is lost on average.
-Rounding may lengthen a row; it is repeated until the norm is within `bound`, a number that follows
-from public constants alone and that noise is calibrated to, never to C / step (Kairouz, Liu &
+A row x of L2 norm at most C is divided by a public `step`, a power of two, and rounded to integers
+at random, up with the probability of the fraction, so that rounding is unbiased.
+Rounding may lengthen a row; it is repeated until the norm is within `bound`, which follows
+from public constants alone and to which noise is calibrated, never to C / step (Kairouz, Liu &
 Steinke 2021, Proposition 22: a try succeeds with probability at least 1 - beta).
 
 A row without a proven norm (no privacy, or noise that its client added) has a largest coordinate
 instead, `reach`, and no bound.
 
-The mean of n rows is off by the rounding's deviation, at most step / (2 sqrt(n)) per coordinate
-(step / sqrt(6 n) on average), beside a bias of retries that is smaller still: a try fails with a
-probability below 0.4 at worst and next to none where C is many steps.
+The mean of n rows has a rounding error of standard deviation at most step / (2 sqrt(n)) per
+coordinate (step / sqrt(6 n) on average), and a smaller bias due to retries: a try fails with a
+probability below 0.4 at worst, which is negligible if C is many steps.
 
 Sums of up to `capacity` rows, noise included, stay within a signed half of the modulus, which is
-checked when a run is configured: a wrapped sum would be wrong without a trace.
+checked when a run is configured: a wrapped sum would be wrong without detection.
 
-*Rounding.* A number in 2^-16ths is floor(x) + rest. The sum of floor(x) and 16 random bits is the
-number rounded down, or up as often as the first 16 bits of its fraction say. Where the bits are the
-first that do not carry, 53 more decide by the rest.
+*Rounding.* A number in units of 2^-16 is floor(x) + rest. The sum of floor(x) and 16 random bits is
+the number rounded down, or up with the probability of the first 16 bits of its fraction. If the
+bits are the largest without a carry, 53 more bits are compared with the rest.
 
-The bits are a fast generator's, with a key that is drawn for each row: no proof asks that roundings
-be secret, as the bound of a row holds for each of them.
+The bits come from a fast generator, keyed freshly for each row: no proof requires the rounding to
+be secret, as the bound of a row holds for every rounding.
 
 Random rotations, which spread a row evenly over its coordinates: H diag(+-1) / sqrt(d).
 
 H is Walsh and Hadamard's matrix of a power of two, so rows are padded with zeros to one. The signs
-are public and fresh each round. A rotation changes no norm, and is undone exactly but for rounding
+are public and fresh each round. A rotation preserves norms, and is inverted exactly up to rounding
 in float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
 """
 
@@ -44,26 +44,27 @@ from privfed.privacy.integers import Integers, Share
 
 Row = NDArray[np.float64] | NDArray[np.float32]
 _PARTS = 1 << 16
-"""Of a step: as many as a first try of a coin tells apart."""
+"""Resolution of the first comparison of a random rounding, in parts of a step."""
 _ROUNDED_AT_ONCE = 1 << 13
-"""Numbers that are taken together: they stay in cache, and libraries start no threads for them."""
+"""Numbers per block: a block fits the cache, and libraries start no threads for it."""
 _SINGLES = 2 * _ROUNDED_AT_ONCE
-"""The same in single precision, which takes half of the room."""
+"""Block size in single precision, which takes half of the memory."""
 _NONE = np.empty(0, np.int64)
 MOST_IN_SINGLE = 1 << 14
-"""Steps up to which numbers in single precision, and 16 bits of their fractions, fit 32 bits."""
+"""Number of steps up to which numbers in single precision, and 16
+bits of their fractions, fit 32 bits."""
 
 
 def fits_single(clip: float, step: float) -> bool:
-    """Whether rows of norm `clip` in single precision are divided by `step` exactly, and fit.
+    """Whether rows of norm `clip` in single precision, over `step`, are exact and fit 32 bits.
 
-    Divided by a power of two, no bit of them is lost.
+    Division by a power of two loses no bits.
     """
     return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
 
 
 def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """The steps of `row` `[d]` in whole numbers, and their squared norm."""
+    """Returns `row` `[d]` in integer steps, and the squared norm of the result."""
     fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
     drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
     tied, rests, squared = [], [], 0.0
@@ -87,7 +88,7 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """The same of a row in single precision that `fits_single`, several times as fast."""
+    """Returns the same as `rounded_double` for a row that `fits_single`, several times faster."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
@@ -114,7 +115,7 @@ def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def squared_norm(row: Row) -> float:
-    """The squared norm of `row` `[d]`, a few numbers at a time."""
+    """Returns the squared norm of `row` `[d]`, computed in blocks."""
     parts = (
         row[start : start + _ROUNDED_AT_ONCE] for start in range(0, len(row), _ROUNDED_AT_ONCE)
     )
@@ -122,25 +123,25 @@ def squared_norm(row: Row) -> float:
 
 
 def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
-    """`count` times 16 bits of a fast generator whose key `keys` draw."""
+    """Returns `count` times 16 bits of a fast generator whose key is drawn from `keys`."""
     words = np.random.SFC64(np.random.SeedSequence(keys.bits(2))).random_raw(-(-count // 4))
     return np.asarray(words).view(np.uint16)[:count]
 
 
 _BETA = math.exp(-0.5)
 _TRIES = 200
-"""More than 200 failures in a row have a probability below 1e-43."""
+"""200 consecutive failures have a probability below 1e-43."""
 _AT_ONCE = 1 << 16
 """Numbers that are converted at once."""
 _MOST_STEPS = 2.0**46
-"""Numbers of so many steps at most are rounded, whose parts are whole numbers of 64 bits."""
+"""Largest number of steps that is rounded, so that its parts fit 64-bit integers."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """Rows `[length]` of norm at most `clip`, in steps of `step`, modulo 2^`bits`.
+    """Encodes rows `[length]` of norm at most `clip` in steps of `step`, modulo 2^`bits`.
 
-    With an infinite `clip` rows have coordinates of at most `reach` in size, and no bound.
+    With an infinite `clip`, coordinates are at most `reach` in magnitude, and rows have no bound.
     """
 
     clip: float
@@ -149,25 +150,32 @@ class Codec:
     bits: int
     reach: float = math.inf
     noise: Share | None = None
-    """What each client adds to its encoded row."""
+    """Noise that each client adds to its encoded row."""
 
     @classmethod
     def finest(
         cls, clip: float, reach: float, length: int, bits: int, capacity: int, resolution: float
     ) -> Codec:
-        """The codec with the finest step at which sums of `capacity` rows cannot wrap.
+        """Returns the codec with the finest step for which sums cannot wrap.
 
-        `reach` holds where `clip` is infinite. `bound` is at most `resolution` steps, for sums on
-        the grid of the noise, and at most 2^30, far below what a float32 row can tell.
+        Args:
+          clip: clipping norm; infinite for rows without a proven norm.
+          reach: largest coordinate, used if `clip` is infinite.
+          length: length of a row.
+          bits: bits of the modulus.
+          capacity: largest number of rows in a sum.
+          resolution: largest bound in steps, for sums on the grid of the noise; at most 2^30 is
+            used, far below the precision of a float32 row.
 
-        Raises `Refused` where a row of that norm would not be one step long.
+        Raises:
+          Refused: if a row of that norm would be shorter than one step.
         """
         most = min(resolution, 2.0**30)
         size = clip if clip < math.inf else reach
         step = 2.0 ** math.floor(math.log2(size / most))
         while step <= size:
             codec = cls(clip, step, length, bits, reach)
-            fits = capacity * codec.largest < 2 ** min(bits - 1, 53)  # what float64 holds
+            fits = capacity * codec.largest < 2 ** min(bits - 1, 53)  # exact in float64
             if fits and (clip == math.inf or codec.bound <= most):
                 return codec
             step *= 2
@@ -180,7 +188,7 @@ class Codec:
 
     @property
     def bound(self) -> float:
-        """The L2 norm of an encoded row, in steps: it holds for every row, by construction."""
+        """L2 norm bound of an encoded row, in steps; it holds for every row, by construction."""
         if self.clip == math.inf:
             return math.inf
         x, d = self.clip / self.step, self.length
@@ -189,7 +197,7 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """The largest number that a client can send."""
+        """Largest number that a client can send."""
         added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
             return math.floor(self.reach / self.step) + 1 + added
@@ -198,11 +206,11 @@ class Codec:
 
     @property
     def single(self) -> bool:
-        """Whether it takes rows in single precision too, which are rounded faster."""
+        """Whether rows in single precision are accepted as well, which are rounded faster."""
         return fits_single(self.clip, self.step)
 
     def encode(self, row: Row, keys: Keys) -> Integers:
-        """Whole numbers `[d]` of norm at most `bound`, rounded by coins from `keys`.
+        """Returns integers `[d]` of norm at most `bound`, rounded with randomness from `keys`.
 
         Raises `ValueError` for a row that is not finite, not `[d]`, or longer than the clip.
         """
@@ -224,20 +232,23 @@ class Codec:
         raise ValueError("no rounding of this row stayed within its bound; this has no chance")
 
     def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Integers:
-        """Whole numbers `[d]` for any row whatever, as a client sends that keeps to no bound.
+        """Returns integers `[d]` for any row, as sent by a Byzantine client that ignores the bound.
 
-        `hostile` such clients share half of the numbers that a sum can hold, so that they do not
-        wrap and cancel each other; no number is above `most`, which the protocol takes.
+        Args:
+          row: the real row, shape [d]; any values.
+          hostile: number of such clients, which share half of the range of a sum, so that they do
+            not wrap and cancel each other.
+          most: largest magnitude that the protocol accepts.
         """
         most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * hostile))
         return np.clip(np.round(np.nan_to_num(row / self.step)), -most, most).astype(np.int64)
 
     def wrap(self, numbers: Integers) -> NDArray[np.uint64]:
-        """The residues of `numbers` modulo 2^bits."""
+        """Returns the residues of `numbers` modulo 2^bits."""
         return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
     def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
-        """The number closest to zero with that residue: right where the capacity was kept."""
+        """The numbers closest to zero with these residues: correct if the capacity was kept."""
         shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
         for start in range(0, len(summed), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
@@ -246,5 +257,5 @@ class Codec:
         return numbers
 
     def decode(self, total: Integers) -> NDArray[np.float64]:
-        """The sum `total` of encoded rows, in real numbers."""
+        """Returns the sum `total` of encoded rows as real numbers."""
         return np.multiply(total, self.step, dtype=np.float64)

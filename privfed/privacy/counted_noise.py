@@ -1,4 +1,4 @@
-"""Lower bounds on the noise variance that honest parties add and keep to themselves.
+"""Lower bounds on the noise variance that honest parties add and keep secret.
 
 Noise that several parties add protects a client by the shares of honest parties only. A ledger
 states how the noise of a run is divided, so that a later run with more colluding or Byzantine
@@ -22,13 +22,13 @@ class NoiseOfClients:
 
     Attributes:
       size: expected cohort size, a public constant.
-      survivors: minimum number of clients that share the counted noise; each adds at most
-        1 / survivors of its variance.
-      colluders: the fraction of a cohort that the run itself takes to collude.
-      known_at_least: upper bound on the part of the noise known to these.
-      known: upper bound on the part known to colluders, per unit of `secure.colluders`.
-      withstood: the largest `secure.colluders` with which the protocol as it ran hides rows.
-      aborts: the part of an event's slack that pays for visible aborts, at least.
+      survivors: minimum number of clients that share the counted noise; each adds at most 1 /
+        survivors of its variance.
+      colluders: fraction of a cohort that the run itself assumes to collude.
+      known_at_least: upper bound on the fraction of the noise known to these.
+      known: upper bound on the fraction known to colluders, per unit of `secure.colluders`.
+      withstood: largest `secure.colluders` for which the executed protocol hides rows.
+      aborts: lower bound on the part of an event's slack that covers visible aborts.
     """
 
     size: int
@@ -41,11 +41,11 @@ class NoiseOfClients:
     kind: ClassVar[str] = "clients"
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Lower bound on the part of the noise's variance that counts against `against`.
+        """A lower bound on the fraction of the noise's variance that counts against `against`.
 
-        Byzantine clients add none; against the server colluders' shares are known, too. Readers
-        take no part in the sum, so that they know no share. With the run's own numbers it is what
-        the run was charged for.
+        Byzantine clients add none; against the server, colluders' shares are known as well. Readers
+        take no part in the sum, so they know no share. For the run's own parameters it is the
+        fraction that the run was charged for.
         """
         added = 1.0 - byzantine / self.survivors
         if against == "readers":
@@ -59,14 +59,14 @@ class NoiseOfClients:
 class NoiseOfSites:
     """Noise whose shares sites add: of at least `minimum` survivors, in equal parts.
 
-    Colluding and Byzantine sites are counted together, in whole sites. With layers of noise each
-    of m survivors keeps at least 1 / (m - k) of (z C)^2, k the colluders it was sized for
-    (`privfed.privacy.setting`), so that m = `minimum` is the worst case there, too.
+    Colluding and Byzantine sites are counted together, as integers. With layers of noise each of m
+    survivors keeps at least 1 / (m - k) of (z C)^2, k the number of colluders that it was sized for
+    (`privfed.privacy.setting`), so that m = `minimum` is the worst case there as well.
 
     Attributes:
-      size: the number of sites.
-      minimum: the fewest surviving sites.
-      withstood: the most colluding sites from which the protocol as it ran hides rows.
+      size: number of sites.
+      minimum: least number of surviving sites.
+      withstood: largest number of colluding sites from which the executed protocol hides rows.
     """
 
     size: int
@@ -76,19 +76,19 @@ class NoiseOfSites:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Lower bound on the part of the noise's variance that counts against `against`."""
+        """A lower bound on the fraction of the noise's variance that counts against `against`."""
         return 1.0 if against == "others" else 1.0 - colluders / self.minimum
 
 
 @dataclass(frozen=True)
 class NoiseOfPairs:
-    """Noise of `size` clients, most of which each pair of them shares.
+    """Noise of `size` clients, most of which is shared by pairs of clients.
 
     Byzantine clients are counted as colluders.
 
     Attributes:
-      size: the number of clients, all of whom take part.
-      pair_noise: standard deviation that a pair shares over a client's own.
+      size: number of clients, all of which take part.
+      pair_noise: standard deviation shared by a pair, relative to a client's own.
     """
 
     size: int
@@ -98,7 +98,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Precision of one row's noise, as if it were independent, over that of its own noise."""
+        """The precision of one row's noise, as independent noise, over that of its own noise."""
         honest = self.size - math.ceil(colluders)
         return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 
@@ -110,12 +110,12 @@ _KINDS: Mapping[str, type[CountedNoise]] = {
 
 
 def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
-    """The object that a ledger states."""
+    """Returns the object that a ledger states."""
     return {"among": noise.kind, **asdict(noise)}
 
 
 def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
-    """Reads `counted_to_json`'s object. Raises `KeyError` or `TypeError` where it is none."""
+    """The noise stated by `counted_to_json`. Raises `KeyError` or `TypeError` if it is invalid."""
     facts = dict(stated)
     kind = _KINDS[facts.pop("among")]
     if not all(isinstance(fact, bool) or is_count(fact) for fact in facts.values()):
@@ -124,7 +124,7 @@ def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
 
 
 def is_count(value: object) -> bool:
-    """Whether `value` is a number from 0, infinity included, that a float holds."""
+    """Whether `value` is a nonnegative number, infinity included, that fits a float."""
     if type(value) is int:
         return 0 <= value <= sys.float_info.max
     return type(value) is float and value >= 0

@@ -1,4 +1,4 @@
-"""Whole numbers: the rows that secure sums add, and the noise that clients add to them."""
+"""Integers: the rows that secure sums add, and the noise that clients add to them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from numpy.typing import NDArray
 from privfed.core.streams import Keys
 
 Integers = NDArray[np.int64]
-"""Whole numbers `[n]`."""
+"""Integers `[n]`."""
 
 
 class Share(Protocol):
     """One client's noise in one sum: a frozen dataclass, or a `Part`.
 
-    The parties of a secure sum compare it by its class and fields (`privfed.secure.identities`),
+    The parties of a secure sum compare shares by class and fields (`privfed.secure.identities`),
     which are numbers, texts, None, tuples, or again such values; others are refused.
     """
 
     layered: ClassVar[bool]
-    """Whether the noise comes in layers, which the secure sum itself adds and takes off."""
+    """Whether the noise comes in layers, which the secure sum itself adds and removes."""
 
     @property
     def total_variation(self) -> float:
-        """The total variation of one number from the distribution that is accounted for."""
+        """Total variation distance of one number from the distribution that is accounted for."""
         ...
 
     @property
     def most(self) -> int:
-        """The largest number that it can be."""
+        """Largest possible number."""
         ...
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        """One client's noise `[count]`."""
+        """Returns one client's noise `[count]`."""
         ...

@@ -1,4 +1,4 @@
-"""What a user-level privacy mechanism is, and the bounded types that noise insists on."""
+"""Contract of user-level privacy mechanisms, and the bounded types that noise requires."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 PublicState = Mapping[str, "Tensor"]
-"""A mechanism's public state: part of what is released, stored and checkpointed."""
+"""Public state of a mechanism: released, stored and checkpointed."""
 
 
 @dataclass(frozen=True)
 class BoundedRows:
     """`rows` `[c, m]`, one per client, each of L2 norm at most `bound` (infinite: no proof).
 
-    Only `privfed.privacy.clipping` makes rows with a finite bound; a test keeps it so.
+    Only `privfed.privacy.clipping` makes rows with a finite bound; a test enforces this.
     """
 
     rows: Tensor
     bound: float
     hostile: NDArray[np.bool_] | None = None
-    """Rows `[c]` that simulated attackers sent as they like: the bound is that of the others."""
+    """Mask `[c]` of rows that simulated attackers sent without a
+    bound: `bound` is that of the others."""
 
 
 @dataclass(frozen=True)
 class BoundedSum:
-    """`total` `[m]` float64: a sum of rows, one per surviving client, each of norm <= `bound`.
+    """`total` `[m]` float64: a sum of rows, one per surviving client, each of norm at most `bound`.
 
-    Adding or removing one client moves it by at most `bound`, to which noise is calibrated: that of
-    what was really summed (encoded rows may be longer than clipped ones). `survivors` counts the
-    rows; under privacy it is simulation-only and never divides anything.
+    Adding or removing one client changes the sum by at most `bound`, to which noise is calibrated.
+    It is the bound of the rows that were summed (encoded rows may be longer than clipped ones).
+    `survivors` is the number of rows; under privacy it is simulation-only and never used as a
+    divisor.
     """
 
     total: Tensor
@@ -54,11 +56,11 @@ class BoundedSum:
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a sum is opened for: rows of L2 norm at most `bound` (infinite: none is proved).
+    """Parameters of a sum: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    A codec may divide that bound into at most `resolution` steps: central noise has a grid that
-    sums have to lie on. Distributed noise instead fixes the `step`, and `noise` is what each party
-    adds in whole steps of it: a client, or a site for all of its clients.
+    A codec may divide that bound into at most `resolution` steps: sums must be on the grid of
+    central noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each
+    party adds in integer steps: a client, or a site for all of its clients.
     """
 
     bound: float = math.inf
@@ -66,20 +68,22 @@ class Encoding:
     step: float | None = None
     noise: Share | None = None
     site_deviation: float = 0.0
-    """The deviation of the Gaussian noise that each site adds to its clients' sum by itself."""
+    """Standard deviation of the Gaussian noise that each site
+    adds to its clients' sum by itself."""
 
 
 @dataclass(frozen=True)
 class SumWithNoise(BoundedSum):
-    """A bounded sum with its mechanism's noise: of processes that share a run, each adds some."""
+    """A bounded sum with its mechanism's noise, added in parts by several processes."""
 
 
 def draws_in_parts(mechanism: Mechanism) -> bool:
     """Whether processes may each draw a part of the noise that `release` would draw at once.
 
-    So it is where one class has both. A class that redefines `release` alone is handed the sum
-    before its noise, as in one process: what the `noised` of its base adds is not known to be what
-    it means to add. And one that redefines `noised` alone is not asked for it by its base.
+    This requires that one class defines both methods. A class that redefines only `release`
+    receives the sum before its noise, as in one process: the noise that its base class adds by
+    `noised` may differ from its own. A class that redefines only `noised` is not used by its base
+    class's `release`.
     """
     for each in type(mechanism).__mro__:
         if "noised" in vars(each) or "release" in vars(each):
@@ -88,13 +92,13 @@ def draws_in_parts(mechanism: Mechanism) -> bool:
 
 
 def require_bounded(total: BoundedSum, norm: float) -> None:
-    """Raises `TypeError` for what has no proven bound, or one below that of the rows."""
+    """Raises `TypeError` unless `total` has a proven, finite bound of at least `norm`."""
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
         raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
 
 
 class MechanismPart(Part):
-    """What is so of most mechanisms: nothing to resolve, no state, and fresh noise each round."""
+    """Defaults of most mechanisms: no constants, no state, independent noise per round."""
 
     remembers: ClassVar[bool] = False
     joint: ClassVar[bool] = False
@@ -133,28 +137,30 @@ class MechanismPart(Part):
 
 
 class NoiseKind(Protocol):
-    """The declarations of a mechanism: who adds which noise."""
+    """Declarations of a mechanism: the origin and the kind of its noise."""
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
-    """The origin of the noise: who has to be trusted with anything rawer ("nobody": no noise)."""
+    """Trust model: the party that sees un-noised data ("server": clipped updates; "sum": only the
+    noised sum is seen; "client": none but the client; "nobody": no noise is added)."""
     arithmetic: ClassVar[str]
-    """What of the noise's proof holds in floating point."""
+    """Part of the noise's proof that holds in floating point."""
     private: ClassVar[bool]
-    """Whether weights are uniform and the divisor is fixed by configuration."""
+    """Whether the mechanism gives a privacy guarantee; if so, weights are uniform and the divisor
+    is a constant of the configuration."""
     remembers: ClassVar[bool]
     """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
     joint: ClassVar[bool]
-    """Whether clients share noise, so that `bound` is given all rows of a cohort at once, which a
+    """Whether clients share noise, so that `bound` receives all rows of a cohort at once, which a
     rule on rows sees (`privfed.privacy.shared_noise`)."""
 
     @property
     def clip(self) -> float:
-        """What rows are clipped to at first; infinite where nothing is promised."""
+        """Initial clipping norm; infinite without a guarantee."""
         ...
 
     @property
     def layered(self) -> bool:
-        """Whether clients add noise in layers, of which a sum takes off what is too much."""
+        """Whether clients add noise in layers, of which a sum removes the excess."""
         ...
 
     @property
@@ -167,32 +173,41 @@ class ChargedNoise(NoiseKind, Protocol):
     """The planned side of a mechanism: constants of the run, and the event that a round charges."""
 
     def resolved(self, setting: Setting) -> Self:
-        """The mechanism with what follows from the run's public constants filled in."""
+        """Returns the mechanism with the values that follow from the run's public constants."""
         ...
 
     def in_parts(self, parts: int) -> Self:
-        """The mechanism for clients whose rows come in `parts`, each clipped to so much less.
+        """The mechanism for clients whose rows come in `parts`, each with a fraction of the clip.
 
         Its noise multiplier is then relative to the clip of one part.
         """
         ...
 
     def with_clip(self, clip: float) -> Mechanism:
-        """The mechanism for other rows, clipped to `clip`: it follows nobody's norms, and its noise
-        hangs together with no other round's.
+        """Returns the mechanism for other rows, clipped to `clip`.
+
+        Its clip is not adaptive, and its noise is independent of other rounds.
         """
         ...
 
     def at(self, noise_multiplier: float | None) -> Self:
-        """The mechanism with this noise multiplier; None: not calibrated yet."""
+        """Returns the mechanism with this noise multiplier; None if it is not calibrated yet."""
         ...
 
     def event(self, witness: Witness, exchanges: int) -> Event:
-        """The whole round as one event, from the rule by which its cohort will be drawn."""
+        """Returns the complete round as one event.
+
+        Args:
+          witness: the sampling rule of the round.
+          exchanges: number of sums over the same cohort.
+
+        Raises:
+          Refused: if there is no proof for the sampler or the number of exchanges.
+        """
         ...
 
     def noise_on_update(self, size: int) -> float:
-        """The deviation on each coordinate of a sum of `size` clients' updates, in clips."""
+        """Returns the noise standard deviation per coordinate of `size` updates, in clips."""
         ...
 
 
@@ -200,44 +215,57 @@ class ReleasedNoise(NoiseKind, Protocol):
     """The executed side of a mechanism: bounded rows, the noise of their sum, and the release."""
 
     def init(self) -> PublicState:
-        """The public state before the first round."""
+        """Returns the public state before the first round."""
         ...
 
     def encoding(self, state: PublicState) -> Encoding:
-        """What a sum of its rows is opened for."""
+        """Returns the parameters of a sum of its rows."""
         ...
 
     def width(self, layout: Layout) -> int:
-        """The length of the bounded row of a message with this layout."""
+        """Returns the length of the bounded row of a message with this layout."""
         ...
 
     def coefficients(self) -> NDArray[np.float64]:
-        """The coefficients that correlate noise over rounds `[bands]`; 1 alone where none do."""
+        """Returns the coefficients `[bands]` that correlate noise over rounds; 1 for none."""
         ...
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """The noise of former rounds `[bands - 1, length]`; None where rounds are independent."""
+        """The noise of former rounds `[bands - 1, length]`; None if rounds are independent."""
         ...
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Rows `[c, m]` clipped (and rotated or noised), as each client does it by itself."""
+        """Returns the clipped (and rotated or noised) rows, as each client computes its own.
+
+        Args:
+          rows: client updates, shape [c, m].
+          layout: layout of the message.
+          keys: sources of randomness of the clients.
+          state: public state of the mechanism.
+        """
         ...
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """The sum with the noise of its numbers in `part`, where that can be drawn in parts.
+        """Returns the sum with the noise of its numbers in `part`, if noise can be drawn in parts.
 
-        Where several processes add up their sums, each adds the noise of another part before: then
-        it is all there, once, and the result a `SumWithNoise`. Else it is left to `release`, as it
-        is where a class redefines one of them alone (`draws_in_parts`).
+        If several processes add up their sums, each first adds the noise of a different part. The
+        total then contains all noise once, and is a `SumWithNoise`. Otherwise the noise is left to
+        `release`, as in classes that redefine only one of both (`draws_in_parts`).
         """
         ...
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
-        """The noised average `[m]` float32, which is all that leaves, and the next public state.
+        """Returns the noised average `[m]` float32, the only output, and the next public state.
 
-        A `SumWithNoise` has its noise.
+        A `SumWithNoise` already contains its noise.
+
+        Args:
+          total: the bounded sum of the rows, shape [m].
+          divisor: constant divisor of the average.
+          keys: source of the noise.
+          state: public state of the mechanism.
         """
         ...
 
@@ -245,7 +273,7 @@ class ReleasedNoise(NoiseKind, Protocol):
 class Mechanism(ChargedNoise, ReleasedNoise, Protocol):
     """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
 
-    It alone emits the round's event, so that what is charged is what runs.
+    It alone emits the round's event, so that the charged mechanism is the executed one.
     """
 
 
@@ -255,13 +283,14 @@ class _Calibrated(Protocol):
 
 
 class NoisedMechanism(MechanismPart):
-    """A mechanism with a clip, and with noise of so many clips as its `noise_multiplier` says.
+    """A mechanism with a clip, and with noise of `noise_multiplier` clipping norms.
 
-    Each such mechanism declares that key itself, since it is not of the same noise everywhere.
+    Each such mechanism declares that key itself, since its meaning depends on the kind of noise.
     """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
-    """The clipping norm: the longest update of a client; left out, what suits the loss."""
+    """Clipping norm: the largest L2 norm of a client's update; by
+    default a value that suits the loss."""
 
     private: ClassVar[bool] = True
 
@@ -275,7 +304,7 @@ class NoisedMechanism(MechanismPart):
         return cast("Mechanism", self.model_copy(update={"clip": clip, "noise_multiplier": None}))
 
     def _noise(self: _Calibrated) -> float:
-        """The noise multiplier. Raises `ValueError` before calibration."""
+        """Returns the noise multiplier. Raises `ValueError` before calibration."""
         if self.noise_multiplier is None:
             raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
         return self.noise_multiplier

@@ -1,4 +1,4 @@
-"""The noise that a whole run leaves on its model, by which draws and mechanisms are compared."""
+"""The noise that a complete run leaves on its model, for comparing samplers and mechanisms."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from privfed.privacy.mechanism import Mechanism
 
 @runtime_checkable
 class CorrelatedOverRounds(Protocol):
-    """A mechanism whose noise in one round takes off some of that of earlier ones."""
+    """A mechanism whose noise in one round cancels part of the noise of earlier rounds."""
 
     def noise_on_model(self, rounds: int) -> float:
-        """The rms noise on the sums of the first 1 to `rounds` releases, in clips, over that of
-        independent noise of a deviation of one clip.
+        """Returns the root mean square noise on sums of the first 1 to `rounds` releases, in clips,
+        relative to independent noise with a standard deviation of one clip.
         """
         ...
 
 
 def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None:
-    """The rms deviation on sums of the first 1 to `rounds` releases of a calibrated `mechanism`.
+    """Returns the rms standard deviation on sums of the first 1 to `rounds` releases, in clips.
 
-    In clips, on each coordinate, for cohorts of `size` expected clients: a model that sums releases
-    has it, but for the divisor. Independent noise of deviation z has z sqrt((rounds + 1) / 2). None
-    where noise is correlated over rounds, and the mechanism does not say how.
+    It is per coordinate, and equals the noise on a model that sums releases, up to the divisor.
+    Independent noise of standard deviation z has z sqrt((rounds + 1) / 2).
+
+    Args:
+      mechanism: a calibrated mechanism.
+      rounds: number of training rounds.
+      size: expected cohort size.
+
+    Returns:
+      The standard deviation, or None if noise is correlated over rounds in an unknown way.
     """
     summed = math.sqrt((rounds + 1) / 2)
     if isinstance(mechanism, CorrelatedOverRounds):
@@ -35,9 +42,9 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
 
 
 def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
-    """The part of each round's noise that is on the model in the end: 1 where it is independent.
+    """Returns the fraction of each round's noise that remains on the final model; 1 if independent.
 
-    It is the rms over the rounds, and 1 where a mechanism does not say how its noise is correlated.
+    It is the rms over the rounds, and 1 if a mechanism does not state how its noise is correlated.
     """
     if not isinstance(mechanism, CorrelatedOverRounds):
         return 1.0
@@ -46,41 +53,44 @@ def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
 
 
 def remembered_rows(mechanism: Mechanism) -> int:
-    """How many rows of earlier noise, as long as a message, its next noise is made of."""
+    """The number of earlier noise rows, of the length of a message, that the next noise needs."""
     memory = mechanism.memory(Streams(0), 0)
     return memory.remembers if memory else 0
 
 
 @runtime_checkable
 class SolvedForRun(Protocol):
-    """A mechanism that solves for constants of its noise when a run starts.
+    """A mechanism that optimises constants of its noise when a run starts.
 
-    They are keys of its own, so that the run's file and its ledger state them, and a resume has the
-    same ones, for however many rounds. They follow from public constants.
+    The constants are keys of its own, so that the run's file and its ledger state them, and a
+    resume uses the same ones, for any number of rounds. They follow from public constants.
     """
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        """The mechanism with constants for so many `rounds` that train, in any `separation` of
-        which in a row a client takes part once; those that are given stay.
+        """Returns the mechanism with optimised constants; given constants are kept.
+
+        Args:
+          rounds: number of training rounds.
+          separation: number of consecutive rounds in which a client takes part at most once.
         """
         ...
 
     def solution(self) -> Mapping[str, Any]:
-        """What was solved for, and for how many rounds, as the ledger states it."""
+        """Returns the optimised constants and the number of rounds, as the ledger states them."""
         ...
 
     def span(self) -> str:
-        """Over which rounds noise is correlated, in words."""
+        """Returns the rounds over which noise is correlated, in words."""
         ...
 
 
 @runtime_checkable
 class InBands(CorrelatedOverRounds, Protocol):
-    """A mechanism whose noise is correlated over so many bands as a client's rounds are apart."""
+    """A mechanism whose noise is correlated over as many bands as rounds are apart."""
 
     bands: int
-    """How many; 0: as many as the draw allows, or as need the least noise."""
+    """Number of bands; 0: as many as the sampler allows, or the number with the least noise."""
 
     def in_bands(self, bands: int) -> Self:
-        """The mechanism with so many bands."""
+        """Returns the mechanism with this number of bands."""
         ...

@@ -1,8 +1,8 @@
 """Random rotations, which spread a row evenly over its coordinates: H diag(+-1) / sqrt(d).
 
-H is Walsh and Hadamard's matrix of a power of two, so rows are padded with zeros to one. The signs
-are public and fresh each round. A rotation changes no norm, and is undone exactly but for rounding
-in float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
+H is the Walsh-Hadamard matrix of a power of two, to which rows are padded with zeros. The signs are
+public and fresh each round. A rotation preserves norms, and is inverted exactly up to rounding in
+float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from privfed.core.streams import Keys
 from privfed.privacy.mechanism import BoundedRows
 
 _FACTOR = 16
-"""H is applied as a product of matrices of this size, the last of at most twice of it."""
+"""H is applied as a product of matrices of this size, the last
+of which is at most twice as large."""
 _ROTATED_AT_ONCE = 1 << 17
-"""Numbers that are rotated together, so that they stay in cache: rows are taken a few at a time."""
+"""Numbers that are rotated together, to fit the cache; rows are processed a few at a time."""
 _SHRINK = 1 - 2.0**-40
-"""A shrinkage far above what rounding in float64 can add to a norm: under 40 additions in a row."""
+"""Factor that exceeds the float64 rounding of a norm by far:
+fewer than 40 consecutive additions."""
 
 
 def padded(length: int) -> int:
-    """The power of two that rows of `length` are padded to."""
+    """Returns the power of two that rows of `length` are padded to."""
     return 1 << max(length - 1, 0).bit_length()
 
 
 def signs(keys: Keys, length: int) -> Tensor:
-    """The public signs +-1 `[padded(length)]` of a rotation, float64."""
+    """Returns the public signs +-1 `[padded(length)]` of a rotation, float64."""
     size = padded(length)
     words = keys.bits(-(-size // 64))
     bits = np.unpackbits(words.view(np.uint8))[:size]
@@ -38,9 +40,9 @@ def signs(keys: Keys, length: int) -> Tensor:
 
 
 def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
-    """Rows `[c, m]` as rotated rows `[c, padded(m)]`, float64, with the signs `flips`.
+    """Returns rows `[c, m]` as rotated rows `[c, padded(m)]`, float64, with the signs `flips`.
 
-    Guarantee: no row's norm grows (all shrink by 2^-40), so the bound stays.
+    Guarantee: no row's norm increases (all shrink by 2^-40), so the bound remains valid.
     """
     rows, shrunk = bounded.rows, flips.to(bounded.rows.device) * _SHRINK
     turned = shrunk.new_empty(len(rows), len(flips))
@@ -55,15 +57,15 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
 
 
 def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
-    """The sum `[length]` of the rows whose rotated ones sum to `total` `[padded(length)]`."""
+    """The sum `[length]` of the rows whose rotated rows sum to `total` `[padded(length)]`."""
     back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
     return back[:length]
 
 
 def hadamard(rows: Tensor) -> Tensor:
-    """H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
+    """Returns H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
     left, turned = rows.shape[1], rows.t()
-    while left > 1:  # the first digit of the places becomes the last, and H of it is taken
+    while left > 1:  # move the first digit of the index last, and apply H
         factor = left if left <= 2 * _FACTOR else _FACTOR
         turned = turned.reshape(factor, -1).t() @ _matrix(factor).to(rows)
         left //= factor
@@ -72,7 +74,7 @@ def hadamard(rows: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _matrix(size: int) -> Tensor:
-    """H / sqrt(size) `[size, size]`."""
+    """Returns H / sqrt(size) `[size, size]`."""
     matrix = torch.ones(1, 1, dtype=torch.float64)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])

@@ -8,28 +8,29 @@ from dataclasses import dataclass
 from privfed.privacy.noise.shares import WASTE, Layers
 
 _EXACT = 1e-9
-"""A tolerance that shields ceil from the last bits of a product."""
+"""Tolerance that protects ceil from the rounding of a product."""
 
 
 def whole_sites(part: float, sites: int) -> int:
-    """k, how many of `sites` the `part` of them is that may work against the others: never none.
+    """Returns k, the number of `sites` in the colluding fraction `part` of them; at least one.
 
-    Every site is curious, so that one at least knows its own share of noise and its own clients.
+    Every site is honest but curious, so that at least one knows its own share of noise and its
+    clients.
     """
     return max(1, math.ceil(part * sites - _EXACT))
 
 
 @dataclass(frozen=True)
 class SiteNoise:
-    """Of `sites`, all of which take part, `minimum` stay at least; `colluders` are not counted.
+    """Noise of `sites`, at least `minimum` of them surviving, not counting `colluders`.
 
-    They are hostile, or work with the server: the theorem of PRIVACY, section 9.1, counts the noise
-    of H alone, the survivors less these, of whom there are `counted` at least. Their noise is
-    (z C)^2 or more, so that z is about what the proof counts:
+    Colluders are Byzantine, or collude with the server. The theorem (rules of proof, section 9.1)
+    counts only the noise of H, the survivors without colluders, at least `counted` sites. Their
+    noise is (z C)^2 or more, so that z refers to the noise that the proof counts:
 
     *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
-    and layers by the same number, so that m survivors together keep m / (m - colluders) times
-    (z C)^2, or 5 % more, and any m - colluders of them (z C)^2.
+    and layers by the same number, so that m survivors together keep m / (m - colluders) times (z
+    C)^2, or 5 % more, and any m - colluders of them (z C)^2.
     """
 
     sites: int
@@ -38,24 +39,24 @@ class SiteNoise:
 
     @property
     def counted(self) -> int:
-        """How many sites' noise the proof counts: |H| at least."""
+        """Least number |H| of sites whose noise the proof counts."""
         return self.minimum - self.colluders
 
     @property
     def most_gone(self) -> int:
-        """How many sites may be missing, for whom layers make up."""
+        """Largest number of sites that may drop out, which layers compensate."""
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:
-        """How many shares, or bases of layers, make up a variance of (z C)^2."""
+        """The number of shares, or bases of layers, that add up to a variance of (z C)^2."""
         return self.sites - self.colluders if layered else self.counted
 
     def layers(self, variance: float) -> Layers:
-        """Layers of which those who stay make up `variance` without the colluders' noise."""
+        """Returns layers whose survivors add up to `variance` without the colluders' noise."""
         return Layers(variance, self.most_gone / self.sites, self.colluders, WASTE)
 
     def added_by(self, survivors: int, layered: bool) -> float:
-        """What all `survivors` add together, over (z C)^2."""
+        """Returns the total variance added by all `survivors`, over (z C)^2."""
         return survivors / (survivors - self.colluders if layered else self.counted)
 
 
@@ -64,10 +65,10 @@ class CohortSize:
     """Bounds on the number of clients whose rows one sum may have.
 
     Attributes:
-      expected: expected clients of the declared population.
-      largest: the most clients that the sampler draws.
-      canaries: the most canary clients expected in addition.
-      byzantine: the most Byzantine clients.
+      expected: expected cohort size over the declared population.
+      largest: largest cohort that the sampler draws.
+      canaries: upper bound on the expected number of canary clients in addition.
+      byzantine: largest number of Byzantine clients.
     """
 
     expected: int
@@ -87,11 +88,11 @@ class ClientShares:
     """The shares of noise that the clients of a cohort add.
 
     Attributes:
-      minimum: fewest surviving clients; the sum aborts below.
-      counted: fewest clients that share the counted noise.
-      honest: lower bound on the part of the counted noise that honest clients add and no colluder
-        knows.
-      added: lower bound on the part that Byzantine clients cannot leave out.
+      minimum: least number of surviving clients; the sum aborts below.
+      counted: least number of clients that share the counted noise.
+      honest: lower bound on the fraction of the counted noise that honest clients add and no
+        colluder knows.
+      added: lower bound on the fraction that remains if Byzantine clients add none.
     """
 
     minimum: int
@@ -120,12 +121,12 @@ class Setting:
 
     @property
     def sites(self) -> SiteNoise | None:
-        """The noise of sites; None where clients add it."""
+        """The noise of sites; None if clients add it."""
         return self.noise if isinstance(self.noise, SiteNoise) else None
 
     @property
     def clients(self) -> ClientShares:
-        """The noise of clients. Raises `TypeError` where sites add it."""
+        """The noise of clients. Raises `TypeError` if sites add it."""
         if isinstance(self.noise, SiteNoise):
             raise TypeError("sites add the noise here, and clients none")
         return self.noise

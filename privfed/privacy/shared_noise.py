@@ -1,4 +1,4 @@
-"""Noise that clients make up together: what its mechanisms have beside what all have."""
+"""Contracts of mechanisms whose noise is shared between clients."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from privfed.sampling.cohort import Witness
 
 
 class JointNoise(Mechanism, Protocol):
-    """A mechanism whose clients share noise, of which the server knows what colluders know."""
+    """A mechanism whose clients share noise; the server is assumed to know what colluders know."""
 
     pair_noise: float
-    """The standard deviation that each pair of clients shares, over a client's own."""
+    """Standard deviation shared by each pair of clients, relative to a client's own."""
     colluders: int
-    """How many clients may work with the server, beside those who may be hostile."""
+    """Number of clients that may collude with the server, in addition to Byzantine clients."""
 
     @property
     def honest(self) -> int:
-        """How many clients are counted on."""
+        """Number of clients assumed to be honest."""
         ...
 
     @property
     def alone(self) -> float:
-        """The noise multiplier against all others together: that of a client's own noise."""
+        """Noise multiplier against all other clients together: that of a client's own noise."""
         ...
 
     def noise(self) -> PairwiseNoise:
-        """What clients add. Raises `ValueError` before planning."""
+        """Returns the noise that clients add. Raises `ValueError` before planning."""
         ...
 
     def among_honest(self) -> JointNoise:
-        """The same noise among honest clients alone: what colluders are left to see."""
+        """The same noise among honest clients alone, the view that remains for colluders."""
         ...
 
 
@@ -45,10 +45,11 @@ def noised_jointly(mechanism: Mechanism) -> TypeGuard[JointNoise]:
 
 @dataclass(frozen=True)
 class IntegerGrid:
-    """How rows become whole numbers: a `step`, and what follows from it, in steps.
+    """The integer encoding of rows: a `step`, and the values that follow from it, in steps.
 
-    `share` is the deviation of one client's noise, `l2` and `l1` bound an encoded row (PRIVACY,
-    section 3: never the clip), `wraps` is the probability that a coordinate of the sum wraps.
+    `share` is the standard deviation of one client's noise, `l2` and `l1` bound an encoded row
+    (rules of proof, section 3: never the clip), and `wraps` is the probability that a coordinate of
+    the sum wraps.
     """
 
     step: float
@@ -58,7 +59,7 @@ class IntegerGrid:
     length: int
     wraps: float
     rotated: bool = True
-    """Whether rows are rotated first, so that numbers of their sum are of one size."""
+    """Whether rows are rotated first, so that the numbers of their sum have similar magnitudes."""
 
 
 OTHER_PARTY = {
@@ -67,8 +68,8 @@ OTHER_PARTY = {
     "sites": "others",
     "others": "sites",
 }
-"""The party that distributed noise protects against, beside the one that the budget gates: "sites"
-are the server with colluding sites, and "others" all but a client's own site."""
+"""The second adversary of distributed noise, by the one that the budget bounds: "sites" are the
+server with colluding sites, and "others" all except a client's own site."""
 
 PARTY_WORDS = {
     "server": "the server",
@@ -77,34 +78,34 @@ PARTY_WORDS = {
     "others": "all but a client's own site",
     "clients": "the server and colluding clients",
 }
-"""The parties that an epsilon of noise that is shared may be against, in words."""
+"""Adversaries of shared noise, in words."""
 
 
 class SharedNoise(Mechanism, Protocol):
-    """A mechanism whose noise arises on clients, as shares of it that a secure sum adds up."""
+    """A mechanism whose noise is added by clients, in shares that a secure sum adds up."""
 
     tolerance: float
-    """The part of an expected cohort that may be missing from a sum."""
+    """Fraction of an expected cohort that may drop out of a sum."""
 
     @property
     def against(self) -> str:
-        """The party whose guarantee the budget gates: the "server", "readers", or "sites"."""
+        """Adversary whose guarantee the budget bounds: "server", "readers", or "sites"."""
         ...
 
     @property
     def honest(self) -> float:
-        """A lower bound on the part of the noise added by clients who keep it to themselves."""
+        """Lower bound on the fraction of the noise added by clients that keep it secret."""
         ...
 
     def grid(self) -> IntegerGrid:
-        """How rows become whole numbers. Raises `Refused` where the bits are too few."""
+        """Returns the integer encoding of rows. Raises `Refused` if the bits are too few."""
         ...
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """The round's event by whom it protects against."""
+        """Returns the round's event for each adversary."""
         ...
 
 
 def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:
-    """Whether clients make up the noise together, in a secure sum."""
+    """Whether clients provide the noise together, in a secure sum."""
     return mechanism.trust == "sum"

@@ -1,1 +1,1 @@
-"""Who takes part? Availability, samplers, and the cohort that they draw."""
+"""Client sampling: availability, samplers, and the cohorts that they draw."""

@@ -1,4 +1,4 @@
-"""Random allocation: each client takes part in a secret, fresh slot of every epoch."""
+"""Random allocation: each client takes part in one secret, fresh slot of every epoch."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from privfed.sampling.cohort import Cohort, People, Witness
 from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
 
 _WORDS = 4
-"""How many words a client has for a slot: all of them are rejected with a probability of less than
-2^-176, which no delta in double precision notices."""
+"""Number of random words per client for a slot: all of them are rejected with a probability below
+2^-176, negligible for any delta in double precision."""
 
 
 class Allocation(SizedSampler):
-    """Each client takes part once in every epoch of `slots` rounds, in a slot that is a secret.
+    """Each client takes part once in every epoch of `slots` rounds, in a secret slot.
 
-    It is drawn uniformly, by AES-256 of the client's own number under a key of the epoch, which
-    follows from the run's key under private/: independently of other clients and of earlier epochs,
-    and the same after a resume. A round that is aborted consumes its slot.
+    The slot is uniform, computed by AES-256 of the client's own number under a key of the epoch,
+    which is derived from the run's key under private/. It is independent of other clients and of
+    earlier epochs, and the same after a resume. An aborted round consumes its slot.
 
-    With `groups` clients are in as many, for ever and by a public hash of their number. Rounds of
-    the groups take turns, so that a client's possible rounds are `groups` apart, and its slot is
-    one of slots / groups.
+    With `groups`, clients are assigned permanently to that many groups by a public hash of their
+    number. Rounds of the groups take turns, so that a client's possible rounds are `groups` apart,
+    and its slot is one of slots / groups.
 
-    *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove: one
-    client more or less adds or takes its slots, and moves no other's; the population may hold more
-    or fewer than the `data.clients` declared, from which alone the divisor follows. With several,
-    under zero-out, over a public list of exactly data.clients clients: a group is public, and with
-    it a client's membership. Secrecy of the slots amplifies it
-    (`accounting.bounds.random_allocation`), for who reads what is released, and not for a server
-    that knows who was asked; nobody else may learn how many took part.
+    *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove:
+    adding or removing a client adds or removes its slots and changes no other client's; the
+    population may be larger or smaller than the declared `data.clients`, which alone determines the
+    divisor. With several groups, under zero-out, over a public list of exactly data.clients
+    clients: a group is public, and with it a client's membership. Privacy is amplified by the
+    secret slots (`accounting.bounds.random_allocation`) against readers of the releases, but not
+    against a server that knows the cohorts; cohort sizes must remain secret as well.
     """
 
     remembers: ClassVar[bool] = True
     derives_size: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("slots", "groups")
     size: int = Field(0, ge=0)
-    """The size follows from data.clients and the slots."""
+    """Cohort size, which follows from data.clients and the slots."""
     slots: int = Field(10, ge=1, le=1_000_000)
-    """How many rounds an epoch has, in one of which a client takes part."""
+    """Number of rounds of an epoch, in one of which a client takes part."""
     groups: int = Field(0, ge=0, le=1_000_000)
-    """Into how many public groups clients are divided, so that correlated noise may have as many
-    bands; 0: as many as the mechanism has bands."""
+    """Number of public groups of clients, which allows correlated noise as many bands; 0: as many
+    as the mechanism has bands."""
 
     def of(self, clients: int) -> Self:
         size = size_by_turns(self.size, clients, "slots", self.slots)
@@ -64,13 +64,13 @@ class Allocation(SizedSampler):
         return self.model_copy(update={"size": size})
 
     def possible_groups(self) -> tuple[int, ...]:
-        """Into how many groups clients may be divided: what is configured, or all that go."""
+        """The possible numbers of groups: the configured one, or all divisors of the slots."""
         if self.groups:
             return (self.groups,)
         return _divisors(self.slots)
 
     def in_groups(self, groups: int) -> Self:
-        """The same with so many groups."""
+        """Returns the sampler with this number of groups."""
         return self.model_copy(update={"groups": groups})
 
     def witness(self, round: int, clients: int) -> Witness:
@@ -103,9 +103,9 @@ def _divisors(slots: int) -> tuple[int, ...]:
 
 
 def uniform_below(bound: int, words: Words) -> Indices:
-    """A uniform number from 0 to `bound` - 1 `[n]` of each row of uniform `words` `[n, k]`.
+    """A uniform number from 0 to `bound` - 1 `[n]` for each row of uniform `words` `[n, k]`.
 
-    It is that of a row's first word below a multiple of `bound`, so that none is likelier.
+    It is computed from a row's first word below a multiple of `bound`, so that it is unbiased.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
     chosen = words[:, 0].copy()

@@ -1,11 +1,11 @@
-"""Which clients are available when: a simulation of clients that come and go.
+"""Client availability: a simulation of clients that are available in some rounds only.
 
-Whether a client is available follows from public coins and the round, and reads nobody's data. A
-client that is drawn but not available sends nothing. So a client takes part at most as often as its
-sampler says, and contributes zero otherwise: every sampler's event holds as it is (PRIVACY: dropout
-by public exogenous coins), at the price of smaller cohorts, while the divisor stays.
+Availability is a function of public randomness and the round, and reads no data. A sampled client
+that is not available sends nothing. A client therefore takes part at most as often as its sampler
+allows, and contributes zero otherwise: every sampler's event remains valid (rules of proof, section
+4: dropout by public exogenous randomness). Cohorts are smaller, while the divisor is unchanged.
 
-How long a round would take on clients' devices: the basic model of the Field Guide (Wang et al.
+The duration of a round on clients' devices follows the basic model of the Field Guide (Wang et al.
 2021, "A field guide to federated optimization", equation 9).
 """
 
@@ -23,32 +23,35 @@ from privfed.core.vector import Indices
 
 
 class Devices(Part):
-    """T_round = T_comm + T_comp, of a cohort that works in parallel and is waited for.
+    """Duration model of devices: T_round = T_comm + T_comp, for a synchronous, parallel cohort.
 
-    T_comm = down / download + up / upload, bytes of one client over bytes per second; T_comp = the
-    longest client's slowdown * simulated seconds + overhead, and the server's own time. The paper's
-    estimates of a cross-device system are 0.75 MB/s down, 0.25 MB/s up, a slowdown of 7 against the
-    simulation, and 10 s of overhead. A simulated local step takes `step_seconds`, declared, so that
-    studies do not depend on the machine they ran on.
+    T_comm = down / download + up / upload, bytes of one client over bytes per second. T_comp = the
+    slowest client's slowdown * simulated seconds + overhead, plus the server's own time. The
+    paper's estimates of a cross-device system are 0.75 MB/s down, 0.25 MB/s up, a slowdown of 7
+    relative to the simulation, and 10 s of overhead. A simulated local step takes the declared
+    `step_seconds`, so that results do not depend on the machine.
     """
 
     download: float = Field(0.75e6, gt=0)
-    """Bytes a second that a device is sent."""
+    """Download rate of a device, in bytes per second."""
     upload: float = Field(0.25e6, gt=0)
-    """Bytes a second that a device sends."""
+    """Upload rate of a device, in bytes per second."""
     slowdown: float = Field(7.0, ge=0)
-    """How many times slower than the simulation a device computes."""
+    """Computation time of a device relative to the simulation."""
     overhead: float = Field(10.0, ge=0)
-    """Seconds that a round costs a device beside its steps."""
+    """Overhead of a device per round, in seconds, in addition to its steps."""
     server_seconds: float = Field(0.0, ge=0)
-    """Seconds of the server in a round."""
+    """Computation time of the server per round, in seconds."""
     step_seconds: float = Field(0.001, ge=0)
-    """Seconds of a simulated local step."""
+    """Duration of a simulated local step, in seconds."""
 
     def seconds(self, down: float, up: float, steps: int) -> float:
-        """The seconds of a round in which a client is sent `down` bytes and sends `up` bytes.
+        """Returns the duration of a round, in seconds.
 
-        The client that takes longest takes `steps` local steps.
+        Args:
+          down: bytes sent to each client.
+          up: bytes sent by each client.
+          steps: number of local steps of the slowest client.
         """
         communication = down / self.download + up / self.upload
         computation = self.slowdown * steps * self.step_seconds + self.overhead
@@ -59,18 +62,18 @@ Present = NDArray[np.bool_]
 
 
 class Availability(Protocol):
-    """A rule by which clients are available, from public coins alone."""
+    """A rule of client availability that depends on public randomness only."""
 
     varies: ClassVar[bool]
-    """Whether a client is available in some rounds and not in others."""
+    """Whether a client's availability changes between rounds."""
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
-        """Which of the clients `who` `[n]`, by their own numbers, are available in `round`."""
+        """A mask `[n]` of the clients `who` `[n]`, by their own numbers, available in `round`."""
         ...
 
 
 class Always(Part):
-    """Every client can be sampled in every round."""
+    """Makes every client available in every round."""
 
     varies: ClassVar[bool] = False
 
@@ -79,20 +82,20 @@ class Always(Part):
 
 
 class Daily(Part):
-    """Availability follows the hour: most clients at night, few by day.
+    """Makes availability follow the time of day: most clients at night, few by day.
 
     A client is available with a probability between `least` and 1, a cosine over `day` rounds. Its
-    peak lies anywhere in a share `spread` of the day, drawn once: 0 puts all in one time zone, 1
-    evens the day out.
+    peak is uniform over a fraction `spread` of the day and fixed for the run: 0 puts all clients in
+    one time zone, 1 makes the day uniform.
     """
 
     varies: ClassVar[bool] = True
     day: int = Field(24, ge=1)
-    """How many rounds a day has."""
+    """Number of rounds of a day."""
     least: float = Field(0.2, ge=0, le=1)
-    """The least probability to be available."""
+    """Least probability of being available."""
     spread: float = Field(0.25, ge=0, le=1)
-    """Over which part of the day clients' peaks lie."""
+    """Fraction of the day over which clients' peaks are spread."""
 
     def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
         """The probability `[n]` that each client is available, from its phase `[n]` in [0, 1)."""
@@ -105,13 +108,13 @@ class Daily(Part):
 
 
 class Groups(Part):
-    """Groups of clients take turns: each is at hand for `turn` rounds, then the next one is."""
+    """Makes groups of clients available in turn, each for `turn` rounds."""
 
     varies: ClassVar[bool] = True
     groups: int = Field(4, ge=1)
-    """How many groups there are."""
+    """Number of groups."""
     turn: int = Field(1, ge=1)
-    """How many rounds a group's turn has."""
+    """Number of rounds of a group's turn."""
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
         group = np.floor(uniforms(_words("availability/group", 0, who, streams)) * self.groups)

@@ -1,4 +1,4 @@
-"""The cohort of a round, the people whom it is drawn from, and the rule of the draw."""
+"""The cohort of a round, the population it is sampled from, and the sampling rule."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from privfed.core.vector import Indices
 
 @dataclass(frozen=True)
 class Witness:
-    """The rule of a draw, known before anybody is drawn: all that a mechanism's event may use.
+    """The sampling rule of a round, known before sampling: the only input of a mechanism's event.
 
-    `rate` is the largest probability with which a client takes part in a round. `relation` is the
-    neighbouring relation that a guarantee may be about. `sampled` turns a Gaussian release into the
-    release on a drawn cohort: it amplifies the guarantee, or says how often a client can take part;
-    it is None where nothing is proved. In `separation` rounds in a row a client takes part once at
-    most, and in `period` rounds, from the first one on, everybody does once (1: nobody counts on
-    that). `random` says that the cohort's size is random.
+    A witness never contains the sampled clients or their number.
 
-    A witness never says who was drawn or how many.
+    Attributes:
+      sampler: name of the sampler.
+      rate: largest probability that a client takes part in a round.
+      relation: adjacency relation of the guarantee.
+      sampled: maps a Gaussian release to the release on a sampled cohort, which is amplified or
+        bounds the participations of a client; None if nothing is proved.
+      separation: number of consecutive rounds in which a client takes part at most once.
+      random: whether the cohort size is random.
+      period: number of rounds, from the first one on, in which every client takes part once (1: not
+        used).
     """
 
     sampler: str
@@ -41,18 +45,19 @@ class Witness:
 
     @property
     def release(self) -> Release | None:
-        """The release that the draw makes of a Gaussian one; None where nothing is proved."""
+        """The release that the sampler makes of a Gaussian one; None if nothing is proved."""
         return self.sampled(Gaussian(1.0)) if self.sampled else None
 
     @property
     def shares_places(self) -> bool:
-        """Whether one client may take another's place, as the event says, whatever is declared."""
+        """Whether one client may displace another, according to the event, whatever is declared."""
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
-        """Raise `Refused` where the event is not proved for a population of this size.
+        """Raises `Refused` if the event is not proved for a population of this size.
 
-        That of a fixed size is about exactly `clients` declared, that of a cut draw about no more.
+        The event of a fixed cohort size needs exactly the declared `clients`, that of a truncated
+        sample at most as many.
         """
         exactly = isinstance(self.release, WithoutReplacement)
         if (exactly and population != clients) or (self.shares_places and population > clients):
@@ -65,9 +70,9 @@ class Witness:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The `clients` `[n]` drawn for a `round` (possibly none), and the divisor of their average.
+    """The `clients` `[n]` sampled for a `round` (possibly none), and the divisor of their average.
 
-    The divisor follows from the configuration, not from who was drawn.
+    The divisor follows from the configuration, not from the sampled clients.
     """
 
     round: int
@@ -78,11 +83,11 @@ class Cohort:
 
 @dataclass(frozen=True)
 class People:
-    """The actual clients: their numbers of examples `sizes` `[n]`, and their own numbers `[n]`.
+    """The population: numbers of examples `sizes` `[n]` and identities `[n]` of the actual clients.
 
-    Under privacy a sampler may use how many clients there are and their own numbers, nothing else.
-    `sites` `[n]` says which site holds each of them, and draws it by its own coin; None where one
-    draw is over all of them.
+    Under privacy a sampler may use only the number of clients and their identities. `sites` `[n]`
+    holds the site of each client, if sites sample their clients independently; None if one sampler
+    covers all clients.
     """
 
     sizes: Indices
@@ -93,65 +98,72 @@ class People:
         return len(self.identities)
 
     def with_equal_sizes(self) -> People:
-        """The same people with one example each, for samplers that may not read their sizes."""
+        """The population with one example per client, for samplers that may not read the sizes."""
         return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
     def of(cls, sizes: Indices) -> People:
-        """People who are told apart by their place alone."""
+        """Returns a population whose clients are identified by their place only."""
         return cls(sizes, np.arange(len(sizes)))
 
 
 class Sampler(Protocol):
-    """A rule that draws a cohort for every round, by declared public constants."""
+    """A rule that samples a cohort for every round, from declared public constants."""
 
     size: int
     remembers: ClassVar[bool]
-    """Whether draws of different rounds depend on each other, by a key that the run keeps."""
+    """Whether samples of different rounds depend on each other, by a key that the run keeps."""
     reads_sizes: ClassVar[bool]
-    """Whether draws depend on how many examples clients have, which is private: a sampler that
-    declares otherwise is shown the same number for everybody."""
+    """Whether sampling depends on clients' numbers of examples, which are private: a sampler that
+    declares otherwise receives the same number for every client."""
     shares_places: ClassVar[bool]
-    """Whether a cohort has so many places and no more, so that one client takes another's."""
+    """Whether the cohort size is capped, so that adding one client can displace another."""
     derives_size: ClassVar[bool]
     """Whether `size` follows from the declared clients, and is not configured."""
     constants: ClassVar[tuple[str, ...]]
-    """What the rule of a draw follows from: "clients", "size", their quotient "rate" alone, or keys
-    of the sampler itself."""
+    """Constants that determine the sampling rule: "clients", "size", only their quotient "rate", or
+    keys of the sampler itself."""
 
     def of(self, clients: int) -> Self:
-        """The sampler with what follows from `clients` declared filled in.
+        """Returns the sampler with the values that follow from the declared `clients`.
 
-        Raises `Refused` where its keys contradict their number.
+        Raises `Refused` if its keys contradict their number.
         """
         ...
 
     def capacity(self) -> int | None:
-        """The largest cohort that can be drawn; None means the whole population."""
+        """Returns the largest possible cohort size; None means the complete population."""
         ...
 
     def witness(self, round: int, clients: int) -> Witness:
-        """The rule of the draw in `round`, for `clients` declared.
+        """Returns the sampling rule of `round`, for the declared number of `clients`.
 
-        Raises `Refused` where the sampler's keys contradict their number.
+        Raises `Refused` if the sampler's keys contradict that number.
         """
         ...
 
     def fits(self, population: int, clients: int) -> None:
-        """Raise `Refused` where the proof is not for a `population` of this size."""
+        """Raises `Refused` if the proof does not cover a `population` of this size."""
         ...
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
-        """The cohort of `round`, drawn of `people` by the rule for `clients` declared."""
+        """Returns the cohort of `round`.
+
+        Args:
+          round: number of the round, from 1.
+          clients: declared number of clients.
+          people: the population to sample from.
+          streams: sources of randomness.
+        """
         ...
 
 
 _CLIENTS = 40
-"""Declared clients of the draws that messages offer."""
+"""Declared clients of the samplers that messages offer."""
 
 
 def draws_of(*releases: type[Any]) -> str:
-    """The built-in samplers whose draws have one of these `releases`, as a message offers them."""
+    """Returns the built-in samplers with one of these `releases`, formatted for a message."""
 
     def holds(sampler: Sampler) -> bool:
         return isinstance(sampler.of(_CLIENTS).witness(1, _CLIENTS).release, releases)
@@ -164,9 +176,9 @@ class InGroups(Protocol):
     """A sampler that may divide clients into public groups, whose rounds take turns."""
 
     def possible_groups(self) -> tuple[int, ...]:
-        """Into how many groups clients may be divided, the fewest first: one number if settled."""
+        """The possible numbers of groups, ascending; a single number if it is configured."""
         ...
 
     def in_groups(self, groups: int) -> Sampler:
-        """The sampler with so many groups."""
+        """Returns the sampler with this number of groups."""
         ...

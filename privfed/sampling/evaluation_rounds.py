@@ -1,10 +1,10 @@
-"""Which rounds of a run evaluate the model by clients, and do not train it.
+"""Rounds of a run that evaluate the model on clients instead of training it.
 
-The rule of a draw over a population of more clients than are declared: made-up ones beside them.
-
-Rate and divisor stay those of the clients declared. A client's own coin or slot is the same,
-whoever else there is; of a fixed number drawn a larger population makes a smaller share, whose
-event is bounded by that of the share declared (`privfed.auditing.canaries.coins`).
+Also the sampling rule over a population that contains canary clients in addition to the declared
+ones. Rate and divisor remain those of the declared clients. A client's own Bernoulli draw or slot
+does not depend on other clients. With a fixed cohort size, a larger population has a smaller
+sampling rate, whose event is bounded by that of the declared rate
+(`privfed.auditing.canaries.coins`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from privfed.sampling.samplers import Full, Poisson
 
 
 def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
-    """The rule of `sampler` for rounds that hang together with no other, of `clients` declared.
+    """Returns the sampling rule of `sampler` for rounds that are independent of all others.
 
-    Cohorts are of `size`, or as large as the sampler's (0). Where its draws depend on each other
-    (`remembers`), and membership is public, everybody takes part, so that each round is charged
-    whole; else each client by a coin of its own. Raises `Refused`.
+    A sampler with independent samples is kept. One whose samples depend on each other (`remembers`)
+    is replaced by Poisson sampling under add/remove. If membership is public, it is replaced by
+    full participation, so that each round is charged in full.
+
+    Args:
+      sampler: the run's sampler.
+      size: cohort size; 0 for the size of the sampler's cohorts.
+      clients: declared number of clients.
+
+    Raises:
+      Refused: if the resulting sampler contradicts the number of clients.
     """
     chosen: Any = sampler
     if sampler.remembers:
@@ -37,9 +45,9 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
 
 
 def over_larger_population(witness: Witness, more: int) -> Witness:
-    """The rule of a draw over so many clients `more` than it was declared for.
+    """Returns the sampling rule over `more` clients in addition to the declared ones.
 
-    A draw that is cut says of how many clients at most it is proved, and counts them in.
+    The proof of a truncated sample bounds the population, so these clients are added to the bound.
     """
     drawn = witness.release
     if not more or not isinstance(drawn, TruncatedPoisson):
@@ -51,10 +59,10 @@ def over_larger_population(witness: Witness, more: int) -> Witness:
 
 @dataclass(frozen=True)
 class EvaluationRounds:
-    """The rounds that `every` divides; none where it is 0.
+    """The rounds that are multiples of `every`; none if it is 0.
 
-    A round either trains or evaluates, so that it has one charge, one draw and one release. Which
-    of the two does not change where a run goes on for more rounds.
+    A round either trains or evaluates, so that it has one charge, one sample and one release. The
+    kind of a round does not change if a run is continued for more rounds.
     """
 
     every: int
@@ -63,10 +71,10 @@ class EvaluationRounds:
         return self.every > 0 and round % self.every == 0
 
     def among(self, rounds: int) -> int:
-        """How many of the first `rounds` rounds evaluate."""
+        """Returns the number of evaluation rounds among the first `rounds` rounds."""
         return rounds // self.every if self.every else 0
 
     def turn(self, round: int) -> int:
-        """Which round of its kind `round` is, counted from 1, without gaps."""
+        """Returns the place of `round` among the rounds of its kind, from 1 without gaps."""
         evaluated = self.among(round)
         return evaluated if round in self else round - evaluated

@@ -1,7 +1,7 @@
-"""How cohorts are drawn. Each sampler states the event of its proof, and its neighbouring relation.
+"""Samplers of cohorts. Each states the event of its proof and its adjacency relation.
 
-The event is `accounting.releases`' name for what the draw makes of a Gaussian release of noise
-multiplier z; the unit is one client with all its examples.
+The event is the result in `accounting.releases` of sampling a Gaussian release of noise multiplier
+z; the unit of privacy is one client with all its examples.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from privfed.core.vector import Indices
 from privfed.sampling.cohort import Cohort, People, Witness
 
 _LARGEST_DEFAULT = 150
-"""The largest cohort that follows from data.clients."""
+"""Largest cohort size that is derived from data.clients."""
 
 
 class SizedSampler(Part):
-    """The base of samplers: their size is configured, and draws are independent of each other."""
+    """Base class of samplers with a configured size and independent samples."""
 
     size: int = Field(0, ge=1, json_schema_extra={"default": None})
-    """The size of a cohort: of random ones, the expected one. Left out, three tenths of
-    data.clients, and at most 150."""
+    """The cohort size, or its expectation if it is random. By default
+    three tenths of data.clients, and at most 150."""
     remembers: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
     shares_places: ClassVar[bool] = False
@@ -50,14 +50,15 @@ class SizedSampler(Part):
 
 
 class Poisson(SizedSampler):
-    """Each client enters by its own coin of bias q = size / clients, independently each round.
+    """Includes each client independently with probability q = size / clients in each round.
 
-    `clients` is the declared public constant; the population may hold more or fewer, and neither q
-    nor the divisor (`size` = q N) changes with it. An empty cohort is an ordinary outcome.
+    `clients` is the declared public constant; the population may be larger or smaller, and neither
+    q nor the divisor (`size` = q N) changes with it. An empty cohort is possible and valid.
 
-    *Event*: `PoissonSampled`(q, Gaussian(z)), under add/remove: one client more or less adds or
-    takes one coin, and changes a sum by one clip at most. Secrecy of the draw amplifies it
-    (Mironov, Talwar & Zhang 2019, section 3).
+    *Event*: `PoissonSampled`(q, Gaussian(z)), under add/remove: adding or removing one client adds
+    or removes one independent Bernoulli(q) trial, and the L2 sensitivity of the sum is one clipping
+    norm. Privacy is amplified by subsampling, provided the cohort is secret (Mironov, Talwar &
+    Zhang 2019, section 3).
     """
 
     constants: ClassVar[tuple[str, ...]] = ("rate",)
@@ -70,24 +71,25 @@ class Poisson(SizedSampler):
         witness = self.witness(round, clients)
         if people.sites is None:
             entered = streams.at("cohort", round).bernoulli(witness.rate, len(people))
-        else:  # each site draws its own, whoever is elsewhere
+        else:  # each site samples its own clients independently
             words = streams.at("cohort", round, people.identities).per_client(1)[:, 0]
             entered = coins(words, witness.rate)
         return Cohort(round, np.flatnonzero(entered), float(self.size), witness)
 
 
 class CappedPoisson(Poisson):
-    """Poisson, but never more than `cap` clients: of more entrants, a uniformly drawn `cap`.
+    """Poisson sampling truncated at `cap` clients, which are chosen uniformly from a larger sample.
 
-    It bounds memory, and the capacity of secure sums; data.clients has to bound the population.
+    The cap bounds memory and the capacity of secure sums; data.clients must bound the population.
 
-    *Event*: `TruncatedPoisson`(q, cap, clients, Gaussian(z)), under add/remove. It is amplified as
-    Poisson sampling is, but adding a client to a full cohort pushes another one out, so that a sum
-    changes by two clips; the event mixes both cases (the proof is in `accounting.bounds.pld`).
+    *Event*: `TruncatedPoisson`(q, cap, clients, Gaussian(z)), under add/remove. Privacy is
+    amplified by subsampling as for Poisson sampling. Adding a client to a full cohort displaces
+    another one, so a sum changes by two clipping norms; the event is a mixture of both cases (the
+    proof is in `accounting.bounds.pld`).
     """
 
     cap: int = Field(0, ge=0)
-    """The largest cohort; 0: one and a half times the expected one."""
+    """Largest cohort size; 0: one and a half times the expected one."""
 
     shares_places: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("clients", "size", "cap")
@@ -119,12 +121,13 @@ class CappedPoisson(Poisson):
 
 
 class FixedSize(SizedSampler):
-    """Exactly `size` of all clients, drawn uniformly without replacement each round.
+    """Samples exactly `size` clients uniformly without replacement in each round.
 
     *Event*: `WithoutReplacement`(size, clients, Gaussian(z / 2)), under replace-one: one client's
-    data are replaced by anything. The number of clients is public, and has to be data.clients. Both
-    neighbours have a cohort of `size`, so that one client moves a sum by two clips. Secrecy of the
-    draw amplifies it (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
+    data are replaced by any other. The number of clients is public, and must be data.clients. Both
+    neighbours have a cohort of `size`, so one client changes a sum by two clipping norms. Privacy
+    is amplified by subsampling, provided the cohort is secret (Wang, Balle & Kasiviswanathan 2019,
+    Theorem 27).
     """
 
     shares_places: ClassVar[bool] = True
@@ -147,14 +150,14 @@ class FixedSize(SizedSampler):
 
 
 class Full(SizedSampler):
-    """Everybody, every round; who that is, is public.
+    """Includes all clients in every round; the list of clients is public.
 
     *Event*: Gaussian(z), under zero-out: one client's contribution is zero, and its membership is
-    public. Nothing is amplified.
+    public. There is no amplification.
     """
 
     size: int = Field(0, ge=0)
-    """The size follows from data.clients."""
+    """Cohort size, which follows from data.clients."""
 
     derives_size: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("clients",)
@@ -179,24 +182,24 @@ class Full(SizedSampler):
 
 
 class Cyclic(SizedSampler):
-    """Each client takes part once in every `separation` rounds, always in the same slot.
+    """Includes each client once in every `separation` rounds, always in the same slot.
 
     A slot follows from the client's own number and a key, drawn once and kept under private/, so
-    that a resume keeps the separation, whoever else there is and in whatever order.
+    that a resume keeps the separation, whatever the other clients and their order.
 
     *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
-    zero, over a public list of exactly data.clients clients. Nothing is amplified, since who takes
-    part when may be known; but a client takes part in at most ceil(T / separation) of T rounds, and
-    is charged for so many.
+    zero, over a public list of exactly data.clients clients. There is no amplification, since
+    participation may be known. A client takes part in at most ceil(T / separation) of T rounds, and
+    is charged for that number.
     """
 
     remembers: ClassVar[bool] = True
     derives_size: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("separation",)
     separation: int = Field(10, ge=1, le=1_000_000)
-    """In how many rounds a client takes part once."""
+    """Number of rounds in which a client takes part once."""
     size: int = Field(0, ge=0)
-    """The size follows from data.clients and the separation."""
+    """Cohort size, which follows from data.clients and the separation."""
 
     def of(self, clients: int) -> Self:
         size = size_by_turns(self.size, clients, "separation", self.separation)
@@ -217,12 +220,13 @@ class Cyclic(SizedSampler):
 
 
 class BySize(SizedSampler):
-    """Clients enter with a probability that goes with their number of examples; no privacy.
+    """Includes clients with a probability proportional to their number of examples; no privacy.
 
-    Each by its own coin of bias min(1, size n_k / mean n / N): with a uniform average of updates,
-    the alternative to sampling uniformly and weighing by examples (Li et al. 2020, Algorithm 2).
+    Each client is included independently with probability min(1, size n_k / mean n / N). With a
+    uniform average of updates, this is the alternative to uniform sampling with weights by examples
+    (Li et al. 2020, Algorithm 2).
 
-    *Event*: none. How many examples a client has is private, so nothing is proved under privacy.
+    *Event*: none. A client's number of examples is private, so nothing is proved under privacy.
     """
 
     reads_sizes: ClassVar[bool] = True
@@ -240,12 +244,12 @@ class BySize(SizedSampler):
 
 
 def _unamplified(noise: Gaussian) -> Release:
-    """The release on everybody: the draw hides nobody."""
+    """Returns the release on all clients, without amplification."""
     return noise
 
 
 def _rate(size: int, clients: int) -> float:
-    """The share of `clients` that a cohort of `size` is. Raises `Refused` where it is above 1."""
+    """The fraction of `clients` in a cohort of `size`. Raises `Refused` if it is above 1."""
     if size > clients:
         raise Refused(
             f"cohort.size is {size}, but data.clients is {clients}; expected a cohort of "
@@ -255,9 +259,9 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """A uniformly drawn `count` of `clients`, in order: those with the smallest random words.
+    """A uniform sample of `count` of `clients`, in order: those with the smallest random words.
 
-    64-bit words tie with a probability of about n^2 2^-65, and then the first wins.
+    64-bit words tie with a probability of about n^2 2^-65; then the first wins.
     """
     if len(clients) <= count:
         return clients
@@ -267,9 +271,10 @@ def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) 
 
 
 def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
-    """The expected cohort where each of `clients` takes part once in so many `rounds`.
+    """Returns the expected cohort size if each of `clients` takes part once in `rounds` rounds.
 
-    These are the key `key` of [cohort]. Raises `Refused` for another configured `size` than 0.
+    `rounds` is the value of the key `key` of [cohort]. Raises `Refused` for a configured `size`
+    other than 0 or this one.
     """
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):
@@ -282,7 +287,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
 
 
 def refuse_other_number(population: int, clients: int, sampler: str) -> None:
-    """Raises `Refused` where a `population` is not of exactly the `clients` declared."""
+    """Raises `Refused` unless the `population` has exactly the declared number of `clients`."""
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "

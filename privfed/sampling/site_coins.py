@@ -1,4 +1,4 @@
-"""Draws by coins that sites flip for their own clients, and that nobody else sees."""
+"""Sampling by sites: each site samples its own clients independently and in secret."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from privfed.sampling.cohort import Witness, draws_of
 
 
 def over_several_sites(witness: Witness, sites: int) -> Witness:
-    """The rule of a draw in which each of at most `sites` sites flips a coin for the same client.
+    """The sampling rule if each of at most `sites` sites samples the same client independently.
 
-    Each holds a part of the client's rows, clipped to a `sites`-th of the clipping norm, to which
-    the multiplier of a Gaussian is then relative (PRIVACY, section 9.4). Raises `Refused` for
-    draws that are no independent coins.
+    Each site holds a part of the client's rows, clipped to a `sites`-th of the clipping norm, to
+    which the noise multiplier of a Gaussian is then relative (rules of proof, section 9.4).
+
+    Raises:
+      Refused: unless clients are sampled independently (Poisson sampling).
     """
     if sites == 1:
         return witness
@@ -31,12 +33,15 @@ def over_several_sites(witness: Witness, sites: int) -> Witness:
 
 
 def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float = 0.0) -> Event:
-    """The event of a sum with noise of sites, over clients that sites draw, in secret.
+    """Returns the event of a sum with the noise of sites, which sample their clients in secret.
 
-    Of a client at s sites a sum with Skellam noise of variance mu is post-processing of s sums of
-    variance mu / s, one for each site: s events with coins of their own. Discrete Gaussians do not
-    divide so. A Gaussian is what each site by itself adds to its own sum: that of s sites is s
-    events as it is. Raises `Refused` for draws without a proof.
+    For a client at s sites, a sum with Skellam noise of variance mu is post-processing of s sums of
+    variance mu / s, one for each site: s events with independent samples. Discrete Gaussians are
+    not divisible in this way. Gaussian noise is added by each site to its own sum, so s sites are s
+    such events.
+
+    Raises:
+      Refused: if there is no proof for the sampler.
     """
     drawn = witness.release
     event = Event(noised, witness.sampler, witness.relation, slack=slack)

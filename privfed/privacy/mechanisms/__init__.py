@@ -1,1 +1,1 @@
-"""Mechanisms, one file each: clip, noise, divisor, and the event that says what it was."""
+"""Mechanisms, one file each: clip, noise, divisor, and the event that is charged."""

@@ -1,4 +1,4 @@
-"""Banded matrix factorisation: central noise that is correlated over rounds (DP-FTRL)."""
+"""Banded matrix factorisation: central noise correlated over rounds (DP-FTRL)."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ from privfed.sampling.cohort import Witness
 
 
 class Banded(CorrelatedMechanism):
-    """User-level central noise, correlated over rounds so that it cancels in the model.
+    """User-level central noise, correlated over rounds so that it partly cancels in the model.
 
-    Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
-    Y = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
-    with `bands` coefficients c, c_0 = 1. They are solved for when the run starts, so that the noise
-    on the sums of releases, which a model is made of, is least over its rounds; what is promised
+    Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where Y
+    = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
+    with `bands` coefficients c, c_0 = 1. The coefficients are optimised when the run starts, to
+    minimise the noise on sums of releases, and hence on the model, over its rounds. The guarantee
     holds for any coefficients and any number of rounds. One band is independent noise.
 
-    *What is released*: all of x + Y, which is C^-1 (C x + Z): post-processing of C x + Z.
+    *Releases*: all of x + Y, which is C^-1 (C x + Z): post-processing of C x + Z.
 
-    *Unit and relation*: one client with all its examples; its contribution in all rounds against
-    zero (zero-out); who takes part when may be public, or a secret slot.
+    *Unit and adjacency*: one client with all its examples; its contribution in all rounds against
+    zero (zero-out). Participation may be public, or a secret slot.
 
-    *Sensitivity*: by rows clipped to L2 norm `clip`, and a sampler that *enforces* a separation of
-    at least `bands` rounds between any two rounds in which a client takes part, or may do so. Then
-    its columns of C have disjoint supports, and its k participations change C x by at most
-    sqrt(k) clip |c| in L2, whatever its updates are, also where they depend on earlier releases.
+    *Sensitivity*: rows are clipped to L2 norm `clip`, and the sampler *enforces* a separation of at
+    least `bands` rounds between any two rounds in which a client takes part, or may do so. The
+    client's columns of C then have disjoint supports, and its k participations change C x by at
+    most sqrt(k) clip |c| in L2, for any updates, including updates that depend on earlier releases.
 
-    *Sampler*: cyclic (or full, with one band): T rounds are one Gaussian of multiplier z / sqrt(k),
-    k = ceil(T / separation), and so is each beginning of them: the event of a round is
-    Separated(separation, Gaussian(z)). Or allocation in at least as many groups as bands: rounds in
-    which a client may take part are that far apart. Of each epoch it takes part in one of them, of
-    the choices of its group: C x moves by one of so many vectors that are orthogonal, of norm
-    clip |c|, whose slot is secret, uniform and fresh, which is the pair of `AllocatedEpoch` at z.
+    *Sampling*: cyclic (or full, with one band): T rounds are one Gaussian of multiplier z /
+    sqrt(k), k = ceil(T / separation), and so is each prefix of them. The event of a round is
+    Separated(separation, Gaussian(z)). Or allocation in at least as many groups as bands, where the
+    rounds in which a client may take part are that far apart. In each epoch it takes part in one of
+    its group's choices: C x changes by one of as many orthogonal vectors, of norm clip |c|, whose
+    slot is secret, uniform and fresh, which is the pair of `AllocatedEpoch` at z.
 
-    *Trust*: the server sees the clipped updates and adds the noise. The key that it follows from
-    lies under private/, and whoever reads that can take the noise away.
+    *Trust*: the server sees the clipped updates and adds the noise. The key of the noise is kept
+    under private/; anyone with access to it can remove the noise.
 
-    *Arithmetic*: clipped rows lie on a public grid, sums are exact, and the noise is made on that
-    grid so that all that is released is post-processing of the continuous mechanism
-    (`privfed.privacy.noise.correlated`). Runs of older versions go on with those of the
-    square root of prefix sums, in float64.
+    *Arithmetic*: clipped rows are on a public grid, sums are exact, and the noise is sampled on
+    that grid so that every release is post-processing of the continuous mechanism
+    (`privfed.privacy.noise.correlated`). Runs of older versions continue with the coefficients of
+    the square root of prefix sums, in float64.
 
     Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", arXiv 2306.08153,
     sections 3, 4; amplification that is modular in the sampling: section 5); coefficients: McKenna
@@ -75,15 +75,16 @@ class Banded(CorrelatedMechanism):
     """
 
     bands: int = Field(10, ge=0, le=10_000)
-    """Over how many rounds the noise is correlated; 1: independent noise; 0: as many as a cyclic
-    draw allows, or, from 2 on, as groups of an allocation need the least noise."""
+    """Number of rounds over which the noise is correlated; 1: independent noise; 0: the separation
+    of a cyclic sampler, or the number of groups, from 2 on, for which an allocation needs the least
+    noise."""
     toeplitz: tuple[float, ...] | None = Field(None, strict=False)
-    """The coefficients c, from c_0 = 1, in multiples of 2^-20; left out, those that need the least
-    noise over the rounds of the run."""
+    """Coefficients c, from c_0 = 1, in multiples of 2^-20; by default those with the least noise
+    over the rounds of the run."""
     solved_for: int = Field(0, ge=0)
-    """For how many rounds these were solved; 0 where they are given."""
+    """Number of rounds that these were optimised for; 0 if they are given."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
-    """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
+    """z = standard deviation of Z over clip |c|; None until calibrated from epsilon."""
 
     arithmetic: ClassVar[str] = "exact sums, and correlated noise on their grid"
 
@@ -160,7 +161,7 @@ class Banded(CorrelatedMechanism):
         return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """The deviation of Z in clips. Raises `Refused` where no sums of `size` rows are exact."""
+        """The standard deviation of Z, in clips. Raises `Refused` if sums are inexact."""
         deviation = self.deviation()
         if self.toeplitz is not None:
             refuse_inexact(deviation, size)

@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz noise (BLT): correlated over all rounds, by the memory of a few rows."""
+"""Buffered linear Toeplitz noise (BLT): correlated over all rounds, with a memory of a few rows."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ from privfed.sampling.cohort import Witness, draws_of
 
 
 class Buffered(CorrelatedMechanism):
-    """User-level central noise, correlated over all rounds by `buffers` rows that are remembered.
+    """User-level central noise, correlated over all rounds by `buffers` stored rows (BLT).
 
-    Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where
-    Y = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
+    Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where Y
+    = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
     with c_0 = 1, c_i = sum_j omega_j theta_j^(i-1); |c| is the norm of this column over infinitely
-    many rounds. The `decays` theta and the `outputs` omega are solved for when the run starts, so
-    that the noise on the sums of releases is least over its rounds.
+    many rounds. The `decays` theta and the `outputs` omega are optimised when the run starts, to
+    minimise the noise on sums of releases over its rounds.
 
-    *What is released*: all of x + Y, which is C^-1 (C x + Z): post-processing of C x + Z.
+    *Releases*: all of x + Y, which is C^-1 (C x + Z): post-processing of C x + Z.
 
-    *Unit and relation*: one client with all its examples; its contribution in all rounds against
-    zero (zero-out); who takes part when may be public, and nothing is amplified.
+    *Unit and adjacency*: one client with all its examples; its contribution in all rounds against
+    zero (zero-out). Participation may be public, and there is no amplification.
 
-    *Sensitivity*: by rows clipped to L2 norm `clip`, and a sampler that enforces a separation of b
-    rounds between two participations of a client. Its columns of C overlap; as the column is
-    non-negative and never increases (which is verified of the recorded numbers), T rounds change
+    *Sensitivity*: rows are clipped to L2 norm `clip`, and the sampler enforces a separation of b
+    rounds between two participations of a client. The client's columns of C overlap. As the column
+    is nonnegative and never increases (which is verified for the recorded numbers), T rounds change
     C x by at most the norm of the sum of its columns at distances of b, in clips
-    (`accounting.bounds.toeplitz_sensitivity`), also where updates depend on earlier releases.
+    (`accounting.bounds.toeplitz_sensitivity`), including updates that depend on earlier releases.
 
-    *Sampler*: cyclic, or full. T rounds are one Gaussian, and so is each beginning of them: the
-    event of a round is `BufferedToeplitz`. A secret slot amplifies nothing here: windows of C that
-    overlap have no proof.
+    *Sampling*: cyclic, or full. T rounds are one Gaussian, and so is each prefix of them: the event
+    of a round is `BufferedToeplitz`. A secret slot gives no amplification here: overlapping windows
+    of C have no proof.
 
-    *Trust*: the server sees the clipped updates and adds the noise. The key that it follows from
-    lies under private/, and whoever reads that can take the noise away.
+    *Trust*: the server sees the clipped updates and adds the noise. The key of the noise is kept
+    under private/; anyone with access to it can remove the noise.
 
-    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated` needs
-    sums over all former rows exactly, and a buffer that is rounded remembers another sum.
+    *Arithmetic*: float64, idealised. The grid of `privfed.privacy.noise.correlated` needs exact
+    sums over all former rows, which a rounded buffer does not provide.
 
     Source: Dvijotham et al. 2024, arXiv 2404.16706; several participations: McMahan, Xu & Zhang
     2024, arXiv 2408.08868; sensitivity: Kalinin & Lampert 2024, arXiv 2405.13763, Theorem 2;
@@ -71,15 +71,15 @@ class Buffered(CorrelatedMechanism):
     """
 
     buffers: int = Field(2, ge=1, le=MOST_BUFFERS)
-    """How many rows are remembered; more than two gain next to nothing."""
+    """Number of stored rows; more than two gain very little."""
     decays: tuple[float, ...] | None = Field(None, strict=False)
-    """theta, from 0 up to 1; left out, solved for the rounds of the run."""
+    """Decays theta, in [0, 1); by default optimised for the rounds of the run."""
     outputs: tuple[float, ...] | None = Field(None, strict=False)
-    """omega, as many, none negative, of sum 1 at most; left out, solved for likewise."""
+    """Outputs omega, as many, nonnegative, of sum at most 1; by default optimised likewise."""
     solved_for: int = Field(0, ge=0)
-    """For how many rounds these were solved; 0 where they are given."""
+    """Number of rounds that these were optimised for; 0 if they are given."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
-    """z = deviation of Z over clip |c|; None until calibrated from epsilon."""
+    """z = standard deviation of Z over clip |c|; None until calibrated from epsilon."""
 
     arithmetic: ClassVar[str] = "float64, idealised"
 
@@ -137,7 +137,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """The first column of C, as far as it was solved for; 1 alone before that."""
+        """The first column of C over the rounds that it was optimised for; 1 alone before that."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))
@@ -159,7 +159,7 @@ class Buffered(CorrelatedMechanism):
         return Encoding(self.clip)
 
     def _solved(self) -> Buffers:
-        """The buffers. Raises `ValueError` before a plan has solved for them."""
+        """Returns the buffers. Raises `ValueError` before they are optimised."""
         if self.decays is None or self.outputs is None:
             raise ValueError("these buffers are not solved for yet; plan the run first")
         return Buffers(self.decays, self.outputs)

@@ -44,7 +44,7 @@ from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _AT_ONCE = 1 << 17
-"""Numbers whose noise is drawn and added at once, for each thread that draws."""
+"""Numbers whose noise is drawn and added at once, for each thread."""
 
 
 class CentralGaussian(NoisedMechanism):
@@ -52,23 +52,21 @@ class CentralGaussian(NoisedMechanism):
 
     Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
 
-    *What is released*: that vector `[d]` for every exchange of the round, and nothing else.
+    *Releases*: that vector `[d]` for every exchange of the round, and nothing else.
 
-    *Unit and relation*: one client with all its examples; the relation is the sampler's: adding or
-    removing one client (poisson, truncated_poisson), replacing one (fixed_size), or its
-    contribution being zero (full, cyclic).
+    *Unit and adjacency*: one client with all its examples; the adjacency relation is the sampler's:
+    add/remove (poisson, truncated_poisson), replace-one (fixed_size), or zero-out (full, cyclic).
 
     *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows enter with weight one,
-    and the divisor q N is a constant of the configuration, so neither depends on who took part.
-    Under a secure sum C is the proven norm of an encoded row, a little more than the clip
-    (`BoundedSum.bound`).
-    With `adaptive_clip` a row also tells whether its unclipped norm was within C, C follows the
-    `clip_quantile` of these norms, and one Gaussian of multiplier z covers both
-    (`privfed.privacy.clipping`).
+    and the divisor q N is a constant of the configuration, so neither depends on the cohort. Under
+    a secure sum C is the proven norm of an encoded row, slightly larger than the clip
+    (`BoundedSum.bound`). With `adaptive_clip` a row also reports whether its unclipped norm was
+    within C, and C follows the `clip_quantile` of these norms. The clipped-count query shares the
+    same Gaussian mechanism of multiplier z (`privfed.privacy.clipping`).
 
-    *Sampler*: any whose witness says how it changes a Gaussian release (`Witness.sampled`); under
-    Poisson sampling the event is PoissonSampled(q, Gaussian(z)). Inside is Gaussian(z / sqrt(k))
-    for k exchanges over the same cohort, and half of that under replace-one.
+    *Sampling*: any sampler whose witness states the resulting release (`Witness.sampled`); under
+    Poisson sampling the event is PoissonSampled(q, Gaussian(z)). The inner release is Gaussian(z /
+    sqrt(k)) for k exchanges over the same cohort, and half of that under replace-one.
 
     *Trust*: the server sees the clipped updates (or, under secure sums, their exact sum) and adds
     the noise.
@@ -84,11 +82,11 @@ class CentralGaussian(NoisedMechanism):
     adaptive_clip: bool = False
     """Whether the clip follows clients' norms, within the same epsilon."""
     clip_quantile: float = Field(0.5, gt=0, lt=1)
-    """Which quantile of clients' norms it follows."""
+    """Quantile of clients' norms that the clip follows."""
     clip_rate: float = Field(0.2, gt=0, le=2)
-    """How fast it follows."""
+    """Learning rate of the adaptive clip."""
     count_noise: float | None = Field(None, gt=0, le=LARGEST_NOISE)
-    """sigma_b, in clients; None: a twentieth of the expected cohort."""
+    """Noise sigma_b on the count, in clients; None: a twentieth of the expected cohort."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = noise standard deviation / clip; None until calibrated from epsilon."""
 
@@ -118,13 +116,13 @@ class CentralGaussian(NoisedMechanism):
         return cast("Mechanism", CentralGaussian(clip=clip))
 
     def resolved(self, setting: Setting) -> Self:
-        """The mechanism with the `count_noise` that follows from the expected cohort's size."""
+        """The mechanism with the `count_noise` that follows from the expected cohort size."""
         if not self.adaptive_clip or self.count_noise is not None:
             return self
         return self.model_copy(update={"count_noise": setting.cohort.expected / 20})
 
     def noise_on_update(self, size: int) -> float:
-        """The deviation on an update's sum, in clips. Raises `Refused` where none can be right."""
+        """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
@@ -142,10 +140,10 @@ class CentralGaussian(NoisedMechanism):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """The sum with the noise of `part`; of parts that make up a whole, all of its noise.
+        """The sum with the noise of `part`; parts that cover the sum add up to all of its noise.
 
-        Each number of a sum over processes gets its noise from one of them, N(0, (z C)^2), drawn
-        independently of all others: the release is that of one process.
+        Each number of a sum over processes gets its noise N(0, (z C)^2) from one of them,
+        independently of all others: the release has the same distribution as with one process.
         """
         require_bounded(total, self._norm(state))
         sums = total.total.clone()
@@ -156,7 +154,7 @@ class CentralGaussian(NoisedMechanism):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """The sum's numbers in `part` with their noise, a few at a time, and where they are."""
+        """Yields the places of blocks of the sum in `part`, and their noised numbers."""
         deviation, at_once = self._noise() * total.bound, _AT_ONCE * torch.get_num_threads()
         for start in range(part.start, part.stop, at_once):
             block = slice(start, min(start + at_once, part.stop))
@@ -186,7 +184,7 @@ class CentralGaussian(NoisedMechanism):
         return Encoding(self._norm(state), finest)
 
     def _norm(self, state: PublicState) -> float:
-        """The norm of a bounded row, all of its columns together."""
+        """Returns the norm bound of a row, over all of its columns."""
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
     def _adapted(self, noised_count: Tensor, divisor: float, state: PublicState) -> PublicState:
@@ -204,8 +202,8 @@ class CentralGaussian(NoisedMechanism):
 class CorrelatedMechanism(NoisedMechanism):
     """Releases x_t + Y_t in round t, over a constant divisor, where C Y = Z.
 
-    x_t is the sum of clipped rows, Z independent over rounds, and C known to all. Only the server's
-    own, kept keys make Y: independent ones would be another mechanism.
+    x_t is the sum of clipped rows, Z is independent over rounds, and C is public. Only the server's
+    own stored keys make Y: with independent keys the mechanism would be a different one.
     """
 
     trust: ClassVar[Literal["server"]] = "server"
@@ -213,7 +211,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def deviation(self) -> float:
-        """The deviation of Z, which is that of the first round's noise, in clips."""
+        """The standard deviation of Z, which is that of the first round's noise, in clips."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.deviation()
@@ -232,7 +230,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
 
 def refuse_exchanges(exchanges: int) -> None:
-    """Raises `Refused` for rounds of several exchanges: correlated noise has no proof for them."""
+    """Raises `Refused` for rounds of several exchanges, for which correlated noise has no proof."""
     if exchanges > 1:
         raise Refused(
             f"noise that is correlated over rounds has no proof for rounds of {exchanges} "

@@ -1,4 +1,4 @@
-"""Distributed noise: whole numbers that clients add before the sum, which nobody sees without."""
+"""Distributed noise: integer noise that clients add before a secure sum."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ from privfed.privacy.mechanisms.distributed_noise import DistributedNoise
 from privfed.privacy.noise.shares import WASTE, DiscreteGaussianShare, Layers, SkellamShare
 
 _EXACT = 1e-9
-"""A tolerance that shields floor from the last bits of a product."""
+"""Tolerance that protects floor from the rounding of a product."""
 
 
 class SkellamNoise(DistributedNoise):
-    """Distributed Skellam noise: each client adds a share, so that the server never sees less.
+    """Distributed Skellam noise: each client adds a share, so the server sees only the noised sum.
 
     Releases (sum of encoded, clipped updates + Skellam of variance (z C)^2 or more) / (q N).
 
-    *What is released*: that vector for every exchange of the round. Rows are clipped, rotated by
-    public signs, divided by a public step and rounded to whole numbers; the sum is modulo 2^bits,
-    and unwrapping, rotating back and dividing are post-processing.
+    *Releases*: that vector for every exchange of the round. Rows are clipped, rotated by public
+    signs, divided by a public step and rounded to integers; the sum is modulo 2^bits, and
+    unwrapping, rotating back and dividing are post-processing.
 
-    *Unit and relation*: one client; against the server its contribution against zero (zero-out,
-    not amplified), as against readers of the aggregates, unless the noise is exact `layers`, the
-    cohort Poisson and no client hostile: then adding or removing a client, amplified.
+    *Unit and adjacency*: one client. Against the server, and against readers of the aggregates, its
+    contribution against zero (zero-out, not amplified). Against readers it is add/remove with
+    amplification if the noise is exact `layers`, the sampler is Poisson, and no client is
+    Byzantine.
 
-    *Sensitivity*: of the encoded whole numbers, `Codec.bound` in L2 and min(sqrt(d), L2) times that
+    *Sensitivity*: that of the encoded integers, `Codec.bound` in L2 and min(sqrt(d), L2) times that
     in L1, d the padded length.
 
     *Sizing*: with "minimum", `secure.minimum` clients (or 1 - `tolerance` of the expected cohort)
-    make up the noise, more only add to it, and with fewer the sum aborts. With "layers" noise is
-    taken off again for whoever stayed, so that the total is (z C)^2, or up to 5 % more by how many
-    dropped; exactly that where the budget is held against readers, and nobody is hostile.
+    provide the noise; more clients only add to it, and with fewer the sum aborts. With "layers",
+    excess noise is removed after dropouts are known, so that the total is (z C)^2, or up to 5 %
+    more depending on the number of dropouts; it is exact if the budget bounds the guarantee against
+    readers and no client is Byzantine.
 
-    *Trust*: honest survivors, and the secure sum. Hostile clients' noise (`aggregation.byzantine`)
-    is never counted, and colluding clients' (`secure.colluders`) not against the server. Readers
-    take no part: a client, who knows its own share and the cohort, is one of the colluders.
+    *Trust*: honest survivors, and the secure sum. The noise of Byzantine clients
+    (`aggregation.byzantine`) is never counted, and that of colluding clients (`secure.colluders`)
+    not against the server. Readers do not take part: a client knows its own share and the cohort,
+    and is therefore counted as a colluder.
 
     Source: Agarwal, Kairouz & Liu 2021; layers: Jiang et al. 2024 (add-then-remove).
     """
 
     sizing: Literal["minimum", "layers"] = "minimum"
-    """"minimum": as many clients as have to stay make up the noise. "layers": noise is taken off
-    for whoever stayed, so that the total is exact."""
+    """"minimum": the least number of survivors provides the noise. "layers": excess noise is
+    removed after dropouts are known, so that the total is exact."""
 
     @property
     def layered(self) -> bool:
@@ -53,14 +56,14 @@ class SkellamNoise(DistributedNoise):
 
     def _shares(self) -> int:
         setting = self._planned_setting()
-        if self.layered and not setting.sites:  # whatever the count, the total is z clip
+        if self.layered and not setting.sites:  # the total is z clip for any count
             return setting.cohort.expected
         return super()._shares()
 
     def _most_deviation(self) -> float:
-        """The largest deviation, which is less in layers.
+        """Returns the largest standard deviation, which is smaller with layers.
 
-        Of few survivors each keeps more, and that has to be drawn, too.
+        With few survivors each keeps more noise, which must be sampled as well.
         """
         most = super()._most_deviation()
         setting = self._planned_setting()
@@ -89,16 +92,18 @@ class SkellamNoise(DistributedNoise):
 
 
 class DiscreteGaussianNoise(DistributedNoise):
-    """Distributed discrete Gaussian noise: sums of discrete Gaussians, nearly one themselves.
+    """Distributed discrete Gaussian noise: sums that are nearly discrete Gaussian.
 
-    As `skellam` with sizing "minimum"; its sum is not closed, so that there are no layers and
-    nothing is amplified, and each share has a deviation of at least 2 steps.
+    As `skellam` with sizing "minimum". Sums of discrete Gaussians are not discrete Gaussian, so
+    there are no layers and no amplification, and each share has a standard deviation of at least 2
+    steps.
 
     Source: Kairouz, Liu & Steinke 2021, algorithm 1 and theorem 1.
     """
 
     noise_sampler: Literal["table", "exact"] = "table"
-    """"exact" draws from random bits and whole numbers alone, some twenty times slower."""
+    """"table" samples by a table; "exact" uses random bits and
+    integers only, about twenty times slower."""
 
     def noise_on_update(self, size: int) -> float:
         if self._noise() and self.grid().share < 2:
@@ -120,6 +125,6 @@ class DiscreteGaussianNoise(DistributedNoise):
     def share(self) -> DiscreteGaussianShare:
         exact = self.noise_sampler == "exact"
         deviation = self.grid().share
-        if exact:  # a whole variance, never less
+        if exact:  # an integer variance, rounded up
             deviation = math.sqrt(math.ceil(deviation**2))
         return DiscreteGaussianShare(deviation, exact)

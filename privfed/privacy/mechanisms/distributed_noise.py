@@ -1,4 +1,4 @@
-"""What both kinds of distributed noise have in common."""
+"""Common base of distributed noise mechanisms."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from privfed.sampling.cohort import Witness
 from privfed.sampling.site_coins import drawn_at_sites
 
 _SPREAD = 4.0
-"""k: a half of the modulus holds so many deviations of a rotated sum and its noise."""
+"""k: half of the modulus holds this many standard deviations of a rotated sum and its noise."""
 _NEVER = 40.0
-"""Deviations of noise that are never seen."""
+"""Number of noise standard deviations assumed never to be exceeded."""
 
 
 class DistributedNoise(NoisedMechanism):
-    """What both kinds of distributed noise have in common; `SkellamNoise` states the guarantee."""
+    """Base class of both kinds of distributed noise; `SkellamNoise` states the guarantee."""
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
-    """z = deviation of the guaranteed noise on the sum / clip; None until calibrated."""
+    """z = standard deviation of the guaranteed noise on the sum / clip; None until calibrated."""
     tolerance: float = Field(0.2, ge=0, lt=1)
-    """The part of an expected cohort that may be missing from a sum; secure.minimum replaces it."""
+    """Fraction of an expected cohort that may drop out of a sum; secure.minimum replaces it."""
     _setting: Setting | None = PrivateAttr(None)
 
     trust: ClassVar[Literal["sum"]] = "sum"
@@ -60,21 +60,22 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def against(self) -> str:
-        """The party whose guarantee the budget gates: the "server", "readers", or "sites"."""
+        """Adversary whose guarantee the budget bounds: "server", "readers", or "sites"."""
         return self._planned_setting().against
 
     @property
     def honest(self) -> float:
-        """A lower bound on the part of the noise added by clients who keep it to themselves."""
+        """Lower bound on the fraction of the noise added by clients that keep it secret."""
         return self._planned_setting().clients.honest
 
     @property
     def _exact(self) -> bool:
-        """Whether the total noise is the same whatever the count, so that it does not tell it.
+        """Whether the total noise does not depend on the cohort size, and hence does not reveal it.
 
-        Coarse layers leave up to 5 % more, by how many took part and dropped out: so they are as
-        many as may be missing where readers are amplified. To a server, that knows the count, and
-        of sites, whose attendance no client's coin moves, more noise is a post-processing.
+        Coarse layers leave up to 5 % more noise, depending on participants and dropouts. If privacy
+        against readers is amplified, there are therefore as many layers as possible dropouts. To a
+        server, which knows the cohort size, and for sites, whose attendance does not depend on any
+        client's participation, more noise is post-processing.
         """
         setting = self._planned_setting()
         return (
@@ -85,15 +86,15 @@ class DistributedNoise(NoisedMechanism):
         )
 
     def grid(self) -> IntegerGrid:
-        """The grid that the secure sum's bits allow for this noise. Raises `Refused`."""
+        """Returns the grid that the secure sum's bits allow for this noise. Raises `Refused`."""
         return self._roomy_grid() or self._rotated_grid()
 
     def _roomy_grid(self) -> IntegerGrid | None:
-        """The grid of rows as they are, where no sum of them can wrap; None where one might.
+        """Returns the grid of unrotated rows if no sum of them can wrap; None if one might.
 
-        Of few parties each adds loud noise, so that steps are coarse, and bits left over: were all
-        of n clients to put their whole clip into one number, n (clip / step + 1) and the noise
-        would fit. Such rows need no rotation. Only sites are so few. The step is a power of two.
+        With few parties each adds much noise, so that steps are coarse and bits are left over. Even
+        if all n clients put their complete clip into one number, n (clip / step + 1) and the noise
+        would fit. Such rows need no rotation. Only sites are this few. The step is a power of two.
         """
         setting = self._planned_setting()
         share = self._share_deviation()
@@ -110,10 +111,10 @@ class DistributedNoise(NoisedMechanism):
         return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
 
     def _rotated_grid(self) -> IntegerGrid:
-        """The grid of rotated rows. Raises `Refused` where the bits are too few.
+        """Returns the grid of rotated rows. Raises `Refused` if the bits are too few.
 
-        From 2^b step = 2 k deviation, with deviation^2 = clip^2 n^2 / d + step^2 n / 4 + share^2 m
-        of a coordinate of the rotated sum of n clients, to which m of them, or of sites, add noise
+        From 2^b step = 2 k s, where s^2 = clip^2 n^2 / d + step^2 n / 4 + share^2 m is the variance
+        of a coordinate of the rotated sum of n clients, to which m of them, or m sites, add noise
         (Kairouz, Liu & Steinke 2021, section 5).
         """
         setting = self._planned_setting()
@@ -132,41 +133,43 @@ class DistributedNoise(NoisedMechanism):
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
 
     def _most_deviation(self) -> float:
-        """The largest deviation of a share, in steps: a finer grid gains nothing."""
+        """The largest standard deviation of a share, in steps: a finer grid gains nothing."""
         return 4096.0
 
     def _share_deviation(self) -> float:
-        """The deviation of one party's noise, of which so many make up z clip."""
+        """The standard deviation of one party's noise; the counted shares add up to z clip."""
         return self._noise() * self.clip / math.sqrt(self._shares())
 
     def _shares(self) -> int:
-        """How many shares make up the noise that is counted."""
+        """Returns the number of shares that provide the counted noise."""
         setting = self._planned_setting()
         return setting.sites.shares(self.layered) if setting.sites else setting.clients.minimum
 
     def event(self, witness: Witness, exchanges: int) -> Event:
-        """The event of the guarantee that the budget gates (`privacy.against`)."""
+        """Returns the event of the guarantee that the budget bounds (`privacy.against`)."""
         return self.events(witness, exchanges)[self.against]
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """The round's events against the server, and against who reads the released aggregates.
+        """The round's events against the server, and against readers of the released aggregates.
 
-        PRIVACY, section 5, has the proof.
+        The proof is in the rules of proof, section 5.
 
-        *Server*: it knows the cohort, so nothing is amplified; one client's contribution against
-        zero, whose noise it still adds; the noise of honest survivors alone.
+        *Server*: it knows the cohort, so there is no amplification. Adjacency is zero-out: one
+        client's contribution against zero, while it still adds its noise. Only the noise of honest
+        survivors counts.
 
-        *Readers*: the noise of all survivors who are not hostile. It may be more than is counted,
-        but a sum of Skellams is Skellam, and one of discrete Gaussians has more terms: what is more
-        is independent noise on top, a post-processing, which moves no divergence up. For that it
-        has to be as much on both neighbours, as it is under zero-out: who was drawn, stayed or is
-        hostile does not follow from what one client contributes.
+        *Readers*: the noise of all survivors that are not Byzantine counts. The actual noise may be
+        more, but a sum of Skellams is Skellam, and a sum of discrete Gaussians has more terms: the
+        excess is independent additional noise, a post-processing, which increases no divergence.
+        This requires the excess to be the same on both neighbours, as under zero-out: the cohort,
+        the dropouts and the Byzantine clients do not depend on the contribution of one client.
 
-        Amplified are readers where the total noise is the same whatever the count (layers that
-        waste nothing, as where the budget is held against readers), and nobody is hostile: of m
-        survivors h hostile ones leave out h / m, so that the noise itself would tell m, on which a
-        client more or less is one more or less; and whoever shares keys is told the cohort, and
-        could write into its row who is in it.
+        Privacy against readers is amplified if the total noise does not depend on the count (exact
+        layers, used when the budget bounds the guarantee against readers) and no client is
+        Byzantine. Otherwise, if h of m survivors are Byzantine, they leave out h / m of the noise,
+        so that the noise itself would reveal m, which differs by one between add/remove neighbours.
+        In addition, every client that shares keys learns the cohort, and could encode its members
+        into its row.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:
@@ -191,17 +194,17 @@ class DistributedNoise(NoisedMechanism):
     def _site_events(self, witness: Witness, exchanges: int, slack: float) -> dict[str, Event]:
         """The round's events against the server with colluding sites, and against all other sites.
 
-        PRIVACY, section 9.1, has the proof, for a client of a site in H, the survivors without
-        those who collude: all that the server, the network and any k sites see together follows
-        from what is public, what these sites put in, and Y = sum over H of (its drawn clients'
-        encoded rows + its share of noise), H being independent of honest sites' coins. Fix all
-        other clients' coins, rows and roundings: with and without the client, Y is a mixture of a
-        constant plus noise and the same plus the client's row, which enters by a secret coin of
-        bias q. So the draw amplifies for whoever looks, and adding or removing the client is the
-        same pair as its contribution against zero.
+        The proof (rules of proof, section 9.1) is for a client of a site in H, the survivors
+        without colluders. The joint view of the server, the network and any k sites is a function
+        of public values, these sites' inputs, and Y = sum over H of (its sampled clients' encoded
+        rows + its share of noise), H being independent of honest sites' sampling. Fix all other
+        clients' participation, rows and roundings: with and without the client, Y is a mixture of a
+        constant plus noise and the same plus the client's row, which is included in secret with
+        probability q. Privacy is therefore amplified by subsampling against every observer, and
+        adding or removing the client is the same pair as its contribution against zero.
 
-        *Sites*: the noise of H, (z C)^2 at least. *Others*: that of the client's own site alone,
-        as if all others colluded: one share, or the base of its layers, whose seeds they hold.
+        *Sites*: the noise of H, (z C)^2 at least. *Others*: that of the client's own site alone, as
+        if all others colluded: one share, or the base of its layers, whose seeds they hold.
         """
         sites = self._planned_setting().sites
         assert sites is not None
@@ -213,14 +216,14 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
-        """What `exchanges` sums over one cohort release, by the part `counted` of their noise."""
+        """The release of `exchanges` sums over one cohort, with a fraction `counted` of noise."""
 
     @abstractmethod
     def share(self) -> Share:
-        """The noise that one client adds."""
+        """Returns the noise that one client adds."""
 
     def _total_variation(self) -> float:
-        """The total variation of all noise of one exchange's sum from what is accounted for."""
+        """The total variation distance of one sum's noise from the accounted distribution."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # layers, and the base
@@ -228,9 +231,9 @@ class DistributedNoise(NoisedMechanism):
         return min(1.0, self.share().total_variation * draws)
 
     def noise_on_update(self, size: int) -> float:
-        grid = self.grid()  # refuses what cannot be
+        grid = self.grid()  # raises Refused
         sites = self._planned_setting().sites
-        if sites:  # nobody being missing
+        if sites:  # without dropouts
             return self._noise() * math.sqrt(sites.added_by(sites.sites, self.layered))
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
@@ -280,6 +283,6 @@ def _once_in(
 
 
 def _signs(state: PublicState, length: int) -> Tensor:
-    """The round's public signs, from a hash of how many releases there were."""
+    """Returns the round's public signs, from a hash of the number of earlier releases."""
     seed = hashlib.sha256(b"privfed rotation %d" % int(state["rotation"])).digest()
     return signs(Keys(seed, secret=True), length)

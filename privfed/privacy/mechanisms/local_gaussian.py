@@ -1,4 +1,4 @@
-"""Local noise: each client adds its own before anything leaves it."""
+"""Local noise: each client adds its own noise before its message leaves it."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ from privfed.sampling.site_coins import drawn_at_sites
 
 
 class LocalGaussian(NoisedMechanism):
-    """Local noise: every client's message is private by itself, whoever reads it.
+    """Local noise: every client's message is private by itself, against any observer.
 
-    Releases each taking part's clipped update + N(0, (z C)^2 I); sums, and any rule on the rows,
-    are post-processing.
+    Releases clip(x) + N(0, (z C)^2 I) for each participating client; sums, and any rule on the
+    rows, are post-processing.
 
-    *What is released*: all messages themselves, and who took part.
+    *Releases*: all messages themselves, and the list of participants.
 
-    *Unit and relation*: one client with all its examples; replacing its data by any other
-    (replace-one), which moves its clipped update by at most 2 C.
+    *Unit and adjacency*: one client with all its examples; replacing its data by any other
+    (replace-one), which changes its clipped update by at most 2 C.
 
     *Sensitivity*: 2 C in L2, by `clip_rows`.
 
-    *Sampler*: any; nothing is amplified, since who takes part is seen. Each participation is one
-    Gaussian(z / 2), and a client is charged every round in which it could be drawn: all of them,
-    or one in `separation` under a cyclic sampler. Gaussians compose exactly, and
-    `accounting.bounds.closed` calibrates them (Balle & Wang 2018, Theorem 8, "analytic Gaussian").
+    *Sampling*: any sampler; there is no amplification, since participation is visible. Each
+    participation is one Gaussian(z / 2), and a client is charged every round in which it could be
+    sampled: all of them, or one in `separation` under a cyclic sampler. Gaussians compose exactly,
+    and `accounting.bounds.closed` calibrates them (Balle & Wang 2018, Theorem 8, "analytic
+    Gaussian").
 
-    *Trust*: nobody but the client itself. *Arithmetic*: as central noise, on each client.
+    *Trust*: only the client itself. *Arithmetic*: as central noise, on each client.
 
-    Where sites are the parties, a site trusts itself with its clients' rows, and nobody else with
-    anything: it releases its own sum of their clipped updates + N(0, (z C)^2 I), over clients whom
-    it draws in secret. Then it is central noise of that site (`CentralGaussian`): unit one client,
-    add/remove under Poisson sampling, amplified against the server and all other sites, and
-    sensitivity C; of a client at s sites, s such events of a clip C / s each. All sites' noises
-    add up in the sum.
+    If sites are the parties, a site trusts itself with its clients' rows, and no other party: it
+    releases its own sum of their clipped updates + N(0, (z C)^2 I), over clients that it samples in
+    secret. The noise is then central noise of that site (`CentralGaussian`): unit one client,
+    add/remove under Poisson sampling, amplified against the server and all other sites, with
+    sensitivity C; for a client at s sites, s such events of a clip C / s each. The noises of all
+    sites add up in the sum.
     """
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
@@ -76,15 +77,15 @@ class LocalGaussian(NoisedMechanism):
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """The deviation on the sum, in clips: the noises of all who take part add up."""
+        """Returns the noise standard deviation on the sum of all participants, in clips."""
         if self._sites:
             refuse_inexact(self._noise(), size)
         return self._noise() * math.sqrt(self._sites or size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Rows clipped and noised: no norm is bounded any more, and none has to be.
+        """Returns rows clipped and noised, which have no norm bound and need none.
 
-        Where sites add the noise, to their sums, rows are only clipped.
+        If sites add the noise, to their sums, rows are only clipped.
         """
         deviation = self._noise() * self.clip
         clipped = clip_rows(rows, self.clip, grid_of(deviation))

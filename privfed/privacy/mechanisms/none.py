@@ -24,7 +24,7 @@ from privfed.sampling.cohort import Witness
 class NoPrivacy(MechanismPart):
     """No privacy: epsilon is infinite.
 
-    Releases sum of rows / divisor, the divisor being the realised weight of the cohort.
+    Releases sum of rows / divisor, where the divisor is the realised weight of the cohort.
     """
 
     trust: ClassVar[Literal["nobody"]] = "nobody"

@@ -1,4 +1,4 @@
-"""Noise on each client's row, most of which pairs of clients share, so that it cancels in sums."""
+"""Noise on each client's row that pairs of clients share, so that most of it cancels in sums."""
 
 from __future__ import annotations
 
@@ -25,58 +25,60 @@ from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _UPWARD = 1 + 1e-12
-"""More than what rounding the formula of a deviation in double precision takes off."""
+"""Factor larger than the rounding error of the standard deviation's formula in double precision."""
 _LEAST = 1e-5
-"""The least noise multiplier under which rows and noise are exact together."""
+"""Least noise multiplier for which rows and noise are exact together."""
 
 
 class PairwiseGaussian(NoisedMechanism):
-    """Noise that pairs of clients share, which cancels in their sum: no server is trusted.
+    """Noise that pairs of clients share and that cancels in their sum; the server is not trusted.
 
-    Rows are as private as under local noise, and in their mean hardly more than central noise is
-    left.
+    Rows are as private as under local noise, and the noise on their mean is little more than
+    central noise.
 
     Of n clients, client k sends clip(x_k) + a u_k + b (sum over j != k of s_kj v_kj), all u_k and
-    v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Clients
-    k and j alone know v_kj, from a secret that they share.
+    v_kj = v_jk fresh standard normal vectors, s_kj = -s_jk a sign, and b = `pair_noise` a. Only
+    clients k and j know v_kj, from a secret that they share.
 
-    *What is released*: all n rows, in every round; any rule on them is post-processing.
+    *Releases*: all n rows, in every round; any rule on them is post-processing.
 
-    *Against whom*: the server, the network, and any t clients together, who know all that these
-    know: their data, and v_kj where k or j is one of them. t = `aggregation.byzantine` (or who
-    attacks) + `colluders`; hostile clients may send what they like. With more than t it is void,
-    and what is left against all others together is local noise of multiplier `alone`.
+    *Adversary*: the server, the network, and any t clients together, with all knowledge of these
+    clients: their data, and v_kj where k or j is one of them. t = `aggregation.byzantine` (or the
+    number of attackers) + `colluders`; Byzantine clients may deviate arbitrarily. With more than t
+    such clients the guarantee is void, and against all others together only local noise of
+    multiplier `alone` remains.
 
-    *Theorem.* Let h = n - t. What they see of the others' rows, v_kj of theirs taken off, is
-    x + N(0, S) for each number, S = a^2 I + b^2 (h I - J), J being all ones. One honest client's
-    change by D is exactly as well hidden as by noise of variance s^2 on its row alone:
-    1 / s^2 = (1 / h) / a^2 + (1 - 1 / h) / (a^2 + h b^2). *Proof.* Colluders' pairs are constants
-    to be taken off, and what hostile clients send is a function of what they know. Left, and
-    independent of that, are u_k, and v_kj of honest pairs, whose covariance h I - J is 0 along
-    (1, ..., 1) and h across. Whitened, D moves a standard normal vector by |D| sqrt((S^-1)_kk), the
-    square of k's part along (1, ..., 1) being 1 / h; how well two normal vectors are told apart
-    follows from their distance alone. x may depend on all that was released before, so rounds
-    compose adaptively.
+    *Theorem.* Let h = n - t. The adversary's view of the others' rows, with known v_kj subtracted,
+    is x + N(0, S) for each number, S = a^2 I + b^2 (h I - J), J being all ones. A change of one
+    honest client by D is exactly as well hidden as by noise of variance s^2 on its row alone: 1 /
+    s^2 = (1 / h) / a^2 + (1 - 1 / h) / (a^2 + h b^2). *Proof.* Colluders' pairs are constants and
+    can be subtracted, and the messages of Byzantine clients are a function of their knowledge. The
+    remaining noise is independent of that: u_k, and v_kj of honest pairs, whose covariance h I - J
+    is 0 along (1, ..., 1) and h orthogonal to it. After whitening, D shifts a standard normal
+    vector by |D| sqrt((S^-1)_kk), the squared component of k along (1, ..., 1) being 1 / h; the
+    distinguishability of two normal vectors depends on their distance only. x may depend on all
+    earlier releases, so rounds compose adaptively.
 
-    *Unit and relation*: one client with all its examples, replaced by any other (replace-one);
+    *Unit and adjacency*: one client with all its examples, replaced by any other (replace-one);
     sensitivity 2 C by `clip_rows`, so the event is Gaussian(z / 2), z = s / C the multiplier
-    (zero-out: Gaussian(z)). Who takes part is public.
+    (zero-out: Gaussian(z)). The list of participants is public.
 
-    *Sampler*: all clients in each round (`full`), and nothing is amplified. They know each other
-    (their keys) from a list fixed before the run, never from the server: one that told a client of
-    few others would be left with these few pairs' noise.
+    *Sampling*: all clients in each round (`full`), without amplification. They know each other
+    (their keys) from a list fixed before the run, never from the server: a server that announced
+    few other clients would leave a client with the noise of these few pairs.
 
-    *Dropouts*: who sends nothing leaves its partners' noise as it is. What is seen is a part of the
-    n rows, post-processing; nobody reveals a secret of an absent client, as masks do. In a round a
-    client answers once, and later the same bytes: two answers under one v_kj tell their difference.
+    *Dropouts*: a dropout leaves its partners' noise unchanged. The view is then a part of the n
+    rows, a post-processing; no secret of an absent client is revealed, unlike with masks. In a
+    round a client answers once, and repeats the same bytes later: two answers under one v_kj would
+    reveal their difference.
 
-    *Assumptions beside epsilon*: v_kj comes from a generator keyed with the pair's secret, the
-    run's id, the round and the exchange; that it is as good as random is computational. Two runs
-    compose only where their pairs' noise is independent, as the difference of two rows under one
-    v_kj has own noise alone. A round that is resumed sends the same bytes, or has a new number.
+    *Further assumptions*: v_kj comes from a generator keyed with the pair's secret, the run's id,
+    the round and the exchange; its pseudorandomness is a computational assumption. Two runs compose
+    only if their pairs' noise is independent, as the difference of two rows under one v_kj has only
+    the clients' own noise. A resumed round sends the same bytes, or has a new number.
 
-    *Arithmetic*: as central noise; pairs are not drawn one by one, but their joint law
-    (`PairwiseNoise.draw`). The process that simulates all clients knows all of them.
+    *Arithmetic*: as central noise; the joint distribution of all pairs is sampled instead of each
+    pair (`PairwiseNoise.draw`). The process that simulates all clients knows all of them.
 
     Source: CafCor (Allouah, Guerraoui & Stephan 2025, arXiv 2505.01874), with its filter
     `aggregation.rule`; pairwise cancelling noise: Sabater, Bellet & Ramon 2022 (GOPA), and DECOR
@@ -85,12 +87,13 @@ class PairwiseGaussian(NoisedMechanism):
     """
 
     pair_noise: float = Field(1.0, ge=0, le=100)
-    """The deviation that each pair of clients shares, over a client's own: the higher, the less is
-    left in a mean of all rows, and the more in each row. 0: local noise."""
+    """Standard deviation shared by each pair of clients, relative to a client's own. Larger values
+    leave less noise in a mean of all rows, and more in each row. 0: local noise."""
     colluders: int = Field(1, ge=0)
-    """How many clients may work with the server, beside those who may be hostile."""
+    """Number of clients that may collude with the server, in addition to Byzantine clients."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
-    """z = deviation of noise that hides a row as well, over the clip; None until calibrated."""
+    """z = standard deviation of the equivalent independent noise on a
+    row, over the clip; None until calibrated."""
 
     _clients: int = PrivateAttr(0)
     _honest: int = PrivateAttr(0)
@@ -100,7 +103,7 @@ class PairwiseGaussian(NoisedMechanism):
     arithmetic: ClassVar[str] = "exact messages, and the Gaussian rounded to their grid"
 
     def resolved(self, setting: Setting) -> Self:
-        """The mechanism among all clients. Raises `Refused` where none of them is counted on."""
+        """Returns the mechanism among all clients. Raises `Refused` if no honest client remains."""
         size, byzantine = setting.cohort.expected, setting.cohort.byzantine
         honest = size - byzantine - self.colluders
         if honest < 1:
@@ -143,8 +146,9 @@ class PairwiseGaussian(NoisedMechanism):
         return Event(noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """The deviation on the sum of so many rows, in clips. Raises `Refused` where no noise on
-        the grid of the rows is right.
+        """Returns the noise standard deviation on the sum of `size` rows, in clips.
+
+        Raises `Refused` if the noise is not exact on the grid of the rows.
         """
         noise = self.noise()
         if not noise.exact or 0 < self._noise() < _LEAST:
@@ -156,7 +160,7 @@ class PairwiseGaussian(NoisedMechanism):
         return noise.of_sum(size) / self.clip
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Rows `[m, d]` of all who send one, clipped and noised: no norm is bounded any more."""
+        """Returns rows `[m, d]` of all senders, clipped and noised; they have no norm bound."""
         noise = self.noise()
         clipped = clip_rows(rows, self.clip, noise.grid)
         drawn = torch.from_numpy(noise.draw(keys, rows.shape[1]))

@@ -1,1 +1,1 @@
-"""Noise: exact integers and rounded Gaussians, from bits that nobody can foresee."""
+"""Noise samplers: exact integers and rounded Gaussians, from unpredictable random bits."""

@@ -1,8 +1,8 @@
-"""Noise that hangs together over rounds: Y = C^-1 Z, row by row, for a Toeplitz matrix C.
+"""Noise correlated over rounds: Y = C^-1 Z, row by row, for a Toeplitz matrix C.
 
 Z_t follows from the run's own key and the round, so that a resume computes the same rows again, and
-a round that was consumed without a release leaves the later ones as they were. Rounds are asked for
-in order.
+a round that was consumed without a release leaves later rounds unchanged. Rounds are requested in
+order.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Row = NDArray[np.float64]
 
 
 class Correlated(ABC):
-    """The noise of a run's rounds `[length]`, each made of what is remembered of those before."""
+    """Noise of a run's rounds `[length]`, each computed from state of earlier rounds."""
 
     remembers: int
-    """How many rows `[length]` of 8 bytes a number it remembers."""
+    """Number of stored rows `[length]`, with 8 bytes per number."""
 
     def __init__(self, length: int, streams: Streams) -> None:
         self._length, self._streams = length, streams
         self._round, self._last, self._deviation = 0, np.zeros(length), 0.0
 
     def at(self, round: int) -> CorrelatedKeys:
-        """The keys with which `round` is released."""
+        """Returns the keys with which `round` is released."""
         return CorrelatedKeys(None, source=self, round=round)
 
     def noise(self, round: int, deviation: float) -> Row:
-        """Y of `round` `[length]`, from 1, for Z of this `deviation`, the same in all rounds.
+        """Y of `round` `[length]`, from 1, for Z of this standard deviation, equal in all rounds.
 
-        That of the latest round may be asked for again. Raises `ValueError` for a round before
-        that, and for another deviation.
+        The latest round may be requested again. Raises `ValueError` for an earlier round, and for
+        another standard deviation.
         """
         if round < self._round:
             raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
@@ -58,7 +58,7 @@ class Correlated(ABC):
 
     @abstractmethod
     def _next(self, keys: Keys, deviation: float) -> Row:
-        """Y of the next round `[length]`, whose Z follows from `keys`."""
+        """Returns Y of the next round `[length]`, whose Z follows from `keys`."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class CorrelatedKeys(Keys):
     round: int = 0
 
     def noise(self, deviation: float) -> Row:
-        """Y of the round `[length]`, for Z of this `deviation`.
+        """Returns Y of the round `[length]`, for Z of this standard deviation.
 
-        Raises `ValueError` where there is no source.
+        Raises `ValueError` if there is no source.
         """
         if self.source is None:
             raise ValueError("these keys have no correlated noise")
@@ -81,7 +81,7 @@ class CorrelatedKeys(Keys):
 class CorrelatedReals(Correlated):
     """Y_t with sum_j c_j Y_{t - j} = Z_t, in double precision.
 
-    The real numbers that these stand for are what is proved; runs of older versions go on with it.
+    The proof is for real numbers, which these approximate; runs of older versions continue with it.
     """
 
     def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
@@ -99,14 +99,14 @@ class CorrelatedReals(Correlated):
 
 
 class BufferedNoise(Correlated):
-    """Y_t = Z_t - sum_j omega_j B_j, and then B_j <- theta_j B_j + Y_t, which begin at 0.
+    """Y_t = Z_t - sum_j omega_j B_j, and then B_j <- theta_j B_j + Y_t, starting from 0.
 
-    B_j is sum_i theta_j^(i-1) Y_{t - i}, so that sum_i c_i Y_{t - i} = Z_t with c_0 = 1 and
-    c_i = sum_j omega_j theta_j^(i-1): the rows are C^-1 Z. In double precision; the real numbers
-    that these stand for are what is proved.
+    B_j is sum_i theta_j^(i-1) Y_{t - i}, so that sum_i c_i Y_{t - i} = Z_t with c_0 = 1 and c_i =
+    sum_j omega_j theta_j^(i-1): the rows are C^-1 Z. In double precision; the proof is for real
+    numbers, which these approximate.
 
     Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta 2024, Algorithm 1, in the form that
-    streams what it has put out.
+    streams its own outputs.
     """
 
     def __init__(self, buffers: Buffers, length: int, streams: Streams) -> None:
@@ -125,9 +125,10 @@ class BufferedNoise(Correlated):
 _BITS = 20
 """Coefficients are multiples of `UNIT`, which is 2^-20."""
 _MOST = 2.0**62.5
-"""Sums of products below this are whole numbers of 64 bits."""
+"""Sums of products below this fit 64-bit integers."""
 _DEVIATIONS = 12.0
-"""No noise of a run is so many deviations large, but with a probability of 1e-32."""
+"""Number of standard deviations that the noise of a run exceeds
+with a probability of at most 1e-32."""
 
 
 _OVERFLOW = (
@@ -137,25 +138,25 @@ _OVERFLOW = (
 
 
 class CorrelatedOnGrid(Correlated):
-    """Whole multiples N_t of a public grid g, exactly: round(Z_t / g - sum_j c_j N_{t - j}), j > 0.
+    """Integer multiples N_t of a grid g, exactly: round(Z_t / g - sum_j c_j N_{t - j}), j > 0.
 
-    c_0 = 1, and the other coefficients are whole multiples of 2^-20, so that the sums are exact in
-    64 bits, and Z_t is the continuous Gaussian of which a shift is rounded
+    c_0 = 1, and the other coefficients are integer multiples of 2^-20, so that the sums are exact
+    in 64 bits, and Z_t is the continuous Gaussian whose shifted value is rounded
     (`privfed.privacy.noise.gaussian_on_grid`).
 
-    *Guarantee*: let x_t be a multiple of g, as sums of rows on the grid are, r = x + g N what is
-    released, and w = C x + Z. As rounding commutes with whole numbers,
+    *Guarantee*: let x_t be a multiple of g, as sums of rows on the grid are, r = x + g N the
+    release, and w = C x + Z. As rounding commutes with adding integers,
 
         r_t = g round((x_t + Z_t) / g - sum_j c_j N_{t - j})
             = g round((w_t - sum_j c_j r_{t - j}) / g),
 
-    since w_t = x_t + sum_j c_j x_{t - j} + Z_t: a function of w_t and of what was released before.
-    So all that is released is post-processing of C x + Z, adaptively, whatever the rounding. (The
-    sum over real coefficients has to be this one exactly: what a rounded buffer remembers is no
-    function of w, so that buffers have no such proof.)
+    since w_t = x_t + sum_j c_j x_{t - j} + Z_t: a function of w_t and of earlier releases. All
+    releases are therefore post-processing of C x + Z, adaptively, whatever the rounding. (The sum
+    over real coefficients has to be this one exactly: a rounded buffer is no function of w, so
+    buffers have no such proof.)
 
-    *What differs from C^-1 Z*: N_t is C^-1 (Z + e), where |e_t| <= 1/2 is the rounding, 2^-30 of a
-    deviation of Z at most.
+    *Difference from C^-1 Z*: N_t is C^-1 (Z + e), where |e_t| <= 1/2 is the rounding, at most 2^-30
+    of a standard deviation of Z.
     """
 
     def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
@@ -181,7 +182,7 @@ class CorrelatedOnGrid(Correlated):
         return np.asarray(grid * steps)
 
     def _shift(self) -> NDArray[np.int64]:
-        """sum_j c_j N_{t - j} over j > 0 `[length]`, in multiples of 2^-20."""
+        """Returns sum_j c_j N_{t - j} over j > 0 `[length]`, in multiples of 2^-20."""
         total = np.zeros(self._length, dtype=np.int64)
         reach = 0.0
         for multiple, past in zip(self._multiples[1:], reversed(self._past), strict=False):
@@ -193,8 +194,8 @@ class CorrelatedOnGrid(Correlated):
 
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
-    """Raises `Refused` where noise of so many `rounds` may not be exact, for any deviation."""
-    from scipy.signal import lfilter  # here, as lists of parts are not to wait for it
+    """Raises `Refused` if noise over `rounds` rounds may be inexact, for any standard deviation."""
+    from scipy.signal import lfilter  # imported late: lists of parts do not need it
 
     first = np.zeros(rounds)
     first[0] = 1.0

@@ -1,8 +1,9 @@
-"""Discrete Gaussians exactly, from random bits and whole numbers alone.
+"""Exact sampling of discrete Gaussians from random bits and integers only.
 
-Canonne, Kamath & Steinke 2020, algorithms 1 to 3, all draws at once: Bernoulli(exp(-x)) for
-rational x, from it a discrete Laplace, and from that, by rejection, the discrete Gaussian. Slower
-than a table (`privfed.privacy.noise.table_sampler`), and with nothing to prove but arithmetic.
+Canonne, Kamath & Steinke 2020, algorithms 1 to 3, vectorised over all draws: Bernoulli(exp(-x)) for
+rational x, from it a discrete Laplace, and from that, by rejection, the discrete Gaussian. It is
+slower than a table (`privfed.privacy.noise.table_sampler`), and needs no proof beyond its
+arithmetic.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from privfed.core.streams import Keys
 from privfed.privacy.integers import Integers
 
 LARGEST_DEVIATION = 400
-"""The largest deviation with which squares of what is compared fit 63 bits."""
+"""Largest standard deviation for which the compared squares fit 63 bits."""
 _MOST = 2**63 - 1
 
 
 class _Bits:
-    """Uniform whole numbers from 64-bit words; each call draws afresh, also from a seed."""
+    """Uniform integers from 64-bit words; each call draws fresh words, also from a seed."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys, self._calls = keys, 0
 
     def below(self, bound: Integers) -> Integers:
-        """Uniform in [0, bound) for each bound, by rejection."""
+        """Returns a uniform integer in [0, bound) for each bound, by rejection."""
         numbers = np.zeros(len(bound), dtype=np.int64)
         left = np.arange(len(bound))
         while len(left):
@@ -39,7 +40,7 @@ class _Bits:
         return numbers
 
     def coins(self, count: int) -> NDArray[np.bool_]:
-        """Fair coins `[count]`."""
+        """Returns Bernoulli(1/2) draws `[count]`."""
         return (self._words(count) & np.uint64(1)).astype(bool)
 
     def _words(self, count: int) -> NDArray[np.uint64]:
@@ -48,9 +49,9 @@ class _Bits:
 
 
 def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
-    """`count` draws of P[X = k] ~ exp(-k^2 / (2 variance)), exactly.
+    """Returns `count` draws of P[X = k] ~ exp(-k^2 / (2 variance)), exactly.
 
-    Raises `ValueError` for a variance that is no whole number from 1 to 160,000.
+    Raises `ValueError` unless the variance is an integer from 1 to 160,000.
     """
     if variance != int(variance) or not 1 <= variance <= LARGEST_DEVIATION**2:
         raise ValueError(f"a variance of {variance!r}; expected a whole number from 1 to 160000")
@@ -59,7 +60,7 @@ def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
     left = np.arange(count)
     while len(left):
         drawn = _discrete_laplace(bits, scale, len(left))
-        # exp(-(|y| - variance / scale)^2 / (2 variance)); never so far out that squares overflow
+        # exp(-(|y| - variance / scale)^2 / (2 variance)); capped so that squares do not overflow
         gap = np.minimum(np.abs(np.abs(drawn) * scale - variance), math.isqrt(_MOST // 64))
         below = np.full(len(left), 2 * variance * scale * scale)
         accepted = _exponential(bits, gap * gap, below)
@@ -69,7 +70,7 @@ def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
 
 
 def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Integers:
-    """`count` draws of P[Y = y] ~ exp(-|y| / scale)."""
+    """Returns `count` draws of P[Y = y] ~ exp(-|y| / scale)."""
     draws = np.zeros(count, dtype=np.int64)
     left = np.arange(count)
     while len(left):
@@ -89,11 +90,11 @@ def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Integers:
 
 
 def _exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
-    """Bernoulli(exp(-over / under)) for each, over >= 0."""
+    """Returns Bernoulli(exp(-over / under)) for each, over >= 0."""
     left, rest = over // under, over % under
     heads = _small_exponential(bits, rest, under)
     going = np.flatnonzero(heads & (left > 0))
-    while len(going):  # exp(-1) for each whole part; most end at once
+    while len(going):  # exp(-1) for each integer part; most end at once
         again = _small_exponential(bits, *_unit(len(going)))
         heads[going[~again]] = False
         left[going] -= 1
@@ -102,7 +103,7 @@ def _exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.boo
 
 
 def _unit(count: int) -> tuple[Integers, Integers]:
-    """The numerators and the denominators of `count` times 1 / 1."""
+    """Returns the numerators and the denominators of `count` times 1 / 1."""
     ones = np.ones(count, dtype=np.int64)
     return ones, ones
 

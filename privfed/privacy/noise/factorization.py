@@ -1,10 +1,10 @@
-"""Factorizations for noise that is correlated over rounds: optimal bands, and buffers.
+"""Factorizations for noise correlated over rounds: optimal bands, and buffers.
 
 *Bands* with the least noise on the prefix sums of a run. The coefficients c_0 = 1, c_1, ...,
 c_(bands-1) minimise log(|c|^2 |A C^-1|_F^2) over T rounds, with A the prefix sums. A client's
-participations lie at least `bands` rounds apart, so that its columns of C are disjoint and the
-sensitivity is sqrt(k) |c|, whatever the coefficients are: solving for them needs no proof, and
-other numbers of rounds than solved for cost accuracy, never privacy.
+participations are at least `bands` rounds apart, so that its columns of C are disjoint and the
+sensitivity is sqrt(k) |c| for any coefficients: their optimisation needs no proof, and
+a different number of rounds than optimised for costs accuracy, never privacy.
 
 *Gradient.* With w = C^-1 1 and u_t = T - t, |A C^-1|_F^2 = sum_t u_t w_t^2. Differentiating C w = 1
 by c_j gives C dw = -(w shifted by j), hence -sum_t lambda_t w_(t-j), with C^T lambda = 2 u w: two
@@ -22,7 +22,7 @@ Buffered linear Toeplitz noise: correlated over all rounds, with the memory of a
 
 C has the column c_0 = 1, c_i = sum_j omega_j theta_j^(i - 1), with decays theta `[d]` and outputs
 omega `[d]`. Y = C^-1 Z needs d rows of memory: Y_t = Z_t - sum_j omega_j B_j, after which each
-buffer becomes B_j <- theta_j B_j + Y_t. A client's columns of C overlap; what that costs is in
+buffer becomes B_j <- theta_j B_j + Y_t. A client's columns of C overlap; for the sensitivity see
 `accounting.bounds.toeplitz_sensitivity`.
 
 *Inverse.* With v = omega^(1/2), the recursion has the symmetric matrix M = diag(theta) - v v^T, and
@@ -32,10 +32,10 @@ squares of v in its eigenvectors, negative, as outputs. The decays interlace.
 *Search.* Decays of C and of C^-1 are laid out as 1 > theta_1 > hat_1 > theta_2 > ... > theta_d >
 hat_d. Then omega_i = prod_j (theta_i - hat_j) / prod_(j != i) (theta_i - theta_j) > 0, and the sum
 of omega is sum_i (theta_i - hat_i). All but the last are cumulative products of numbers in (0, 1);
-hat_d, which may be negative, takes a share of what the other differences leave of 1. So the column
+hat_d, which may be negative, takes a fraction of 1 minus the other differences. So the column
 never increases, by construction, and every set of buffers with distinct, positive decays, positive
-outputs and a sum below 1 has such a layout. Differences are sums of positive gaps: no digits are
-lost where decays crowd.
+outputs and a sum below 1 has such a layout. Differences are sums of positive gaps: no precision is
+lost where decays are close.
 
 Source: Dvijotham et al. 2024, arXiv 2404.16706; several participations: McMahan, Xu & Zhang 2024,
 arXiv 2408.08868; the inverse: McMahan & Pillutla 2025, arXiv 2504.21413.
@@ -65,7 +65,7 @@ Numbers = NDArray[np.float64]
 
 
 def square_root(bands: int) -> Numbers:
-    """The first coefficients `[bands]` of (1 - x)^(-1/2): 1, 1/2, 3/8, 5/16, ...
+    """Returns the first coefficients `[bands]` of (1 - x)^(-1/2): 1, 1/2, 3/8, 5/16, ...
 
     c_j = c_(j-1) (2 j - 1) / (2 j). With as many bands as rounds, C C = A. Source: Fichtenberger,
     Henzinger & Upadhyay 2023; cut after `bands`: Kalinin & Lampert 2024, arXiv 2405.13763.
@@ -75,56 +75,56 @@ def square_root(bands: int) -> Numbers:
 
 
 def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
-    """The prefix sums w `[rounds]` of the column of C^-1, which are C^-1 1.
+    """Returns the prefix sums w `[rounds]` of the column of C^-1, which are C^-1 1.
 
-    A C^-1 is Toeplitz too, and w is its column.
+    A C^-1 is Toeplitz as well, and w is its column.
     """
     return np.asarray(lfilter([1.0], coefficients[:rounds], np.ones(rounds)))
 
 
 def prefix_noise(coefficients: Numbers, rounds: int) -> float:
-    """The root mean square noise on prefix sums over `rounds`, against independent noise's.
+    """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
 
-    Both are at the same guarantee, and a client's participations are at least `bands` rounds apart,
-    so that k of them move C x by sqrt(k) |c|: |c| |A C^-1|_F / |A|_F.
+    Both have the same guarantee, and a client's participations are at least `bands` rounds apart,
+    so that k of them change C x by sqrt(k) |c|: |c| |A C^-1|_F / |A|_F.
     """
     norm = float(np.linalg.norm(coefficients))
     return relative_noise(inverse_sums(coefficients, rounds), norm)
 
 
 def relative_noise(sums: Numbers, sensitivity: float) -> float:
-    """The same for any `sensitivity`, over the sqrt(k) of independent noise.
+    """The relative noise of `prefix_noise` for any `sensitivity`, over independent noise's sqrt(k).
 
-    `sums` `[rounds]` is the column of A C^-1. Where a client's columns overlap, the sensitivity is
-    more than |c|: see `accounting.bounds.toeplitz_sensitivity`.
+    `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
+    larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
     """
     weights = rows_below(len(sums))
     return sensitivity * math.sqrt(float(weights @ sums**2) / float(weights.sum()))
 
 
 def rows_below(rounds: int) -> Numbers:
-    """The number of rows `[rounds]` in which each entry of a Toeplitz column stands: T, ..., 1."""
+    """The number of rows `[rounds]` in which each entry of a Toeplitz column occurs: T, ..., 1."""
     return np.arange(rounds, 0, -1, dtype=float)
 
 
 UNIT = 2.0**-20
-"""Every coefficient is a whole multiple of it, so that integers can be multiplied by it exactly."""
+"""Every coefficient is an integer multiple of this, so that products with integers are exact."""
 _LARGEST = 0.9999
 _STEPS = 5_000
 _RESTARTS = 50
 _STAYS = 1e-9
-"""A restart that lowers the logarithm of the loss by no more ends the search."""
+"""Least decrease of the logarithm of the loss for which a restart continues the search."""
 _OVERFLOWN = 1e6
-"""The logarithm of the loss where the noise has grown beyond all numbers."""
+"""Logarithm of the loss if the noise overflows."""
 
 
 @lru_cache(maxsize=64)
 def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
-    """The coefficients (c_0 = 1, c_1, ...) of at most `bands` bands for a run of `rounds`.
+    """Returns the coefficients (c_0 = 1, c_1, ...) of at most `bands` bands for a run of `rounds`.
 
-    Multiples of `UNIT` in [0, 1], and never noisier than the square root's. There are
-    min(bands, rounds) of them: those beyond the last round would add to |c| and to nothing else.
-    Raises `ValueError` for fewer than one band or round.
+    They are multiples of `UNIT` in [0, 1], never noisier than those of the square root. There are
+    min(bands, rounds) of them: further ones would only increase |c|. Raises `ValueError` for fewer
+    than one band or round.
     """
     if bands < 1 or rounds < 1:
         raise ValueError(
@@ -137,7 +137,7 @@ def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
 
 
 def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
-    """log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient `[bands - 1]` by `free`."""
+    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`."""
     c = np.concatenate([[1.0], free])
     weights = rows_below(rounds)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -152,7 +152,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """The free coefficients at which L-BFGS stays, restarted without its memory of curvature."""
+    """The free coefficients at which L-BFGS converges, restarted without its curvature memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
@@ -177,19 +177,19 @@ def _rounded(free: Numbers) -> Numbers:
 
 MOST_BUFFERS = 8
 _STARTS = (1.0, 2.0, 5.0)
-"""The least 1 - theta at which a search starts, over 1 / min(separation, rounds)."""
+"""Least 1 - theta at which a search starts, over 1 / min(separation, rounds)."""
 _FURTHEST = 0.7
-"""The largest 1 - hat at which a search starts."""
+"""Largest 1 - hat at which a search starts."""
 _REACH = 20.0
-"""The bound on the logits that are searched."""
+"""Bound on the logits that are searched."""
 _BUFFER_RESTARTS = 20
 _BUFFER_STAYS = 1e-7
-"""A restart that lowers the logarithm of the noise by no more ends the search."""
+"""Least decrease of the logarithm of the noise for which a restart continues the search."""
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Decays theta `[d]` and outputs omega `[d]` of a column that is proven to bound sensitivity.
+    """Decays theta `[d]` and outputs omega `[d]` of a column with a proven sensitivity bound.
 
     Raises `accounting.errors.Unaccountable` unless omega >= 0, 0 <= theta < 1, sum omega <= 1.
     """
@@ -201,21 +201,21 @@ class Buffers:
         refuse_unproven(self.decays, self.outputs)
 
     def column(self, rounds: int) -> Numbers:
-        """The column c `[rounds]` of C."""
+        """Returns the column c `[rounds]` of C."""
         return buffered_column(self.decays, self.outputs, rounds)
 
     def inverse(self) -> tuple[Numbers, Numbers]:
-        """Decays `[d]` in [-1, 1), increasing, and outputs `[d]`, none positive, of C^-1."""
+        """Returns decays `[d]` in [-1, 1), increasing, and non-positive outputs `[d]`, of C^-1."""
         root = np.sqrt(self.outputs)
         decays, vectors = np.linalg.eigh(np.diag(self.decays) - np.outer(root, root))
         return decays, -((root @ vectors) ** 2)
 
     def noise(self, rounds: int, separation: int) -> float:
-        """The rms noise on prefix sums over `rounds`, against independent noise's.
+        """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
 
-        Both are at the same guarantee, for clients whose participations are at least `separation`
-        rounds apart: sensitivity over sqrt(k), k = ceil(rounds / separation), times |A C^-1|_F
-        over |A|_F.
+        Both have the same guarantee, for clients whose participations are at least `separation`
+        rounds apart: sensitivity over sqrt(k), k = ceil(rounds / separation), times |A C^-1|_F over
+        |A|_F.
         """
         sensitivity = buffered_sensitivity(self.decays, self.outputs, separation, rounds)
         participations = -(-rounds // separation)
@@ -229,10 +229,10 @@ class Buffers:
 
 @lru_cache(maxsize=64)
 def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
-    """The `count` buffers whose noise on the prefix sums of a run of `rounds` is least.
+    """Returns the `count` buffers with the least noise on the prefix sums of a run of `rounds`.
 
     For clients whose participations are at least `separation` rounds apart, and never noisier than
-    independent noise, which buffers of output 0 are. Raises `ValueError` for a count outside
+    independent noise, which is the case of outputs 0. Raises `ValueError` for a count outside
     1..`MOST_BUFFERS`, and for fewer than one round or a separation below one.
     """
     if not 1 <= count <= MOST_BUFFERS or rounds < 1 or separation < 1:
@@ -249,7 +249,7 @@ def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
 
 
 def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers:
-    """The buffers where a search ends that starts with theta_1 = 1 - `nearest`."""
+    """Returns the result of a search that starts with theta_1 = 1 - `nearest`."""
     at, least = _start(count, nearest), math.inf
     for _ in range(_BUFFER_RESTARTS):
         result = minimize(
@@ -269,7 +269,7 @@ def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers
 
 
 def _start(count: int, nearest: float) -> Numbers:
-    """The logits `[2 d]` of decays whose distances from 1 grow geometrically from `nearest`."""
+    """Returns logits `[2 d]` of decays whose distances from 1 grow geometrically from `nearest`."""
     distances = np.geomspace(min(nearest, _FURTHEST / 4), _FURTHEST, 2 * count)
     points, gaps = 1 - distances, np.diff(distances)
     products = points[:-1] / np.concatenate([[1.0], points[:-2]])
@@ -278,7 +278,7 @@ def _start(count: int, nearest: float) -> Numbers:
 
 
 def _loss(logits: Numbers, rounds: int, separation: int) -> float:
-    """The logarithm of the noise of the buffers at `logits` `[2 d]`, but for a constant."""
+    """Returns the logarithm of the noise of the buffers at `logits` `[2 d]`, up to a constant."""
     layout = _layout(logits)
     column = buffered_column(layout.decays.tolist(), layout.outputs.tolist(), rounds)
     sums = _sums(layout.distances, layout.inverse_outputs, rounds)
@@ -297,11 +297,11 @@ class _Layout:
 
 
 def _layout(logits: Numbers) -> _Layout:
-    """The interlacing decays at `logits` `[2 d]`, and the outputs that follow from them."""
+    """Returns the interlacing decays at `logits` `[2 d]`, and the outputs that follow from them."""
     shares, rests = expit(logits), expit(-logits)
     products = np.cumprod(shares[:-1])
     gaps = np.concatenate([products[:-1] * rests[1:-1], [0.0]])
-    left = rests[0] + gaps[1:-1:2].sum() + products[-1]  # of 1, by the differences before the last
+    left = rests[0] + gaps[1:-1:2].sum() + products[-1]  # 1 minus the earlier differences
     gaps[-1] = shares[-1] * left
     below = np.cumsum(np.triu(np.tile(gaps, (len(logits), 1))), axis=1)
     between = np.zeros((len(logits), len(logits)))
@@ -317,7 +317,7 @@ def _layout(logits: Numbers) -> _Layout:
 
 
 def _outputs(across: Numbers, among: Numbers) -> Numbers:
-    """The outputs `[d]`, by differences `[d, d]` across to the other decays and among these."""
+    """Returns the outputs `[d]`, from differences `[d, d]` to the other decays and among these."""
     return np.asarray(np.prod(across / (among + np.eye(len(among))), axis=1))
 
 

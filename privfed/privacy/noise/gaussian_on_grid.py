@@ -1,15 +1,15 @@
 """Gaussian noise on a grid, exactly: the continuous Gaussian, rounded to the nearest integer.
 
-Noise that is added to a real vector in floating point leaks through the last bits of the sum
-(Mironov 2012; Haney et al. 2022). Sums here are whole multiples of a grid, and for x on the grid
-x + round(N) = round(x + N): a release is post-processing of the continuous Gaussian mechanism, and
-its event is that mechanism's.
+Noise added to a real vector in floating point leaks through the last bits of the sum (Mironov 2012;
+Haney et al. 2022). Sums here are integer multiples of a grid, and for x on the grid x + round(N) =
+round(x + N): a release is post-processing of the continuous Gaussian mechanism, and its event is
+that mechanism's.
 
-The quantile of 64 random bits is evaluated in double precision. Where its error could move it
-across a rounding boundary, 128 more bits are drawn and compared with the boundary's tail at 80
-digits. So a draw has the exact distribution but for a total variation below 2^-180, which no delta
-in double precision notices, if SciPy's `ndtri` is right to 2e-14 (it states 7e-16; tested
-against 50 digits, to a twentieth of that).
+The quantile of 64 random bits is evaluated in double precision. If its error could move it across a
+rounding boundary, 128 more bits are drawn and compared with the boundary's tail at 80 digits. A
+draw then has the exact distribution up to a total variation distance below 2^-180, negligible for
+any delta in double precision, provided that SciPy's `ndtri` is accurate to 2e-14 (it states 7e-16;
+tested against 50 digits, to a twentieth of that).
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ from privfed.core.vector import Indices
 
 T = TypeVar("T")
 _ERROR = 2e-14
-"""The largest error of a quantile z, over 1 + z."""
+"""Largest error of a quantile z, over 1 + z."""
 _BLOCK = 1 << 14
-"""The count of numbers that stay in the cache at once."""
+"""Numbers per block, which fits the cache."""
 _FEWEST = 4
-"""The count of blocks from which a thread of its own pays."""
+"""Number of blocks above which an additional thread is worthwhile."""
 _TAIL = 1 << 24
-"""The tail, in multiples of 2^-64, below which 64 bits say too little of its quantile."""
+"""Tail, in multiples of 2^-64, below which 64 bits do not determine its quantile well enough."""
 _LIKELY = np.uint64(1 << 44)
-"""A tail, in multiples of 2^-64, that fewer than two of a million draws are below."""
+"""Tail, in multiples of 2^-64, that fewer than two of a million draws are below."""
 _MOST_SLACK = 1.3e-13
-"""More than the slack of a draw with a larger tail, over the scale: at 2^-20, where it is largest,
-z is 4.76, its error 1.16e-13, and the rest below 9e-15."""
+"""Upper bound on the slack of a draw with a larger tail, over the scale: at 2^-20, where it is
+largest, z is 4.76, its error 1.16e-13, and the rest below 9e-15."""
 FINENESS = 2.0**30
-"""Steps of the grid in a deviation of the noise: from so many to twice as many."""
+"""Grid steps per standard deviation of the noise: at least
+this many, and less than twice as many."""
 LARGEST_SCALE = 4 * FINENESS
-"""The scale up to which `_ERROR` stays far below one half of the grid."""
+"""Scale up to which `_ERROR` is far below half a grid step."""
 
 
 def grid_of(deviation: float) -> float | None:
-    """The public grid of rows and noise: a power of two, 2^-30 to 2^-31 of the noise's deviation.
+    """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `deviation`.
 
-    Rounding n rows toward zero moves their sum by less than n 2^-30 deviations, and sums of whole
-    multiples are exact in float64 for up to 2^22 z rows at the clip. None for a deviation of zero:
-    what has no noise needs no grid.
+    Rounding n rows toward zero changes their sum by less than n 2^-30 standard deviations, and sums
+    of integer multiples are exact in float64 for up to 2^22 z rows at the clip. None for a standard
+    deviation of zero, as rows without noise need no grid.
     """
     if deviation == 0.0:
         return None
@@ -61,9 +62,9 @@ def grid_of(deviation: float) -> float | None:
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
-    """Raises `Refused` where sums of an expected `size` of rows at the clip might not be exact.
+    """Raises `Refused` if sums of rows at the clip, for an expected `size`, might not be exact.
 
-    Forty deviations above it count as never.
+    Cohort sizes more than forty standard deviations above it are assumed never to occur.
     """
     most = size + 40 * math.sqrt(size) + 100
     if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
@@ -74,10 +75,10 @@ def refuse_inexact(noise_multiplier: float, size: int) -> None:
 
 
 def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> Reals:
-    """N(0, deviation^2) `[length]`, rounded to `grid_of(deviation)`.
+    """Returns N(0, deviation^2) `[length]`, rounded to `grid_of(deviation)`.
 
-    A part of a longer draw, bit for bit, is drawn by `keys.beginning` at its place. It is drawn by
-    as many threads as PyTorch has (`run.threads`), with the same bits.
+    A part of a longer draw is reproduced bit for bit by `keys.beginning` at its place. Sampling
+    uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
     """
     noise, grid = np.zeros(length), grid_of(deviation)
     if grid is None:
@@ -100,7 +101,7 @@ def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> Reals:
 
 
 def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
-    """What `act` gives at each of `places`, where there are many at several at once."""
+    """Returns the results of `act` at each of `places`, computed in threads if there are many."""
     threads = min(torch.get_num_threads(), len(places) // _FEWEST)
     if threads < 2:
         return [act(place) for place in places]
@@ -115,12 +116,16 @@ def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
 def rounded_normal(
     words: Words, scale: float, more: Callable[[int], Words], shift: Reals | None = None
 ) -> Reals:
-    """round(scale Z - shift) for standard normal Z, one for each of `words` (uniform, any shape).
+    """Returns round(scale Z - shift) for standard normal Z, one per word, as integers in float64.
 
-    `shift`, of the same shape, is in [0, 1), and exactly the number that it is; 0 without one.
-    `more(n)` draws n further words. Returns whole numbers in float64.
+    Args:
+      words: uniform 64-bit words, of any shape.
+      scale: scale of the noise, at most 2^32.
+      more: draws n further words.
+      shift: exact shifts in [0, 1), of the shape of `words`; None for 0.
 
-    Raises `ValueError` for a scale above 2^32.
+    Raises:
+      ValueError: for a scale outside its range.
     """
     _refuse_scale(scale)
     flat = words.ravel()
@@ -147,7 +152,7 @@ def _refuse_scale(scale: float) -> None:
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """`_quickly` less a `shift`, `[n]`, whose subtraction rounds once more."""
+    """Returns `_quickly` minus a `shift`, `[n]`, whose subtraction adds a rounding error."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack = slack + 2.3e-16 * (np.abs(value) + 1.0)
@@ -158,8 +163,8 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     """The rounded quantiles of `words` in double precision, and the places that are in doubt.
 
-    Few are near a boundary by the largest slack that a number with a tail beyond `_LIKELY` has:
-    of these, and of all others, the slack is worked out.
+    Few are near a boundary by the largest slack that a number with a tail beyond `_LIKELY` has. The
+    slack is computed for these, and for all with a smaller tail.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)
@@ -174,20 +179,20 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     near |= low < _LIKELY
     unsure = np.flatnonzero(near)
     signs = words << np.uint64(63)
-    rounded.view(np.uint64)[:] ^= signs  # none is above zero
-    rounded += 0.0  # -0.0 would show a row's sign
+    rounded.view(np.uint64)[:] ^= signs  # no value is above zero
+    rounded += 0.0  # -0.0 would reveal a row's sign
     return rounded, unsure[_doubtful(words[unsure], scale)]
 
 
 def _doubtful(words: Words, scale: float) -> NDArray[np.bool_]:
-    """Of which of `words` the quantile may lie beyond the boundary that is nearest to it."""
+    """Returns a mask of `words` whose quantile may be beyond its nearest boundary."""
     value, slack = _scaled_quantiles(words, scale)
     near = np.abs(value - np.floor(value) - 0.5) <= slack
     return (near | (words >> np.uint64(1) < _TAIL)) & (scale > 0.0)
 
 
 def _scaled_quantiles(words: Words, scale: float) -> tuple[Reals, Reals]:
-    """The sizes of `scale` Z for `words`, and by how much these may be off."""
+    """Returns the magnitudes of `scale` Z for `words`, and bounds on their errors."""
     low = words >> np.uint64(1)  # the tail is in [low, low + 1) 2^-64
     tail = (low.astype(np.float64) + 0.5) * 2.0**-64
     z = -ndtri(np.minimum(tail, 0.5))
@@ -198,16 +203,16 @@ def _scaled_quantiles(words: Words, scale: float) -> tuple[Reals, Reals]:
 
 
 def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArray[np.float64]:
-    """The rounded quantiles of tails (low + U) 2^-64, U the 128 `further` bits `[n, 2]`.
+    """Returns the rounded quantiles of tails (low + U) 2^-64, U the 128 `further` bits `[n, 2]`.
 
-    They are compared at 80 digits, less `shifts` `[n]`.
+    They are compared at 80 digits, minus `shifts` `[n]`.
 
-    The nearest boundary to the double-precision value is the only one in doubt. Without a shift it
-    is that of the number's size, so that both signs round alike.
+    Only the boundary nearest to the double-precision value is in doubt. Without a shift it is that
+    of the number's magnitude, so that both signs round alike.
     """
     import mpmath  # few runs have a draw in doubt
 
-    exact = mpmath.mp.clone()  # the precision of `mpmath.mp` is that of all threads
+    exact = mpmath.mp.clone()  # the precision of `mpmath.mp` is shared by all threads
     exact.dps = 80
     rounded = np.empty(len(words))
     rows = zip(words.tolist(), further.tolist(), shifts.tolist(), strict=True)
@@ -225,8 +230,8 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
 
 
 def _signed(words: Words, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`sizes` with the sign that the last bit of each of `words` says.
+    """Returns `sizes` with the sign given by the last bit of each of `words`.
 
-    Adding zero turns -0.0, which would show a row's sign, into 0.0.
+    Adding zero turns -0.0, which would reveal a row's sign, into 0.0.
     """
     return np.where(words & np.uint64(1), sizes, -sizes) + 0.0

@@ -1,4 +1,4 @@
-"""Gaussian noise of which each pair of clients shares a part, that cancels in the sum of both."""
+"""Gaussian noise partly shared by pairs of clients, whose shared parts cancel in the sum."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from privfed.core.streams import Keys
 from privfed.privacy.noise.gaussian_on_grid import grid_of, rounded_normal
 
 _FINEST = 2.0**12
-"""Steps of the grid in the smaller deviation, at least."""
+"""Least number of grid steps in the smaller standard deviation."""
 _MOST_CLIENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class PairwiseNoise:
-    """The noise of `clients`: each adds a deviation `alone`, and with each other one `shared`.
+    """Noise of `clients`, with standard deviation `alone` each and `shared` per pair.
 
     With a = alone and b = shared, client k adds N_k = a u_k + b (sum over j != k of s_kj v_kj) to
-    each number of its row, all u_k and v_kj = v_jk being independent standard normal, and
-    s_kj = -s_jk a sign. Over all n clients the covariance of N is a^2 I + b^2 (n I - J), J being
-    all ones: that of independent noise, and of the Laplacian of the complete graph.
+    each number of its row, all u_k and v_kj = v_jk being independent standard normal, and s_kj =
+    -s_jk a sign. Over all n clients the covariance of N is a^2 I + b^2 (n I - J), J being all ones:
+    that of independent noise, plus the Laplacian of the complete graph.
     """
 
     clients: int
@@ -33,27 +33,27 @@ class PairwiseNoise:
 
     @property
     def of_row(self) -> float:
-        """The deviation of one client's noise."""
+        """Standard deviation of one client's noise."""
         return math.hypot(self.alone, self.shared * math.sqrt(self.clients - 1))
 
     def of_sum(self, rows: int) -> float:
-        """The deviation of the noise of so many clients' sum: of all, nothing shared is left."""
+        """The noise standard deviation on a sum of `rows`; shared noise cancels over all."""
         apart = rows * max(self.clients - rows, 0)
         return math.hypot(self.alone * math.sqrt(rows), self.shared * math.sqrt(apart))
 
     @property
     def centred(self) -> float:
-        """The deviation of independent noise that, less its mean, is distributed as that shared."""
+        """Standard deviation of noise that, minus its mean, is distributed as the shared noise."""
         return self.shared * math.sqrt(self.clients)
 
     @property
     def grid(self) -> float | None:
-        """The public grid of rows and noise: a power of two; None where there is no noise."""
+        """Public grid of rows and noise: a power of two; None without noise."""
         return grid_of(max(self.alone, self.centred))
 
     @property
     def exact(self) -> bool:
-        """Whether the grid is fine enough beside both deviations for `draw` to be right."""
+        """Whether the grid is fine enough for both standard deviations for `draw` to be correct."""
         grid = self.grid
         if grid is None:
             return True
@@ -61,27 +61,29 @@ class PairwiseNoise:
         return self.clients <= _MOST_CLIENTS and smallest >= _FINEST * grid
 
     def draw(self, keys: Keys, length: int) -> NDArray[np.float64]:
-        """The noise `[m, length]` of the m clients that `keys` name, in whole steps of the grid.
+        """Returns the noise `[m, length]` of the m clients named by `keys`, in integer grid steps.
 
-        Those of the n clients who are not named share noise with these as well: they are in the
-        cohort, and sent nothing, so that what they share stays.
+        The other n - m clients share noise with these as well: they are dropouts of the cohort, and
+        the noise that they share remains.
 
-        No pair is drawn by itself, which would take n^2 numbers: with independent W_k of deviation
-        b sqrt(n), W - mean(W) has the covariance b^2 (n I - J). Drawn are a u_k and W_k, each
-        rounded to the grid (w_k), and N_k is their sum, less the mean of w rounded to the grid.
+        Pairs are not sampled individually, which would take n^2 numbers: with independent W_k of
+        standard deviation b sqrt(n), W - mean(W) has the covariance b^2 (n I - J). Sampled are a
+        u_k and W_k, each rounded to the grid (w_k), and N_k is their sum, minus the mean of w
+        rounded to the grid.
 
-        *That is post-processing of N* but for a total variation below e^-(10^6). Let e be uniform
-        on a cell of the grid, independent of all. (1) Given the sum s of w, these are on a lattice
-        of rank n - 1, with weights as the density of W + e is there. To them the continuous a u is
-        added, which smooths: by Poisson summation the result is as of W + e, given that its sum is
-        s, but for the sum of exp(-2 pi^2 r^2 |y|^2) over the lattice's dual. Its shortest vector
-        is at least 1 / (grid sqrt 2) long, and r, of 1 / r^2 = 1 / a^2 + 1 / (b^2 n), at least 2^11
-        steps of the grid. (2) Given s and e, W = (s - sum of e) / n + (W - mean of W), and the last
-        part is independent of both, as a Gaussian's deviations are of its mean. So x + N as drawn
-        is x + a u + (W - mean of W) plus a vector that is independent of these, all rounded: x, w
-        and its rounded mean lie on the grid, so that to round a u is to round the sum.
+        *The result is post-processing of N* up to a total variation distance below e^-(10^6). Let e
+        be uniform on a cell of the grid, independent of all. (1) Given the sum s of w, these are on
+        a lattice of rank n - 1, with weights given by the density of W + e there. The continuous a
+        u is added to them, which smooths: by Poisson summation the result is distributed as for W +
+        e, given that its sum is s, up to the sum of exp(-2 pi^2 r^2 |y|^2) over the lattice's dual.
+        Its shortest vector is at least 1 / (grid sqrt 2) long, and r, of 1 / r^2 = 1 / a^2 + 1 /
+        (b^2 n), at least 2^11 steps of the grid. (2) Given s and e, W = (s - sum of e) / n + (W -
+        mean of W), and the last part is independent of both, as the residuals of a Gaussian sample
+        are of its mean. So x + N as drawn is x + a u + (W - mean of W) plus a vector that is
+        independent of these, all rounded: x, w and its rounded mean are on the grid, so that
+        rounding a u is rounding the sum.
 
-        Raises `ValueError` for more clients than there are.
+        Raises `ValueError` if `keys` name more clients than there are.
         """
         named = 0 if keys.clients is None else len(keys.clients)
         if named > self.clients:
@@ -102,7 +104,7 @@ class PairwiseNoise:
         return np.asarray(grid * (steps - mean))
 
     def _everybody(self, keys: Keys) -> Iterator[Keys]:
-        """The keys of each client that `keys` name, then of those whom they do not."""
+        """Yields the keys of each client named by `keys`, then of the other clients."""
         named = 0 if keys.clients is None else len(keys.clients)
         yield from keys.each()
         for place in range(self.clients - named):
@@ -110,18 +112,18 @@ class PairwiseNoise:
 
 
 def _steps(keys: Keys, scale: float, length: int) -> NDArray[np.float64]:
-    """Normal numbers `[length]` of the deviation `scale`, rounded to whole ones."""
+    """Returns normal numbers `[length]` of standard deviation `scale`, rounded to integers."""
     return rounded_normal(keys.bits(length), math.nextafter(scale, math.inf), keys.further)
 
 
 def part_alone(ratio: float, honest: int) -> float:
-    """The deviation `alone`, with `shared` = ratio `alone`, that protects one of so many `honest`
-    clients as independent noise of deviation 1 on its row would.
+    """Returns the standard deviation `alone`, with `shared` = ratio `alone`, that protects one of
+    `honest` clients as independent noise of standard deviation 1 on its row would.
 
-    Whoever knows all pairs but those of h honest clients sees their rows under the covariance
-    a^2 I + b^2 (h I - J), a = alone and b = shared, whose eigenvalue along (1, ..., 1) is a^2, and
-    across it a^2 + h b^2. One row's change by D has the squared Mahalanobis norm
-    |D|^2 (1 / h / a^2 + (1 - 1 / h) / (a^2 + h b^2)), which is |D|^2 here.
+    An adversary that knows all pairs except those of h honest clients sees their rows under the
+    covariance a^2 I + b^2 (h I - J), a = alone and b = shared, whose eigenvalue along (1, ..., 1)
+    is a^2, and orthogonal to it a^2 + h b^2. A change of one row by D has the squared Mahalanobis
+    norm |D|^2 (1 / h / a^2 + (1 - 1 / h) / (a^2 + h b^2)), which is |D|^2 here.
 
     >>> round(part_alone(0.0, 100), 3), round(part_alone(1.0, 100), 3)
     (1.0, 0.141)

@@ -1,12 +1,12 @@
-"""Integer noise by inverting a table of its distribution, exact to 2^-192.
+"""Integer noise by inversion of a tabulated distribution, exact to 2^-192.
 
-A draw is where a uniform number of 192 bits falls among the values of the distribution function.
-Its leading 32 bits tell, unless they are also a value's, which is so of few numbers: then the
-other 160 decide. So short draws cost no accuracy (64 bits alone would be off by 5e-16 per
-coordinate, which adds up over d n T draws), and what is left out, tails beyond the table and the
-last of 192 bits, is `total_variation`, which is charged to delta.
+A draw is the position of a uniform number of 192 bits among the values of the distribution
+function. Its leading 32 bits suffice, unless they equal those of a value, which is rare: then the
+other 160 bits are compared. Short draws therefore cost no accuracy (64 bits alone would be off by
+5e-16 per coordinate, which adds up over d n T draws). The remaining error, from tails beyond the
+table and from the last of 192 bits, is `total_variation`, which is charged to delta.
 
-Tables are computed in whole numbers: the discrete Gaussian's weights exp(-k^2 / (2 s^2)) by their
+Tables are computed in integers: the discrete Gaussian's weights exp(-k^2 / (2 s^2)) by their
 ratios, Skellam's e^-mu I_k(mu) by Miller's backward recurrence, from far beyond the tail.
 """
 
@@ -30,18 +30,18 @@ LEADING = 32
 REST = BITS - LEADING
 
 Leading = NDArray[np.uint32]
-"""The leading 32 bits of numbers `[n]`."""
+"""Leading 32 bits of numbers `[n]`."""
 
 
 class Uniforms(Protocol):
-    """A sequence of independent uniform numbers, whose order is that of draws."""
+    """A sequence of independent uniform numbers, in the order of draws."""
 
     def leading(self, count: int) -> Leading:
-        """The leading bits `[count]` of the next numbers."""
+        """Returns the leading bits `[count]` of the next numbers."""
         ...
 
     def rest(self, place: int) -> int:
-        """The 160 bits that follow in the number at `place` of the sequence; asked for once."""
+        """The following 160 bits of the number at `place` of the sequence; requested only once."""
         ...
 
 
@@ -59,7 +59,7 @@ class FreshUniforms:
 
 
 class SeededUniforms:
-    """`count` numbers of seeded `keys`: 64 bits of one draw, and 128 of keys for its place."""
+    """`count` numbers of seeded `keys`: 64 bits of one draw, and 128 bits of keys for its place."""
 
     def __init__(self, keys: Keys, count: int) -> None:
         self._keys, self._words, self._next = keys, keys.bits(count), 0
@@ -76,25 +76,25 @@ class SeededUniforms:
 
 
 def uniforms_of(keys: Keys, count: int) -> Uniforms:
-    """`count` uniform numbers by `keys`."""
+    """Returns `count` uniform numbers from `keys`."""
     return FreshUniforms(keys) if keys.seed is None else SeededUniforms(keys, count)
 
 
 _BUCKETS = 18
-"""Leading bits that a draw is looked up by: the lookups stay in the processor's second cache."""
+"""Number of leading bits that index the lookup table, which fits the processor's second cache."""
 _BELOW = LEADING - _BUCKETS
-"""The bits below these, which are compared with the one entry that a bucket may hold."""
+"""Number of bits below these, which are compared with the single entry of a bucket."""
 _OFFSET = 1 << (31 - _BELOW - 1)
-"""What is added to draws, so that none is negative, and the highest bit is free."""
+"""Offset of draws, so that none is negative, and the highest bit is free."""
 _CROWDED = 1 << 31
-"""The highest bit: it stands for a bucket of several entries."""
+"""The highest bit, which marks a bucket of several entries."""
 _LAST = (1 << _BELOW) - 1
 _MARKS = np.uint32(_CROWDED + _LAST)
-"""The bits that tell whether a draw is sure: with these alone it is below `_LAST`."""
+"""Bits that determine whether a draw is certain: it is if these bits alone are below `_LAST`."""
 
 
 class Scratch:
-    """Room for the draws of a block of up to `size`, used again for the next."""
+    """Buffers for the draws of a block of up to `size`, reused for the next block."""
 
     def __init__(self, size: int) -> None:
         self.buckets, self.drawn, self.marks = np.empty((3, size), dtype=np.uint32)
@@ -103,25 +103,25 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """By the leading 18 bits b of a draw, its bucket, where it falls, and what its 14 others add.
+    """Lookup table by the leading 18 bits b of a draw: its value, and a comparison term.
 
-    To the draw's 32 bits `added` `[2^18]` adds, modulo 2^32, v 2^14 + (2^14 - 1 - e) - b 2^14 for
-    a bucket that begins with a draw of v (from `_OFFSET` on), and has one entry, of lower bits e;
-    without an entry, v 2^14 - b 2^14. Of lower bits r this makes 2^14 times the draw, which is v
-    or, beyond r = e, v + 1; and a rest, whose bits are all ones where r = e, which further bits
-    have to decide.
+    `added` `[2^18]` is added to the draw's 32 bits, modulo 2^32. For a bucket that begins with a
+    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, it is v 2^14 + (2^14 - 1 - e)
+    - b 2^14; for a bucket without an entry, v 2^14 - b 2^14. With lower bits r the sum is 2^14
+    times the draw, which is v or, beyond r = e, v + 1, plus a rest. The bits of the rest are all
+    ones if r = e, and then further bits decide.
     """
 
     added: Leading
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Draws `[n]` by their leading `bits` `[n]`, and the places of those that are not sure."""
+        """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain ones."""
         size = len(bits)
         buckets, drawn, marks = (
             each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)
         )
         np.right_shift(bits, np.uint32(_BELOW), out=buckets)
-        np.take(self.added, buckets, out=drawn, mode="wrap")  # none is beyond: quicker than a check
+        np.take(self.added, buckets, out=drawn, mode="wrap")  # faster than a range check
         np.add(drawn, bits, out=drawn)
         np.bitwise_and(drawn, _MARKS, out=marks)
         np.greater_equal(marks, np.uint32(_LAST), out=scratch.unsure[:size])
@@ -133,7 +133,7 @@ class Guide:
 def guide(words: Leading, first: int) -> Guide:
     """The guide of a table whose entries begin with `words` `[m]`, in order, from a draw `first`.
 
-    Draws beyond 16 bits and a sign are left to a search, as those of crowded buckets.
+    Draws beyond 16 bits and a sign are left to a search, as are those of crowded buckets.
     """
     bucket = np.arange(1 << _BUCKETS, dtype=np.int64)
     begins = np.searchsorted(words >> np.uint32(_BELOW), np.arange((1 << _BUCKETS) + 1))
@@ -149,23 +149,24 @@ def guide(words: Leading, first: int) -> Guide:
 _WORK = 512
 """Bits of the weights."""
 _BLOCK = 1 << 16
-"""Draws at once: they stay in the processor's cache."""
+"""Draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
-"""Draws for which no guide is made."""
+"""Number of draws up to which no guide is made."""
 LARGEST_DEVIATION = 5000.0
-"""The largest deviation, in steps: a table stays near a hundred thousand entries."""
+"""Largest standard deviation, in steps: a table has about a hundred thousand entries at most."""
 TOTAL_VARIATION = 1e-40
-"""The farthest that a draw from any table here is from its distribution: each is checked for it."""
+"""Largest total variation distance of a draw from its
+distribution; every table is checked for it."""
 _REACH = 15.0
-"""Deviations that a table reaches to: beyond them lie less than 1e-49 of a Gaussian."""
+"""Number of standard deviations that a table covers: a Gaussian has less than 1e-49 beyond them."""
 
 
 @dataclass(frozen=True, eq=False)
 class DistributionTable:
-    """The distribution function of whole numbers: P[X <= first + j], in 192 bits, for each j.
+    """The distribution function of integers: P[X <= first + j], in 192 bits, for each j.
 
-    `exact` has them, the last of which is one, and `words` `[m]` the leading 32 bits of each.
-    `total_variation` bounds how far a draw is from the true distribution.
+    `exact` holds the values, the last of which is one, and `words` `[m]` the leading 32 bits of
+    each. `total_variation` bounds the distance of a draw from the true distribution.
     """
 
     first: int
@@ -178,16 +179,16 @@ class DistributionTable:
         object.__setattr__(self, "words", np.array(words, dtype=np.uint32))
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        """`count` independent draws."""
+        """Returns `count` independent draws."""
         drawn = np.empty(count, dtype=np.int64)
         for part, block in self.blocks(uniforms_of(keys, count), count):
             drawn[part] = block
         return drawn
 
     def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """`count` draws by the numbers of `source`: in blocks, with where each belongs.
+        """Yields `count` draws from the numbers of `source` in blocks, with each block's place.
 
-        A block is valid until the next one is asked for.
+        A block is valid until the next one is requested.
         """
         guided = _guided(self) if count > _FEW else None
         scratch = Scratch(min(count, _BLOCK))
@@ -214,7 +215,7 @@ class DistributionTable:
         return drawn
 
     def _untied(self, leading: int, rest: int) -> int:
-        """The place of a draw whose leading bits are also an entry's."""
+        """Returns the place of a draw whose leading bits equal those of an entry."""
         number = (leading << REST) + rest
         place = int(np.searchsorted(self.words, np.uint32(leading), side="left"))
         while self.exact[place] <= number:  # the last is one, and above
@@ -224,14 +225,17 @@ class DistributionTable:
 
 @functools.lru_cache(maxsize=32)
 def _guided(table: DistributionTable) -> Guide:
-    """The guide of a table, a megabyte."""
+    """Returns the guide of a table, of one megabyte."""
     return guide(table.words, table.first)
 
 
 @functools.lru_cache(maxsize=128)
 def discrete_gaussian_table(deviation: float) -> DistributionTable:
-    """P[X = k] ~ exp(-k^2 / (2 deviation^2)). Raises `ValueError` for a deviation beyond 5000."""
-    import mpmath  # whoever draws none of it starts without
+    """Returns the table of P[X = k] ~ exp(-k^2 / (2 deviation^2)).
+
+    Raises `ValueError` for a standard deviation above 5000.
+    """
+    import mpmath  # imported late: other noise does not need it
 
     most = reach(deviation)
     with mpmath.workprec(_WORK + 64):
@@ -246,7 +250,10 @@ def discrete_gaussian_table(deviation: float) -> DistributionTable:
 
 @functools.lru_cache(maxsize=1024)
 def skellam_table(variance: float) -> DistributionTable:
-    """P[X = k] = e^-mu I_k(mu), mu = variance: a difference of two Poissons of mean mu / 2."""
+    """Returns the table of P[X = k] = e^-mu I_k(mu), mu = variance.
+
+    It is the difference of two Poissons of mean mu / 2.
+    """
     deviation = math.sqrt(variance)
     most = reach(deviation)
     start = 2 * most + 100
@@ -261,9 +268,10 @@ def skellam_table(variance: float) -> DistributionTable:
 
 
 def reach(deviation: float) -> int:
-    """How far a table goes from zero. Raises `ValueError` for a deviation too large for a table.
+    """Returns the distance from zero that a table covers.
 
-    Skellam's tails are Poisson's, heavier than a Gaussian's where the deviation is small.
+    Skellam's tails are Poisson's, heavier than a Gaussian's if the standard deviation is small.
+    Raises `ValueError` for a standard deviation too large for a table.
     """
     if not 0.0 < deviation <= LARGEST_DEVIATION:
         raise ValueError(
@@ -273,9 +281,9 @@ def reach(deviation: float) -> int:
 
 
 def _table(weights: list[int], reach: int) -> DistributionTable:
-    """The table up to `reach` of a symmetric distribution with `weights` of 0, 1, 2, ...
+    """Returns the table up to `reach` of a symmetric distribution with `weights` of 0, 1, 2, ...
 
-    Raises `ValueError` where what is left out is more than `TOTAL_VARIATION`.
+    Raises `ValueError` if the error exceeds `TOTAL_VARIATION`.
     """
     total = weights[0] + 2 * sum(weights[1:])
     tail = 2 * sum(weights[reach + 1 :])
@@ -284,7 +292,7 @@ def _table(weights: list[int], reach: int) -> DistributionTable:
     for weight in both:
         cumulated += weight
         exact.append((cumulated << BITS) // total)
-    exact[-1] = 1 << BITS  # the last entry takes what is beyond
+    exact[-1] = 1 << BITS  # the last entry includes the tail beyond
     beyond = float(Fraction(tail, total)) if tail else 1e-49
     off = beyond + len(both) * 2.0**-BITS
     if off > TOTAL_VARIATION:
