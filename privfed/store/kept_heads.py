@@ -1,10 +1,10 @@
-"""`run.heads`: a file outside of the run directory that gets the ledger's heads.
+"""`run.heads`: a file outside the run directory that receives the ledger's heads.
 
-`accounting.heads` says what it holds and when. Besides cut charges it shows a copy of the run that
-went on by itself: both would have appended to one file.
+`accounting.heads` describes its content. In addition to removed charges it detects a copy of the
+run that continued separately: both would have appended to one file.
 
-It may not change while the run goes on: whoever could name another one could leave this one behind.
-Where the file has to move, leave a link.
+The path may not change while the run continues: otherwise a user could name another file and leave
+this one behind. If the file has to move, leave a link.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from accounting.ledger import Ledger
 from privfed.core.errors import Broken, Refused, public_text
 
 SHORTEST = 12
-"""Hexadecimal digits of a head that may stand for all 64."""
+"""Fewest hexadecimal digits that may abbreviate a head of 64."""
 
 
 @dataclass(frozen=True)
 class HeadsCheck:
-    """Whether the file at `path` agrees with a ledger: None where the file is not at hand."""
+    """Whether the file at `path` agrees with a ledger; None if the file is not available."""
 
     path: str
     agrees: bool | None
@@ -33,7 +33,7 @@ class HeadsCheck:
 
 
 def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
-    """Raises `Refused` where no heads can be kept in the file `heads`, or it would lie in `out`."""
+    """Raises `Refused` if heads cannot be kept in the file `heads`, or it would be in `out`."""
     if not heads:
         return
     path = Path(heads)
@@ -60,9 +60,10 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Have `ledger` append its heads to the file `heads` from now on, and now those that it lacks.
+    """Makes `ledger` append its heads to the file `heads`, and adds missing ones now.
 
-    Raises `Broken` where the file is gone, or holds what the ledger does not.
+    Raises:
+      Broken: if the file is missing, or contains heads that the ledger does not.
     """
     if not heads:
         return
@@ -83,7 +84,7 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
 
 
 def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
-    """What the file `heads` says of `ledger`; None where no heads are kept."""
+    """Compares the file `heads` with `ledger`; None if no heads are kept."""
     if not heads:
         return None
     if not Path(heads).is_file():
@@ -92,15 +93,15 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
         held = _held(HeadsFile(Path(heads)))
     except Broken as error:
         return HeadsCheck(heads, False, (str(error),))
-    now = Ledger.load(ledger.path)  # once more: a run that goes on wrote both meanwhile
+    now = Ledger.load(ledger.path)  # once more: a run in progress may have written both meanwhile
     problems = contradictions(held, ledger.trail(), now.trail())
     return HeadsCheck(heads, not problems, tuple(f"{heads} {problem}" for problem in problems))
 
 
 def charges_since(ledger: Ledger, head: str) -> int | None:
-    """How many charges came after the ledger had `head`, or one that begins so.
+    """Returns the number of charges after the ledger had `head`, or a head with this prefix.
 
-    None where it never had. Raises `Refused` for what is no head.
+    None if the ledger never had it. Raises `Refused` for an invalid head.
     """
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):
@@ -113,7 +114,7 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
 
 
 def _held(file: HeadsFile) -> list[Head]:
-    """The heads that `file` holds. Raises `Broken` where it cannot be read."""
+    """Returns the heads in `file`. Raises `Broken` if it cannot be read."""
     try:
         return file.read()
     except (OSError, LedgerBroken) as error:
