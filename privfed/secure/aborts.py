@@ -36,12 +36,24 @@ aborts.
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
-    """Returns the event of a round that aborts with probability at most `aborts`."""
+    """Returns the event of a round, charged for visible aborts.
+
+    Args:
+      mechanism: the mechanism of the round.
+      witness: how its cohort was sampled.
+      exchanges: number of sums in the round.
+      aborts: upper bound on the probability that the round aborts.
+    """
     return with_aborts(mechanism.event(witness, exchanges), aborts)
 
 
 def with_aborts(event: Event, aborts: float) -> Event:
-    """Returns `event`, charged for visible aborts if these reveal a secret cohort."""
+    """Charges an event for visible aborts if these reveal a secret cohort.
+
+    Args:
+      event: the event without aborts.
+      aborts: upper bound on the probability of an abort, added to the event's slack.
+    """
     if not aborts or not tells_who_was_drawn(event):
         return event
     return replace(event, slack=min(1.0, event.slack + aborts))
@@ -173,7 +185,15 @@ def refuse_sites_that_stop(once: float) -> None:
 
 
 def refuse_population(population: int, clients: int) -> None:
-    """Raises `Refused` if aborts were charged for populations other than the actual one."""
+    """Checks that aborts were charged for populations that include the actual one.
+
+    Args:
+      population: the actual number of clients.
+      clients: the declared number, `data.clients`.
+
+    Raises:
+      Refused: if `population` is not from nine tenths of `clients` to `clients`.
+    """
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
             f"data.clients is {clients}, and there are other than so many; how likely a secure "

@@ -129,8 +129,8 @@ class SecureProtocol(Part):
     def added(self, limits: Limits) -> float:
         """Lower bound on the fraction of counted noise that is added if Byzantine clients add none.
 
-        Of m survivors, m - `hostile` add noise. *Minimum*: there are m shares, of which `minimum`
-        are counted, and (m - h) / minimum >= 1 - h / m. *Layers*: the survivors' noise totals the
+        Of m survivors, m - `hostile` add noise. *Minimum*: m shares are added and `minimum` are
+        counted, and (m - h) / minimum >= 1 - h / m. *Layers*: the survivors' noise totals the
         counted noise for every m, and a Byzantine client's share is at most the largest share
         (`sharing`).
         """

@@ -37,7 +37,16 @@ def sending(dropout: float) -> float:
 
 
 def leaving(dropout: float, keys: Keys, count: int) -> Indices:
-    """Draws dropout stages `[n]` of `count` clients; each drops out with probability `dropout`."""
+    """Draws the stages at which clients drop out.
+
+    Args:
+      dropout: probability with which each client drops out.
+      keys: randomness of the clients.
+      count: number of clients n.
+
+    Returns:
+      Stages of `Leaves`, shape [n].
+    """
     if not dropout:
         return np.full(count, Leaves.NEVER, dtype=np.int64)
     words = keys.per_client(2)

@@ -86,17 +86,39 @@ class KeyPair:
 
 
 def derive(secret: bytes | bytearray, context: bytes, purpose: bytes) -> bytes:
-    """Derives a key for `purpose` in the session `context` by HKDF-SHA256."""
+    """Derives a key by HKDF-SHA256.
+
+    Args:
+      secret: input key.
+      context: salt that identifies the session.
+      purpose: purpose of the key.
+
+    Returns:
+      32 bytes.
+    """
     return HKDF(SHA256(), KEY, salt=context, info=purpose).derive(secret)
 
 
 def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
-    """Encrypts and authenticates `text`. A key seals one text only."""
+    """Encrypts and authenticates a text by ChaCha20-Poly1305.
+
+    Args:
+      key: 32 bytes; a key must seal one text only.
+      text: the plain text.
+      associated: further authenticated data.
+
+    Returns:
+      The ciphertext, `SEAL` bytes longer than the text.
+    """
     return ChaCha20Poly1305(key).encrypt(bytes(12), text, associated)
 
 
 def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
-    """Returns the text, or None if `sealed` was not sealed with this key and `associated`."""
+    """Decrypts a sealed text; arguments are as for `seal`.
+
+    Returns:
+      The text; None if it was not sealed with this key and `associated`.
+    """
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, associated)
     except InvalidTag:
@@ -132,7 +154,13 @@ class Expander(PackedRows):
         self._words = np.frombuffer(self._stream, self.word, count=self._step)
 
     def apply(self, total: Words, key: bytes, subtract: bool = False) -> None:
-        """Adds the mask of `key` to `total` `[length]` in place, or subtracts it."""
+        """Adds a mask to a row in place, or subtracts it.
+
+        Args:
+          total: row of words, shape [length].
+          key: key of the mask, 32 bytes.
+          subtract: whether to subtract the mask.
+        """
         stream = Cipher(AES256(key), _FROM_ZERO).encryptor()
         for start in range(0, self.length, self._step):
             part = total[start : start + self._step]

@@ -27,7 +27,7 @@ class Culprit:
     *wrong share*: the client revealed a share different from the one it acknowledged. *wrong
     dealing*: its shares do not reconstruct the secret that it committed to. In both cases its own
     signed messages are the `proof` (`privfed.secure.masked.evidence`). *garbled shares*:
-    `complaints` recipients reported unusable shares, one more than the assumed number of Byzantine
+    `complaints` recipients reported unusable shares, more than the assumed number of Byzantine
     clients. A count is no proof to a third party, and none against a malicious server.
     """
 
@@ -182,7 +182,7 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Describes the guarantee for a sum over `clients`."""
+        """Describes the guarantee for a sum over `clients`, within `limits` if given."""
         ...
 
     def colluding_sites(self, sites: int) -> int:
@@ -243,7 +243,11 @@ class Summation(Protocol):
         ...
 
     def encoded(self, encoding: Encoding, length: int) -> float:
-        """Returns the norm bound of rows after encoding, to which noise must be calibrated.
+        """Returns the norm bound of encoded rows, to which noise must be calibrated.
+
+        Args:
+          encoding: norm bound and resolution of rows.
+          length: numbers in a row.
 
         Raises:
           Refused: if such rows cannot be summed.

@@ -59,7 +59,16 @@ class Checkpoint:
     def load(
         cls, directory: RunDirectory, network: Network, device: torch.device | str = CPU
     ) -> Checkpoint:
-        """Loads the last durable checkpoint. Raises `Broken` if it does not fit `network`."""
+        """Loads the last durable checkpoint.
+
+        Args:
+          directory: the run directory.
+          network: the model, which must be built by the same code.
+          device: device of the loaded tensors.
+
+        Raises:
+          Broken: if the checkpoint is damaged or does not fit `network`.
+        """
         path = directory.checkpoint.path
         tensors, about = unpack(path, device)
         with misfits_are_broken(path):

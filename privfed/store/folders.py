@@ -40,7 +40,12 @@ def new_folder(kind: str = "") -> Path:
 
 
 def write_private(out: Path, files: Mapping[str, bytes]) -> None:
-    """Writes `files`, by name, into `out`, which only its owner may read."""
+    """Writes files into a folder that only its owner may read.
+
+    Args:
+      out: the folder; created if necessary.
+      files: contents by file name.
+    """
     make_folder(out)
     out.chmod(0o700)
     for name, content in files.items():

@@ -33,7 +33,15 @@ class HeadsCheck:
 
 
 def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
-    """Raises `Refused` if heads cannot be kept in the file `heads`, or it would be in `out`."""
+    """Checks that a ledger's heads can be kept in a file.
+
+    Args:
+      heads: path in `run.heads`; "" for none.
+      out: run directory, outside which the file must be; None if it is not known.
+
+    Raises:
+      Refused: if the file cannot be used.
+    """
     if not heads:
         return
     path = Path(heads)
@@ -60,7 +68,11 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Makes `ledger` append its heads to the file `heads`, and adds missing ones now.
+    """Makes a ledger append its heads to a file, and adds missing ones now.
+
+    Args:
+      ledger: the run's ledger.
+      heads: path in `run.heads`; "" for none.
 
     Raises:
       Broken: if the file is missing, or contains heads that the ledger does not.
@@ -84,7 +96,15 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
 
 
 def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
-    """Compares the file `heads` with `ledger`; None if no heads are kept."""
+    """Compares a file of heads with a ledger.
+
+    Args:
+      ledger: the run's ledger.
+      heads: path in `run.heads`; "" for none.
+
+    Returns:
+      The result of the check; None if no heads are kept.
+    """
     if not heads:
         return None
     if not Path(heads).is_file():
@@ -99,9 +119,17 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
 
 
 def charges_since(ledger: Ledger, head: str) -> int | None:
-    """Returns the number of charges after the ledger had `head`, or a head with this prefix.
+    """Counts the charges after a head of the ledger.
 
-    None if the ledger never had it. Raises `Refused` for an invalid head.
+    Args:
+      ledger: the run's ledger.
+      head: hexadecimal head, or a prefix of at least `SHORTEST` digits.
+
+    Returns:
+      The number of charges; None if the ledger never had this head.
+
+    Raises:
+      Refused: if `head` is no such number.
     """
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):

@@ -122,8 +122,9 @@ external class (`module:name`) that loads weights by itself is not recognised.
 
 
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
-    """Returns the lineage in a start's file, or that of the `ledger` next to it for the run's
-    files.
+    """Returns the lineage in a start's file.
+
+    Without one it is unknown, unless the run of `ledger` wrote the file.
     """
     try:
         regular.refuse_irregular(path)

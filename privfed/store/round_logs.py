@@ -3,7 +3,7 @@
 Lines are appended durably, one for each round with an entry. A crash may leave the last one
 incomplete: readers ignore it, and a resume removes it.
 
-Also the public list of clients excluded from a run's secure sums after a proven deviation.
+Also the public list of clients that were proved Byzantine, and so excluded from secure sums.
 
 The list states the round and exchange in which a client deviated, and how. It follows only from
 messages of Byzantine clients: honest clients' data, noise and sampling affect no line of it. It

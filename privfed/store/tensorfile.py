@@ -100,9 +100,14 @@ def misfits_are_broken(path: Path) -> Iterator[None]:
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a file with named `tensors` and the facts `about` them.
+    """Serialises tensors; equal tensors and facts give equal bytes.
 
-    Equal tensors and facts give equal bytes.
+    Args:
+      tensors: tensors by name.
+      about: facts about them, as JSON values.
+
+    Returns:
+      The bytes of a safetensors file.
     """
     return b"".join(_parts(tensors, about))
 

@@ -132,7 +132,7 @@ class PlainSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Empty: plain sums prove no deviation."""
+        """Empty: plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:

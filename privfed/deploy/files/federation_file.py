@@ -31,8 +31,8 @@ class FederationFile(Part):
     coordinator: str
     """The key that signs every invitation, and names the ledger."""
     threshold: int = Field(0, ge=0, le=10_000)
-    """Number of shares that open a secret; 0 means the smallest t with t > k and, if the server may
-    lie, 2 t > n + k.
+    """Number of shares that open a secret; 0 means the smallest t with t > k and, for a malicious
+    server, 2 t > n + k.
     """
     sites: dict[str, str] = {}
     """The key of each site."""
@@ -157,7 +157,15 @@ class FederationFile(Part):
 
 
 def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
-    """Returns the federation that `document` states. Raises `Refused` with every mistake."""
+    """Validates a federation.
+
+    Args:
+      document: parsed content of the file.
+      where: prefix of error messages.
+
+    Raises:
+      Refused: with every mistake.
+    """
     try:
         return FederationFile.model_validate(document)
     except ValidationError as error:
@@ -167,9 +175,17 @@ def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
 
 
 def add_site(path: Path, name: str, key: str) -> FederationFile:
-    """Adds a site to the file at `path`, durably, and returns the new federation.
+    """Adds a site to a federation file, durably.
 
     Comments are kept if appending a line suffices; otherwise the file is rewritten.
+
+    Args:
+      path: the federation file.
+      name: name of the new site.
+      key: its public key as text.
+
+    Returns:
+      The new federation.
 
     Raises:
       Refused: if the site cannot be added; the file is unchanged.

@@ -144,9 +144,19 @@ class Receipts:
     def following(
         self, spending: Spending, assumed: Assumed | None, against: str | None
     ) -> tuple[Spending, Spending]:
-        """Returns the charges so far and the `spending` of a further run.
+        """Recomputes all charges for a further run.
 
-        Both are recomputed for the strongest adversary of all runs. Raises `Incomposable`.
+        Args:
+          spending: planned charges of the further run.
+          assumed: its adversary.
+          against: the party that its charges are against; None if there is no distinction.
+
+        Returns:
+          The charges so far and those of the further run, both for the strongest adversary of all
+          runs.
+
+        Raises:
+          Incomposable: if a run gives no guarantee against that adversary.
         """
         return self.spending(now=assumed), charged_here(
             spending, assumed, against, self._joint(assumed)

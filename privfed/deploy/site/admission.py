@@ -18,9 +18,9 @@ class Admission:
     """Charges the questions of one run to a site's `receipts`, within the current `limit`.
 
     The cost of a round follows from the plan, which every site computes from public facts alone
-    (PRIVACY, section 9.6), and never from the coordinator's claims. The coordinator's own ledger,
-    of which `ledger` is the site's copy, must state the charge first. `federation`, `run` and
-    `config` are digests, 64 hexadecimal digits; `population` is the site's name for its clients.
+    (PRIVACY, section 9.6), and never from the coordinator's claims. The coordinator's own ledger
+    must state the charge first; `ledger` is the site's copy of it. `federation`, `run` and `config`
+    are digests, 64 hexadecimal digits; `population` is the site's name for its clients.
     """
 
     setup: Setup

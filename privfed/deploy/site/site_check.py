@@ -57,7 +57,11 @@ class SiteCheck(Encoded):
 
 
 def check_site(member: Membership, run: Path) -> SiteCheck:
-    """Checks the run file `run` against this site's table, policy and machine.
+    """Checks a run against a site's table, policy and machine.
+
+    Args:
+      member: the site.
+      run: the run file.
 
     Raises:
       Refused: if the site would decline the run, or its table differs from the run's declaration.

@@ -47,7 +47,7 @@ whatever the names of runs.
    opens r_uv: each row of H keeps a mask of its own, and nothing is opened. Otherwise the unknown
    masks are on all pairs of H: only the sum of the rows of H is revealed (Bonawitz et al. 2017,
    lemma 6.1).
-5. *Counts.* Members open no S with fewer than max(least, k + 2) names, of which at most k are not
+5. *Counts.* Members open no S with fewer than max(least, k + 2) names, at most k of them not
    honest. Unlike in masked sums names suffice, as by 4 an honest name that sent nothing prevents
    the sum from being opened.
 
@@ -76,8 +76,8 @@ the client's own signed messages (`evidence`); the third is a count. **A client 
 identified** if at least T + k honest members survive to the end. All of them hold good shares of an
 honest survivor. For any other survivor, if at most k complain, T hold good shares, which give its
 seeds or the proof that they do not. With fewer members a round may abort without a culprit: if
-fewer than T members are left, or if up to k could not use a client's shares and so many others
-dropped out that fewer than T could. Too few survivors for a sum are no deviation either. (If
-`hostile` clients are assumed, k includes them here.) A client that masks wrongly spoils the sum
-undetected, as with any false row.
+fewer than T members are left, or if up to k could not use a client's shares and because of further
+dropouts fewer than T could. Too few survivors for a sum identify no culprit either. (If `hostile`
+clients are assumed, k includes them here.) A client that masks wrongly spoils the sum undetected,
+as with any false row.
 """

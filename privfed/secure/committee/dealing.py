@@ -92,7 +92,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Shares `secrets` among members with these `keys`, of whom `threshold` reconstruct each."""
+    """Shares `secrets` among members with these `keys`; `threshold` of them reconstruct each."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []

@@ -21,7 +21,7 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Committee:
-    """A committee of `members` of `clients`, of whom `threshold` open a sum.
+    """A committee of `members` of `clients`; `threshold` members open a sum.
 
     A sum has at least `survivors` rows. At most `corrupt` of the clients, members or not, collude
     with the server.

@@ -22,7 +22,7 @@ _START = len(_FORMAT) + 1
 SIZE = COUNT.size
 """Bytes of the size that precedes a text."""
 HEADER = _START + KEY + NUMBER.size + SIZE + SIGNATURE
-"""Bytes of a row or a total without its ciphertexts, each of which is preceded by its size."""
+"""Bytes of a row or a total without its ciphertexts and their sizes."""
 OPENING = _START + 4 * NUMBER.size + 5 * SIZE + 3 * KEY + len("ckks") + SIGNATURE
 """Bytes of an opening without its public key, with hashes of 32 bytes."""
 

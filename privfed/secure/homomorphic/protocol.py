@@ -122,7 +122,7 @@ class _Homomorphic(SecureProtocol):
         return Operations(signatures=signatures, exact_blocks=blocks)
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """The session's opening, most of which is its public key."""
+        """The session's opening, mainly its public key."""
         return float(OPENING + PUBLIC_KEY)
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:

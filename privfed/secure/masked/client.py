@@ -45,7 +45,7 @@ class MaskingClient(ClientMemory):
     `limits` allow, counting only clients whose shares it could open. It refuses a server with
     another configuration. It raises `BadMessage` for a message that it does not answer, and then
     answers nothing more. One client takes part in one session of a round's exchange: its owner must
-    prevent that two sums are opened, whose difference would reveal a row.
+    prevent that two sums are opened, whose difference could reveal a row.
 
     `to_bytes` returns all that it needs to resume in another process (`from_bytes`). A party that
     may crash answers only through `privfed.secure.masked.committed_party`, which keeps its

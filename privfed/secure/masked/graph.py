@@ -28,8 +28,7 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours and thresholds of a sum of `clients`, of whom `survivors` must stay to the
-    end.
+    """The neighbours and thresholds of a sum of `clients`; `survivors` of them must stay.
 
     Each client has `degree` neighbours. Holders keep shares of its secrets; `threshold` of them
     must survive. The holders are its neighbours, and on the complete graph also the client itself.

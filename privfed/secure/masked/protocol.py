@@ -144,8 +144,8 @@ class MaskedSums(SecureProtocol):
     def withstood(self, limits: Limits) -> float:
         """The largest `colluders` with which the graphs of these sums still hide every row.
 
-        With n clients sharing keys on the complete graph, t shares open a secret, one of which its
-        owner holds: t - 2 colluders open none, and 2 t > n + k is needed for a malicious server.
+        With n clients sharing keys on the complete graph, t shares open a secret, and its owner
+        holds one: t - 2 colluders open none, and 2 t > n + k is needed for a malicious server.
         Graphs that are not complete are drawn for `colluders` as configured and are not
         re-examined.
         """

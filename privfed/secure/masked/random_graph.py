@@ -55,7 +55,7 @@ class Shape:
     """The average number of neighbours, and the thresholds of a random graph.
 
     `threshold` of a client's neighbours reconstruct its secrets. Opening any secret needs `votes`
-    clients, of whom up to `isolated` are in no sum.
+    clients; up to `isolated` of these are in no sum.
     """
 
     degree: int
@@ -66,11 +66,16 @@ class Shape:
 
 @functools.lru_cache(maxsize=4096)
 def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
-    """Returns the sparsest shape with which `corrupt` may collude and `lost` drop out.
+    """Finds the sparsest random graph that gives the guarantees.
+
+    Args:
+      clients: clients of the roster.
+      corrupt: clients that may collude.
+      lost: clients that may drop out.
 
     Returns:
       The shape; None if it would need more than half of the edges of the complete graph, or more
-        votes than there are clients: the complete graph then needs less.
+      votes than there are clients, so that the complete graph needs less.
     """
     least, most = 1, clients // 2
     if not (shape := _keeps(clients, corrupt, lost, most)):

@@ -91,14 +91,15 @@ Polynomial = list[int]
 
 
 def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Reconstructs the secret of `shares`, of which up to (len - threshold) // 2 may be wrong.
+    """Reconstructs a secret if at most (len - threshold) // 2 of its `shares` are wrong.
+
+    Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1. The
+    factor is zero where the polynomial differs from the shares, and its degree is at most half of
+    the shares in excess of `threshold`.
 
     Returns:
       The secret; None if no polynomial of a degree below `threshold` with a 32-byte secret differs
-      from the shares in at most that many places (where it differs the factor is zero, so its
-      degree is at most that bound).
-
-    Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1.
+      from the shares in at most that many places.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:

@@ -34,7 +34,15 @@ SECONDS, PATIENCE = 60.0, 120.0
 
 @dataclass(frozen=True)
 class NewApp:
-    """A Flower app in a new `folder`, for a run with the given files."""
+    """A Flower app in a new folder.
+
+    Attributes:
+      folder: folder of the app; must not exist.
+      run: the run file.
+      federation: the federation file.
+      key: file of the coordinator's key.
+      out: the run directory.
+    """
 
     folder: Path
     run: Path

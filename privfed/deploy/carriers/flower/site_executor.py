@@ -44,10 +44,13 @@ _HERE = ("127.0.0.1:", "localhost:", "[::1]:")
 
 @dataclass(frozen=True)
 class SiteExecutor:
-    """Runs tasks of the SuperNode whose Runtime API is at `runtime`, for the agent at `socket`.
+    """Runs Flower tasks for a site's agent.
 
-    `secret` is the one that the SuperNode was started with. `certificates` are the root
-    certificates of the SuperNode; without them it must be on this machine.
+    Attributes:
+      runtime: address of the SuperNode's Runtime API.
+      socket: the agent's socket.
+      secret: secret that the SuperNode was started with.
+      certificates: root certificates of the SuperNode; None if it is on this machine.
     """
 
     runtime: str
