@@ -17,7 +17,7 @@ from privfed.secure.summation import Session
 
 
 class PlainSum(Part):
-    """Sums rows in the clear: the server sees each client's row.
+    """No secure sum: the server sees each client's row.
 
     Rows are added in float64, chunk by chunk in the order given; memory does not grow with the
     cohort.

@@ -61,7 +61,7 @@ class Session:
       sites: site of each client whose row is added, shape [population]; None without sites.
       identities: client numbers that select the rounding randomness independently of the cohort,
         shape [population]; None if `clients` are these numbers.
-      accuse: called with every proven culprit, whether the sum aborts or not.
+      accuse: called with every culprit, whether the sum aborts or not.
     """
 
     round: int

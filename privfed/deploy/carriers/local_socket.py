@@ -1,8 +1,8 @@
 """A site's socket: questions and answers over a Unix socket that only its user may open.
 
 A frame is its length in eight bytes, followed by that many bytes. A connection asks once. A peer
-cannot delay others for long, make the site hold more than one frame of the largest size for each of
-a few connections, or end the site by using up its file descriptors.
+cannot delay others for long, and cannot end the site by using up its file descriptors. The site
+holds at most one frame of the largest size for each of a few connections.
 """
 
 from __future__ import annotations

@@ -41,10 +41,9 @@ class Coordinator:
     Every message is signed with `key`, and bound to the `federation` (the hash of its file) and the
     run of the `declaration`. Sites receive the lines of its `ledger` as it grows; a site that was
     away receives the declaration again. A site has `seconds` for each answer, in addition to the
-    training time; a site without an answer by then has dropped out of the sum, and so has one with
-    an invalid answer. Sites proved Byzantine in a sum are noted in `exclusions`, and asked in no
-    later round. A round begins when `least` sites are available; it waits `patience` seconds for
-    them.
+    training time. A site with a late or an invalid answer has dropped out of the sum. Sites proved
+    Byzantine in a sum are noted in `exclusions`, and asked in no later round. A round begins when
+    `least` sites are available; it waits `patience` seconds for them.
     """
 
     algorithm_in: Callable[[int], Algorithm]

@@ -1,9 +1,10 @@
 """A site's own ledger, `receipts.jsonl`: one line per exchange, durable before the answer.
 
 The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
-exchange), digests of the model, of all bytes of the question and of the configuration, and the
-event that the round costs a client of this site: against the server with colluding sites, and if
-only this site is trusted (PRIVACY, section 9.6). It contains no time, no count and no client data.
+exchange) and digests of the model, of all bytes of the question and of the configuration. It also
+states the event that the round costs a client of this site: against the server with colluding
+sites, and if only this site is trusted (PRIVACY, section 9.6). It contains no time, no count and no
+client data.
 
 Order: a line is durable before clients are sampled, and the answer leaves after that. So a line
 that a crash left incomplete was never answered and no clients were sampled for it: it is removed,

@@ -1,4 +1,4 @@
-"""How a site joins a declared run: checks, then setup."""
+"""Joins a site to a declared run: checks first, then setup."""
 
 from __future__ import annotations
 

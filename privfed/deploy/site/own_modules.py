@@ -77,7 +77,7 @@ def file_digest(path: Path) -> str:
 
 
 def _defines(path: Path, name: str) -> bool:
-    """Whether the file itself defines `name` by its last binding. No code is run."""
+    """Whether the file itself defines `name`, once and without rebinding. No code is run."""
     kinds = ast.FunctionDef | ast.ClassDef
     try:
         body = ast.parse(path.read_bytes()).body

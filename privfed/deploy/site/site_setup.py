@@ -49,7 +49,7 @@ def largest_cohort(setup: Setup, clients: int) -> int:
 def rehearsed_seconds(
     site: int, setup: Setup, table: SiteTable, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Returns the longest seconds of an exchange for a site's largest cohort, at all bounds."""
+    """Returns the seconds of the slowest exchange for a site's largest cohort with maximal rows."""
     largest = largest_cohort(setup, table.clients)
     people = min(largest, _CHUNKS * setup.executor.chunk)
     work = SiteWork(site, setup.over(_made_up(setup, people, table.rows)), everybody=True)

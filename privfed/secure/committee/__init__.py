@@ -76,8 +76,8 @@ the client's own signed messages (`evidence`); the third is a count. **A client 
 identified** if at least T + k honest members survive to the end. All of them hold good shares of an
 honest survivor. For any other survivor, if at most k complain, T hold good shares, which give its
 seeds or the proof that they do not. With fewer members a round may abort without a culprit: if
-fewer than T members are left, or if up to k could not use a client's shares and because of further
-dropouts fewer than T could. Too few survivors for a sum identify no culprit either. (If `hostile`
-clients are assumed, k includes them here.) A client that masks wrongly spoils the sum undetected,
-as with any false row.
+fewer than T members are left. So may one in which up to k members cannot use a client's shares and,
+after further dropouts, fewer than T can. Too few survivors for a sum identify no culprit either.
+(If `hostile` clients are assumed, k includes them here.) A client that masks wrongly spoils the sum
+undetected, as with any false row.
 """

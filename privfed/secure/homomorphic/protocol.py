@@ -19,7 +19,7 @@ signed and that has the parameters of the proof. A repeated row or ciphertext of
 refused, under any name and in any encoding.
 
 Limits. **The key holder and the server together read every row.** So does a server that sends the
-key holder one client's row as the total: **it is trusted to hand over the total of all rows**,
+key holder one client's row as the total: **it is trusted to send the total of all rows**,
 which its signature states and nothing proves. A client can spoil the sum with its own row. A client
 that sees another's row in transit can turn it into a new ciphertext, by adding an encryption of
 zero, that counts as its own: transport must hide rows from other clients. A client that receives an

@@ -114,7 +114,7 @@ class MaskingServer:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Clients proved to have deviated so far, in order."""
+        """Clients identified as Byzantine so far, in order."""
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     @contextmanager
