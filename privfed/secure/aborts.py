@@ -30,9 +30,7 @@ FEWEST_OF_DECLARED = 0.9
 The largest is `data.clients`.
 """
 _REACH = 14.0
-"""Standard deviations around the mean that are evaluated one by one; cohorts beyond count as
-aborts.
-"""
+"""Standard deviations within which cohorts are evaluated; others count as aborts."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:

@@ -51,9 +51,7 @@ class Delivery:
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers messages to clients that have not dropped out by `stage`, and answers to the
-        server.
-        """
+        """Delivers messages to clients that survive `stage`, and answers to the server."""
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
                 continue

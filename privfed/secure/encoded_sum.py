@@ -145,9 +145,7 @@ class SecureProtocol(Part):
         return 1.0
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise known to colluders, divided by
-        `may_collude`.
-        """
+        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
         return 1.0
 
     def withstood(self, limits: Limits) -> float:
@@ -166,9 +164,7 @@ class SecureProtocol(Part):
         return self.added(limits) - self.colluding(limits)
 
     def colluding_sites(self, sites: int) -> int:
-        """Returns k, the number of `sites` that may be Byzantine or collude with the opener; at
-        least 1.
-        """
+        """Returns k >= 1, the number of `sites` that may deviate or collude with the opener."""
         return whole_sites(0.0, sites)
 
     def least_sites(self, sites: int) -> int:
@@ -298,9 +294,7 @@ class EncodedSummation:
     def operations(
         self, length: int, clients: int, noise: Share | None = None
     ) -> tuple[Operations, ...]:
-        """Operations of encoding, noise and protocol without dropout; `noise` is each party's
-        share.
-        """
+        """Operations of encoding, noise (`noise` by each party) and protocol without dropout."""
         parties = self.limits.sites or clients
         summed = clients + (parties if self.limits.sites else 0)
         layers = _layers(noise, parties)

@@ -98,9 +98,7 @@ class Limits:
         return max(self.minimum, FEWEST, clients - self.missing(clients))
 
     def missing(self, clients: int) -> int:
-        """Returns the largest number of `clients` that may drop out: floor of `tolerance *
-        clients`.
-        """
+        """Returns the number of `clients` that may drop out: floor of `tolerance * clients`."""
         return math.floor(self.tolerance * clients + 1e-9)
 
 

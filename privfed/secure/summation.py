@@ -165,9 +165,7 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise known to colluders, divided by
-        `may_collude`.
-        """
+        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
         ...
 
     def withstood(self, limits: Limits) -> float:
@@ -186,9 +184,7 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def colluding_sites(self, sites: int) -> int:
-        """Returns k, the number of `sites` that may be Byzantine or collude with the opener; at
-        least 1.
-        """
+        """Returns k >= 1, the number of `sites` that may deviate or collude with the opener."""
         ...
 
     def least_sites(self, sites: int) -> int:

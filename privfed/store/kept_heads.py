@@ -25,7 +25,13 @@ SHORTEST = 12
 
 @dataclass(frozen=True)
 class HeadsCheck:
-    """Whether the file at `path` agrees with a ledger; None if the file is not available."""
+    """The result of comparing a file of heads with a ledger.
+
+    Attributes:
+      path: the file.
+      agrees: whether it agrees with the ledger; None if the file is not available.
+      problems: contradictions, for display.
+    """
 
     path: str
     agrees: bool | None

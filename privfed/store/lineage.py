@@ -29,7 +29,13 @@ from privfed.store.config_file import ConfigFile
 
 @dataclass(frozen=True)
 class Origin:
-    """A run that trained a model: its id, its population, and its ledger's `head` at that time."""
+    """A run that trained a model.
+
+    Attributes:
+      id: id of the run.
+      population: the population that it trained on.
+      head: head of its ledger at that time.
+    """
 
     id: str
     population: Mapping[str, Any]
@@ -48,10 +54,13 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Returns why a guarantee over the runs `counted` does not cover this model; empty if it
-        does.
+        """Explains why a guarantee does not cover this model.
 
-        `counted` holds, for each run, the heads that its ledger is known to have had.
+        Args:
+          counted: for each run under the guarantee, the heads that its ledger is known to have had.
+
+        Returns:
+          The reasons; empty if the model is covered.
         """
         uncounted = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
         beyond = dict.fromkeys(

@@ -90,9 +90,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | RunDirectory) -> RunDirectory:
-        """Opens an existing run; an open one is returned unchanged. Raises `Refused` if there is
-        none.
-        """
+        """Opens an existing run, or returns an open one. Raises `Refused` if there is none."""
         if isinstance(path, RunDirectory):
             return path
         if not (path / "config.toml").is_file():
@@ -150,9 +148,7 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that `run` counts this run's spending, so that this run may not spend more
-        unseen.
-        """
+        """Records that `run` counts this run's spending, which may then not grow unseen."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())

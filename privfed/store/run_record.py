@@ -37,9 +37,7 @@ class RunRecord:
 
     @classmethod
     def open(cls, run: Path | RunDirectory | RunRecord) -> RunRecord:
-        """Returns the record of a run; reads nothing yet. Raises `Refused` for a path without a
-        run.
-        """
+        """Returns the record of a run; reads nothing yet. Raises `Refused` if there is no run."""
         return run if isinstance(run, RunRecord) else cls(RunDirectory.open(run))
 
     @staticmethod

@@ -36,14 +36,28 @@ _AGAIN = 1.0
 
 @dataclass
 class Coordinator:
-    """Sums over the sites of a `directory`, which a `carrier` reaches.
+    """Sums over remote sites: declares the run, asks for sums and opens them.
 
-    Every message is signed with `key`, and bound to the `federation` (the hash of its file) and the
-    run of the `declaration`. Sites receive the lines of its `ledger` as it grows; a site that was
-    away receives the declaration again. A site has `seconds` for each answer, in addition to the
-    training time. A site with a late or an invalid answer has dropped out of the sum. Sites proved
-    Byzantine in a sum are noted in `exclusions`, and asked in no later round. A round begins when
-    `least` sites are available; it waits `patience` seconds for them.
+    Every message is signed, and bound to the federation and the run. Sites receive the lines of the
+    ledger as it grows; a site that was away receives the declaration again. A site with a late or
+    an invalid answer has dropped out of the sum.
+
+    Attributes:
+      algorithm_in: the algorithm of a round.
+      directory: public key of each site.
+      carrier: transport to the sites.
+      key: the coordinator's signing key.
+      federation: hash of the federation file.
+      declaration: declaration of the run.
+      ledger: ledger of the run.
+      sealing: key pair to which plain sums are sealed.
+      least: number of available sites with which a round begins.
+      deadline: seconds that sites have for training, in addition to `seconds`.
+      seconds: seconds that sites have for each answer.
+      patience: seconds that a round waits for `least` sites.
+      names: names of the sites; empty to use their numbers.
+      exclusions: record of Byzantine sites, which are asked in no later round.
+      sleep: waits for a number of seconds.
     """
 
     algorithm_in: Callable[[int], Algorithm]

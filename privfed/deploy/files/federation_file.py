@@ -83,9 +83,7 @@ class FederationFile(Part):
             raise Refused(f"{path} exists already; nothing was changed") from error
 
     def with_site(self, name: str, key: str) -> FederationFile:
-        """Returns the federation with one more site. Raises `Refused` if its name or key is
-        present.
-        """
+        """Returns the federation with one more site. Raises `Refused` if name or key is present."""
         if name in self.sites:
             raise Refused(f"there is a site {name} already; nothing was changed")
         return agreed({**self.model_dump(), "sites": {**self.sites, name: key}})

@@ -40,9 +40,7 @@ _SMALL_ORDER = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""Points of order dividing 8, in all encodings up to the sign: anyone can forge signatures for
-them.
-"""
+"""Points of order dividing 8, in all encodings up to the sign: they allow forgeries."""
 
 
 class UnknownKey(Refused):
@@ -91,9 +89,7 @@ class SiteKey:
 
     @classmethod
     def draw(cls, name: str) -> Self:
-        """Draws a fresh key from the operating system's randomness. Raises `Refused` for a bad
-        name.
-        """
+        """Draws a fresh key from the system's randomness. Raises `Refused` for a bad name."""
         if not NAME.fullmatch(name):
             raise Refused(f"the name is {name!r}; expected {EXPECTED_NAME}")
         return cls(name, Ed25519PrivateKey.generate())

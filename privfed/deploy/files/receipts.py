@@ -119,9 +119,7 @@ class Receipts:
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary of all runs and `now`; it trusts a party only if all of them
-        do.
-        """
+        """Returns the joint adversary of all runs and `now`; it trusts a party only if all do."""
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())
@@ -259,9 +257,7 @@ class Receipts:
         self._append(Commits(run, round, exchange, count))
 
     def commits(self, run: str) -> int:
-        """Returns the number of commits by the party of the last exchange of `run` when it
-        answered.
-        """
+        """Returns the commits of the party of the last exchange of `run` when it answered."""
         return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:

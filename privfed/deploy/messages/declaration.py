@@ -49,11 +49,15 @@ class ExampleForm:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A run: the first line of its ledger, its run file, and the constants of its model.
+    """A run, as its coordinator declares it.
 
-    The first line cites the digest of the run file, and its hash identifies the run. `examples` is
-    the input form of the model, `sealing` the coordinator's key `[32]` for sums that only it may
-    see.
+    Attributes:
+      opening: first line of the ledger; it cites the digest of the run file, and its hash
+        identifies the run.
+      text: the run file.
+      examples: input form of the model.
+      constants: tensors of the model that training does not change.
+      sealing: the coordinator's public key [32] for sums that only it may see.
     """
 
     opening: bytes

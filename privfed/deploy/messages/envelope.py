@@ -38,9 +38,7 @@ class Reply(IntEnum):
 
     ANSWERED = 0
     DECLINED = 1
-    """The site's policy does not allow it: a fixed word follows
-    (`privfed.deploy.site.policy.Code`).
-    """
+    """The site's policy forbids it: a fixed word follows (`privfed.deploy.site.policy.Code`)."""
     UNSIGNED = 2
     """The coordinator did not sign it, or it belongs to another federation or run."""
     MALFORMED = 3

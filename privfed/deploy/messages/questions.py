@@ -148,9 +148,7 @@ class SealedSums:
     question: Question
 
     def seal(self, total: Tensor, key: SiteKey, coordinator: bytes) -> bytes:
-        """Signs and seals a site's sum `[m]` for the coordinator. Raises `BadMessage` for a bad
-        key.
-        """
+        """Signs and seals a site's sum `[m]` for the coordinator. Raises `BadMessage`."""
         plain = total.cpu().numpy().astype(_TYPE).tobytes()
         once = KeyPair(random_key())
         try:

@@ -15,12 +15,21 @@ from privfed.run.setup import Setup
 
 @dataclass(frozen=True)
 class Admission:
-    """Charges the questions of one run to a site's `receipts`, within the current `limit`.
+    """Charges the questions of one run to a site's receipts, within its current budget.
 
     The cost of a round follows from the plan, which every site computes from public facts alone
     (PRIVACY, section 9.6), and never from the coordinator's claims. The coordinator's own ledger
-    must state the charge first; `ledger` is the site's copy of it. `federation`, `run` and `config`
-    are digests, 64 hexadecimal digits; `population` is the site's name for its clients.
+    must state the charge first.
+
+    Attributes:
+      setup: plan and model of the run.
+      receipts: the site's receipts.
+      ledger: the site's copy of the coordinator's ledger.
+      limit: returns the current budget.
+      federation: digest of the federation file, 64 hexadecimal digits, as all digests.
+      run: digest that identifies the run.
+      config: digest of the declaration.
+      population: the site's name for its clients.
     """
 
     setup: Setup

@@ -32,11 +32,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Agent:
-    """A site with `key` in a `federation` (the hash of its file), which answers its `coordinator`.
+    """Answers a site's coordinator by protocol messages or fixed words.
 
-    `join` creates its part in a declared run, or raises `Declined`. `parties` are its parts in runs
-    declared before, by hash, at most `at_once`. A site answers with a protocol message or a fixed
-    word; the reasons for refusals and failures are in its own log only.
+    The reasons for refusals and failures are in the site's own log only.
+
+    Attributes:
+      key: the site's key.
+      coordinator: the coordinator's public key.
+      federation: hash of the federation file.
+      join: creates the site's part in a declared run, or raises `Declined`.
+      parties: the site's parts in declared runs, by hash of the run.
+      at_once: largest number of these.
     """
 
     key: SiteKey

@@ -144,9 +144,7 @@ class Membership:
         )
 
     def _parties(self, work: SiteWork, declaration: Declaration) -> MakesParties:
-        """Returns the factory of the site's parties: of masked sums, or of sums for the
-        coordinator.
-        """
+        """Returns the factory of the site's parties: of masked sums, or of plain sums."""
         if work.setup.plan.config.secured:
             return MaskedParties(work, self.key.identity, self.federation.directory())
         return PlainParties(work, self.key, declaration.run, declaration.sealing)

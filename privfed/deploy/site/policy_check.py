@@ -117,9 +117,7 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Central noise reveals a site's sum, or that of all sites, to the server: allowed by name
-    only.
-    """
+    """Central noise reveals a site's sum, or that of all sites: allowed by name only."""
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)

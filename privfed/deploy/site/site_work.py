@@ -142,9 +142,7 @@ class SiteWork:
 
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
-        """The form of each exchange, of rounds that evaluate (True) and of those that train
-        (False).
-        """
+        """The form of each exchange, of rounds that evaluate (True) or train (False)."""
         forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
         for question in questions_of_each_kind(self.setup):
             forms[self._algorithm(question).evaluates] += (question.form,)

@@ -49,10 +49,15 @@ _ENDED = 3
 class CommitteeClient:
     """Answers a call, and as a member of the committee an inbox and ballots, in this order.
 
-    `identity` is its long-term signing key. `ring` holds the secrets agreed on by the book of
-    `terms`, for the whole run. `row` is called once, for the encoded row `[length]` at the time of
-    masking, after `ring` has stored that this exchange is taken. The client raises `BadMessage` for
-    a message that it does not answer, and then answers nothing more in this sum.
+    The client raises `BadMessage` for a message that it does not answer, and then answers nothing
+    more in this sum.
+
+    Args:
+      identity: its long-term signing key.
+      ring: its secrets of the run, agreed on by the book of `terms`.
+      terms: the sum that it expects.
+      row: called once, at the time of masking, for the encoded row [length], after `ring` has
+        stored that this exchange is taken.
     """
 
     def __init__(
@@ -69,8 +74,10 @@ class CommitteeClient:
         self._drawn: dict[int, tuple[tuple[int, ...], Tree]] = {}
 
     def handle(self, message: Message) -> FromClient:
-        """Returns the answer to the server's next message. Raises `Aborted`, usually a
-        `BadMessage`.
+        """Answers the server's next message.
+
+        Raises:
+          Aborted: if the client refuses the message, usually as `BadMessage`.
         """
         try:
             if self._agreed and message.context != self._agreed:
@@ -170,9 +177,7 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Opens the survivors' fresh seeds, and the seeds of their pairs with clients not in the
-        sum.
-        """
+        """Opens survivors' fresh seeds, and the seeds of their pairs with absent clients."""
         self._check_votes(ballots.votes)
         shares = []
         for client, (column, levels) in sorted(self._drawn.items()):

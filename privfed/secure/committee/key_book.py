@@ -51,9 +51,7 @@ def _between(client: int, other: int) -> bytes:
 
 
 def shares_context(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the context of a sealed text: the roster under which it was dealt, sender and
-    receiver.
-    """
+    """Returns the context of a sealed text: its roster, sender and receiver."""
     return agreed + _between(sender, receiver)
 
 

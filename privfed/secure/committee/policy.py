@@ -21,10 +21,14 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Committee:
-    """A committee of `members` of `clients`; `threshold` members open a sum.
+    """The size and the thresholds of a committee.
 
-    A sum has at least `survivors` rows. At most `corrupt` of the clients, members or not, collude
-    with the server.
+    Attributes:
+      clients: clients of the roster.
+      members: clients in the committee.
+      threshold: members that open a sum.
+      survivors: smallest number of rows of a sum.
+      corrupt: largest number of clients, members or not, that collude with the server.
     """
 
     clients: int

@@ -135,9 +135,7 @@ class _Homomorphic(SecureProtocol):
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Raises `Refused` unless sums stay below half the plaintext modulus; they do not wrap at
-        2^bits.
-        """
+        """Raises `Refused` unless sums stay below half the plaintext modulus: they cannot wrap."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
                 f"sums of {limits.most_rows} rows of up to {codec.largest} do not fit "

@@ -39,22 +39,33 @@ from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unsea
 class MaskingClient(ClientMemory):
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
-    `me` is its number, `identity` its long-term signing key. `row` is called once, for the encoded
-    row `[length]` at the time of masking. Layers of `noise` are added to the row if given; their
-    keys are drawn afresh for each session. The client does not unmask a sum of fewer survivors than
-    `limits` allow, counting only clients whose shares it could open. It refuses a server with
-    another configuration. It raises `BadMessage` for a message that it does not answer, and then
-    answers nothing more. One client takes part in one session of a round's exchange: its owner must
-    prevent that two sums are opened, whose difference could reveal a row.
+    The client does not unmask a sum of fewer survivors than `limits` allow, counting only clients
+    whose shares it could open. It refuses a server with another configuration. It raises
+    `BadMessage` for a message that it does not answer, and then answers nothing more. One client
+    takes part in one session of a round's exchange: its owner must prevent that two sums are
+    opened, whose difference could reveal a row.
 
     `to_bytes` returns all that it needs to resume in another process (`from_bytes`). A party that
     may crash answers only through `privfed.secure.masked.committed_party`, which keeps its
     `progress`.
+
+    Args:
+      me: number of the client.
+      identity: its long-term signing key.
+      directory: long-term public key of each client.
+      policy: its own requirements.
+      expected: the sum that it expects.
+      row: called once, at the time of masking, for the encoded row [length].
+      limits: limits of the sum.
+      noise: layers of noise that are added to the row, with keys drawn afresh for each session;
+        None without layers.
     """
 
     def handle(self, message: Message) -> FromClient:
-        """Returns the answer to the server's next message. Raises `Aborted`, usually a
-        `BadMessage`.
+        """Answers the server's next message.
+
+        Raises:
+          Aborted: if the client refuses the message, usually as `BadMessage`.
         """
         try:
             if self._context and message.context != self._context:

@@ -28,10 +28,14 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours and thresholds of a sum of `clients`; `survivors` of them must stay.
+    """The neighbours and thresholds of a sum.
 
-    Each client has `degree` neighbours. Holders keep shares of its secrets; `threshold` of them
-    must survive. The holders are its neighbours, and on the complete graph also the client itself.
+    Attributes:
+      clients: number of clients of the roster.
+      degree: number of neighbours of each client.
+      threshold: number of holders of a client's shares that must survive; the holders are its
+        neighbours, and on the complete graph also the client itself.
+      survivors: number of clients that must survive.
     """
 
     clients: int
@@ -96,8 +100,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class RandomGraph(Graph):
-    """A graph of independent edges, with `degree` neighbours on average, drawn by the roster's
-    hash.
+    """A graph of independent edges, drawn by the roster's hash; `degree` is the average.
 
     Up to `isolated` voters are in no sum, so `survivors` exceeds the guaranteed number by as many.
     """

@@ -60,9 +60,7 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Returns the seeds of layers 1 to L: each is the hash of the one before, and reveals later
-        ones.
-        """
+        """Returns the seeds of layers 1 to L; each is the hash of the one before."""
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):

@@ -13,19 +13,23 @@ from privfed.secure.summation import Aborted
 
 
 def least_threshold(sites: int, colluders: int, threat: Literal["curious", "lying"]) -> int:
-    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k for a malicious
-    server.
-    """
+    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "lying"."""
     return (sites + colluders) // 2 + 1 if threat == "lying" else colluders + 1
 
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """The policy of pinned sites (see `privfed.secure.masked.policy.Policy`); all counts are sites.
+    """The requirements of a pinned site; counts refer to all pinned sites.
 
-    At least `minimum` of the `sites` survive, and up to `colluders` collude with the server;
-    `threshold` shares reconstruct a secret. All three refer to the pinned sites, never to a roster
-    sent by the server: sites missing from a roster count as dropouts (PRIVACY, section 9.1, S5).
+    They never refer to a roster sent by the server: sites missing from a roster count as dropouts
+    (PRIVACY, section 9.1, S5).
+
+    Attributes:
+      sites: number of pinned sites.
+      minimum: smallest number of surviving sites.
+      threshold: number of shares that reconstruct a secret.
+      colluders: number of sites that may collude with the server.
+      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
     """
 
     sites: int

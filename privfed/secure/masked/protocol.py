@@ -101,9 +101,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """T for `sites`: at least as configured, and enough against colluders and a malicious
-        server.
-        """
+        """Returns t: as configured, or more if colluders or a malicious server require it."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 

@@ -52,10 +52,13 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Shape:
-    """The average number of neighbours, and the thresholds of a random graph.
+    """The degree and the thresholds of a random graph.
 
-    `threshold` of a client's neighbours reconstruct its secrets. Opening any secret needs `votes`
-    clients; up to `isolated` of these are in no sum.
+    Attributes:
+      degree: average number of neighbours.
+      threshold: neighbours of a client that reconstruct its secrets.
+      votes: votes that are needed to open any secret.
+      isolated: upper bound on the voters that are in no sum.
     """
 
     degree: int

@@ -36,8 +36,17 @@ _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 class MaskingServer:
     """Takes each client's message by `handle`, and ends a step by `proceed`.
 
-    In each step it accepts at most one message of each client in `clients`, signed by the key in
-    `directory`. After the last step `total` removes the masks.
+    In each step it accepts at most one message of each client. After the last step `total` removes
+    the masks.
+
+    Args:
+      invitation: the invitation to the sum.
+      clients: the cohort.
+      directory: long-term public key of each client, by which messages must be signed.
+      policy: requirements that determine the graph.
+      graph_seed: seed [32] of the graph.
+      limits: limits of the sum.
+      layers: layers of each client's noise; None without layers.
     """
 
     def __init__(
@@ -201,9 +210,7 @@ class MaskingServer:
         self._senders.add(message.sender)
 
     def _attestation(self, message: Masked) -> Attestation:
-        """Returns the sender's attestation of masks with all sharers. Raises `BadMessage`
-        otherwise.
-        """
+        """Returns the sender's attestation of masks with all sharers. Raises `BadMessage`."""
         attestation, near = message.attestation, self._members.near[message.sender]
         left_out = tuple(who for who in near if who not in self._sharers)
         claimed = attestation and (attestation.sender, attestation.left_out)
@@ -255,9 +262,7 @@ class MaskingServer:
         return self._members.expected - len(self._senders) + garbled
 
     def _keeping(self, gone: int) -> Mapping[int, int]:
-        """Returns the number of layers that each survivor keeps with `gone` dropouts; 0 without
-        layers.
-        """
+        """Returns the layers that each survivor keeps with `gone` dropouts; 0 without layers."""
         if self._layers is None:
             return dict.fromkeys(self._senders, 0)
         return self._layers.keeping(self._members.expected, gone, self._senders)

@@ -79,9 +79,7 @@ class GridMail:
             return None
 
     def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
-        """Polls for the reply of `node` to message `number`. Raises `ValueError` unless it is
-        bytes.
-        """
+        """Polls for the reply of `node` to message `number`. Raises `ValueError` if malformed."""
         pause, slowest = _MAIL_PAUSES
         while (left := deadline - time.monotonic()) > 0:
             for reply in self.grid.pull_messages([number]):

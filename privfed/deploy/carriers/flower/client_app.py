@@ -20,9 +20,7 @@ _LONGEST = 3600.0
 
 
 def carried(message: Message, socket: Path) -> Message:
-    """Returns the reply to `message`: the answer of the agent at `socket` to its bytes, or
-    `NOBODY`.
-    """
+    """Returns the reply to `message`: the answer of the agent at `socket`, or `NOBODY`."""
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)
         answer = ask(socket, carried_bytes(message), seconds)

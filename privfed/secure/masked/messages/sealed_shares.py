@@ -54,9 +54,7 @@ def values_of(text: bytes) -> tuple[int, ...]:
 
 
 def between(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the context of a sealed text: the roster under which it was dealt, sender and
-    receiver.
-    """
+    """Returns the context of a sealed text: its roster, sender and receiver."""
     return agreed + NUMBER.pack(sender) + NUMBER.pack(receiver)
 
 
