@@ -5,13 +5,15 @@ the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is compl
 the committee is part of the round's cohort and large enough that all colluders may sit in it. It
 holds no key: each client deals it shares of the secrets that remove its own masks.
 
-*A round.* The server calls n clients; A is the hash of the call. Client u signs and sends y_u = x_u
-+ PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), with m_u drawn afresh and r_uv =
-KDF(s_uv, A, u, v), where s_uv is the hash, new in each exchange, of the secret that u and v agreed
-on for the run. It also sends shares of m_u and of all r_uv for c members: sealed for each of them a
-key from which it draws its shares, and for the server the corrections for some of them. A member
-votes for the survivors S once. For T votes it reveals its shares of m_u of u in S, and of r_uv with
-u in S and v not in S: never of r_uv with both in S.
+*A round.* The server calls n clients; A is the hash of the call. Client u signs and sends
+
+    y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv)
+
+with m_u drawn afresh and r_uv = KDF(s_uv, A, u, v). s_uv is the hash, new in each exchange, of the
+secret that u and v agreed on for the run. Client u also sends shares of m_u and of all r_uv for c
+members: sealed for each member a key from which it draws its shares, and for the server the
+corrections for some of them. A member votes for the survivors S once. For T votes it reveals its
+shares of m_u of u in S, and of r_uv with u in S and v not in S: never of r_uv with both in S.
 
 *Against a malicious server* that may deviate in every message, differently for each client. Of a
 roster of n clients at most k collude with it, and c, T and the fewest survivors follow from n: T >=
@@ -75,8 +77,8 @@ unusable shares; the round aborts if fewer than T can open its shares. The first
 the client's own signed messages (`evidence`); the third is a count. **A client that stops a sum is
 identified** if at least T + k honest members survive to the end. All of them hold good shares of an
 honest survivor. For any other survivor, if at most k complain, T hold good shares, which give its
-seeds or the proof that they do not. With fewer members a round may abort without a culprit: if
-fewer than T members are left. So may one in which up to k members cannot use a client's shares and,
+seeds or the proof that they do not. With fewer members a round may abort without a culprit if fewer
+than T members are left. It may also do so if up to k members cannot use a client's shares and,
 after further dropouts, fewer than T can. Too few survivors for a sum identify no culprit either.
 (If `hostile` clients are assumed, k includes them here.) A client that masks wrongly spoils the sum
 undetected, as with any false row.
