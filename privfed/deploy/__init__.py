@@ -1,1 +1,1 @@
-"""How does a site of its own take part? Keys, policies, receipts, and federations agreed upon."""
+"""Federated runs over real sites: keys, policies, receipts and federation files."""

@@ -1,1 +1,1 @@
-"""Which sums show no row? Protocols that give their caller a total and a count."""
+"""Secure sums: protocols that give their caller a total and a count, and hide each client's row."""

@@ -1,9 +1,10 @@
-"""What visible aborts cost: whether a sum aborts may tell who was drawn.
+"""The privacy cost of visible aborts.
 
-Amplification rests on the draw being secret. A round that aborts for all to see, because too few or
-too many clients were drawn or too many of them dropped out, tells something of its draw, and costs
-a total variation of the probability of that (PRIVACY, section 4). Where nothing is amplified the
-draw is no secret, dropping out follows public coins, and aborts cost nothing.
+Privacy amplification by subsampling requires that the sampled cohort stays secret. A round aborts
+visibly if too few or too many clients were sampled, or if too many of them dropped out. Such an
+abort reveals something about the cohort, and costs a total variation distance equal to its
+probability (PRIVACY, section 4). Without amplification the cohort need not be secret; dropout
+follows public randomness, so aborts cost nothing.
 """
 
 from __future__ import annotations
@@ -24,25 +25,40 @@ from privfed.sampling.cohort import Sampler, Witness, draws_of
 from privfed.secure.summation import Summation
 
 FEWEST_OF_DECLARED = 0.9
-"""A population that joins by coins may be this part of `data.clients`, and not more than it."""
+"""Smallest permitted population, as a fraction of `data.clients`, under Poisson sampling.
+
+The largest is `data.clients`.
+"""
 _REACH = 14.0
-"""Deviations around the mean that are looked at one by one; beyond is counted as an abort."""
+"""Standard deviations within which cohorts are evaluated; others count as aborts."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
-    """The event of a round that aborts with a probability of at most `aborts`."""
+    """Returns the event of a round, charged for visible aborts.
+
+    Args:
+      mechanism: the mechanism of the round.
+      witness: how its cohort was sampled.
+      exchanges: number of sums in the round.
+      aborts: upper bound on the probability that the round aborts.
+    """
     return with_aborts(mechanism.event(witness, exchanges), aborts)
 
 
 def with_aborts(event: Event, aborts: float) -> Event:
-    """`event`, charged for visible aborts where these tell of a secret draw."""
+    """Charges an event for visible aborts if these reveal a secret cohort.
+
+    Args:
+      event: the event without aborts.
+      aborts: upper bound on the probability of an abort, added to the event's slack.
+    """
     if not aborts or not tells_who_was_drawn(event):
         return event
     return replace(event, slack=min(1.0, event.slack + aborts))
 
 
 def tells_who_was_drawn(event: Event) -> bool:
-    """Whether an abort would tell: the event is amplified, and so rests on a secret draw."""
+    """Whether aborts reveal a secret cohort: the event is amplified by subsampling."""
     sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
     return isinstance(event.release, sampled | RandomAllocation)
 
@@ -55,16 +71,24 @@ def probability(
     dropout: float,
     canaries: int = 0,
 ) -> float:
-    """An upper bound on the probability that one of a round's sums aborts.
+    """Returns an upper bound on the probability that one of a round's sums aborts.
 
-    It holds for any permitted population: of nine tenths of `clients` declared, or more, up to all
-    of them with as many `canaries`. Where everybody takes part, all canaries do, too.
+    The bound holds for any permitted population: from nine tenths of `clients` up to `clients` plus
+    `canaries`. Under full participation all canaries take part, too.
+
+    Args:
+      summation: the sums of a round.
+      sampler: the sampler of cohorts.
+      clients: the declared number of clients, `data.clients`.
+      exchanges: sums per round.
+      dropout: probability with which each sampled client drops out.
+      canaries: canary clients that may be in the population.
     """
     witness = sampler.witness(0, clients)
     if not witness.random:
         places = 0 if witness.shares_places else canaries
         once = summation.stops(sampler.size + places, dropout)
-    elif summation.stops(0, dropout) == 0.0:  # nothing ever does
+    elif summation.stops(0, dropout) == 0.0:  # no sum ever aborts
         once = 0.0
     else:
         most = clients + canaries
@@ -77,11 +101,12 @@ def probability(
 def _by_coins(
     summation: Summation, dropout: float, rate: float, clients: int, most: int, cap: int
 ) -> float:
-    """The probability where min(Binomial(N, rate), cap) are drawn of the worst population N.
+    """Bounds the abort probability for a cohort of size min(Binomial(N, rate), cap), for the worst
+    N.
 
-    N is from 0.9 `clients` to `most`. The result is an upper bound: what too small a cohort does
-    is taken at the smallest N, with the largest probability of any cohort that is at least as
-    large, what too large a one does at the largest.
+    N ranges from 0.9 `clients` to `most`. The result is an upper bound: aborts of small cohorts are
+    evaluated at the smallest N, with the largest abort probability of any cohort at least as large;
+    aborts of large cohorts at the largest N.
     """
     smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
@@ -89,10 +114,10 @@ def _by_coins(
     stops = np.array([summation.stops(int(size), dropout) for size in sizes])
     chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
-    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of stretches that fit
+    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of ranges of accepted sizes
     least = 1.0
     for cut in sizes[ends].tolist():
-        # Any cut gives a bound: what lies above it counts as an abort.
+        # Any cut gives a bound: cohorts above it count as aborts.
         falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, stops)[::-1])[::-1]
         few = float((falling * chance).sum())
         above = float(stats.binom.sf(cut, most, rate)) if cut < cap else 0.0
@@ -101,24 +126,27 @@ def _by_coins(
 
 
 def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
-    """P[min(Binomial, last size) = size] for each of `sizes`, without what is below them."""
+    """P[min(Binomial, last size) = size] for each of `sizes`; smaller sizes are left out."""
     chance = np.asarray(stats.binom.pmf(sizes, clients, rate))
     chance[-1] = stats.binom.sf(sizes[-1] - 1, clients, rate)
     return chance
 
 
 def _reach(clients: int, rate: float) -> tuple[int, int]:
-    """The smallest and the largest cohort that are looked at."""
+    """The smallest and the largest cohort that are evaluated."""
     mean, deviation = clients * rate, np.sqrt(clients * rate * (1 - rate))
     low = max(0, int(mean - _REACH * deviation - _REACH))
     return low, min(clients, int(mean + _REACH * deviation + _REACH))
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Raises `Refused` where most rounds would abort, or `slack` alone costs more than delta.
+    """Raises `Refused` if most rounds would abort, or if `slack` alone costs more than delta.
 
-    `once` is the probability that a round aborts, `slack` what all rounds are charged of it, and
-    `cohort` the expected cohort in words.
+    Args:
+      once: probability that a round aborts.
+      slack: total variation distance charged for the aborts of all rounds.
+      delta: the delta of the budget.
+      cohort: description of the expected cohort, for the message.
     """
     if once > 0.5:
         raise Refused(
@@ -141,9 +169,10 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
 
 
 def refuse_sites_that_stop(once: float) -> None:
-    """Raises `Refused` where most rounds would abort, as too few sites stay: `once` is how likely.
+    """Raises `Refused` if most rounds would abort because too few sites survive.
 
-    That costs no delta, as sites drop out whoever was drawn.
+    Such aborts cost no delta, because sites drop out independently of the sampled cohort. `once` is
+    the probability that a round aborts.
     """
     if once > 0.5:
         raise Refused(
@@ -154,7 +183,15 @@ def refuse_sites_that_stop(once: float) -> None:
 
 
 def refuse_population(population: int, clients: int) -> None:
-    """Raises `Refused` where aborts were charged for other populations than the actual one."""
+    """Checks that aborts were charged for populations that include the actual one.
+
+    Args:
+      population: the actual number of clients.
+      clients: the declared number, `data.clients`.
+
+    Raises:
+      Refused: if `population` is not from nine tenths of `clients` to `clients`.
+    """
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
             f"data.clients is {clients}, and there are other than so many; how likely a secure "

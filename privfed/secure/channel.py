@@ -1,4 +1,4 @@
-"""What carries encoded rows to their sum."""
+"""Transport of encoded rows to their sum."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ class Wire:
     """Carries bytes; a test's wire may change or lose them."""
 
     def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
-        """What arrives of `data` from `client` to the server (`upward`), or the other way.
+        """Returns the bytes that arrive, or None if they are lost.
 
-        None where it is lost.
+        Args:
+          client: the client that sends or receives.
+          data: the encoded message.
+          upward: whether the client sends it to the server, or the server to the client.
         """
         return data
 
 
 @dataclass
 class Delivery:
-    """Brings the `server`'s messages to its `clients`, and their answers back, each by `handle`.
+    """Delivers the `server`'s messages to its `clients` and their answers back, each by `handle`.
 
-    The `session` says who drops out when, and is told the server's `culprits`. Who is refused by
-    name, or refuses, counts as dropped; `faults` lists the names.
+    The `session` gives each client's dropout stage and receives the server's `culprits`. A client
+    that is refused, or that refuses a message, counts as dropped out; `faults` lists the reasons.
     """
 
     wire: Wire
@@ -42,13 +45,13 @@ class Delivery:
 
     @cached_property
     def leaves(self) -> dict[int, int]:
-        """When each client leaves."""
+        """The stage at which each client drops out."""
         clients = self.session.clients.tolist()
         leaves = self.session.leaves.tolist() or [Leaves.NEVER] * len(clients)
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Deliver messages to who has not left by `stage`, and their answers to the server."""
+        """Delivers messages to clients that survive `stage`, and answers to the server."""
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
                 continue
@@ -70,7 +73,7 @@ class Delivery:
 
     @contextmanager
     def accusing(self) -> Iterator[None]:
-        """Accuse whom the server proved to lie by then; an abort says what was refused first."""
+        """Reports the server's culprits on exit; an abort names the first refused message."""
         try:
             yield
         except Aborted as aborted:
@@ -82,15 +85,19 @@ class Delivery:
 
 
 class Channel(Protocol):
-    """Carries whole numbers of clients to their sum. Whoever runs it sees no client's numbers."""
+    """Carries clients' integer rows to their sum, and hides each client's row from its operator."""
 
     largest: float
-    """The largest number that it takes from a client."""
+    """The largest absolute value accepted from a client."""
 
     def send(self, client: int, row: Integers) -> None:
-        """One client's encoded row `[m]`, to which layers of noise are yet to come."""
+        """Adds one client's encoded row `[m]`; layers of noise are added later."""
         ...
 
     def total(self) -> tuple[Integers, int]:
-        """The sum of those who sent and stayed, and how many they are. Raises `Aborted`."""
+        """Returns the sum over surviving clients and their number.
+
+        Raises:
+          Aborted: if the sum cannot be completed.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Rows on their way into an encoded sum."""
+"""Accumulators of encoded sums."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from privfed.secure.summation import Aborted, Session
 
 
 class Arithmetic:
-    """No cryptography: encoded rows summed modulo 2^bits, and aborts where the protocol would.
+    """Sums encoded rows modulo 2^bits without cryptography, and aborts where the protocol would.
 
-    `abort_where_lost` raises `Aborted` where too many of the session's clients leave for the
-    protocol to finish its sum. A client's `layers` of noise are drawn at once as what is left of
-    them in the end.
+    `abort_where_lost` raises `Aborted` if too many of the session's clients drop out for the
+    protocol to complete. Each client's noise `layers` are drawn at once: only those that remain
+    after removal.
     """
 
     largest = math.inf
@@ -42,7 +42,7 @@ class Arithmetic:
         self._session, self._codec, self._limits = session, codec, limits
         self._layers, self._abort_where_lost, self._count = layers, abort_where_lost, 0
         self._sum = np.zeros(codec.length, dtype=np.uint64)
-        if layers:  # what so few keep of a sum that nobody finishes may be too much to draw
+        if layers:  # for a sum that aborts, the noise of few survivors may be too large to draw
             self._require_enough(session.sending)
             gone = len(session.clients) - session.sending
             self._keeping = layers.keeping(len(session.clients), gone, session.senders.tolist())
@@ -66,10 +66,10 @@ class Arithmetic:
 
 
 class EncodedAccumulator:
-    """Encodes each client's row, and hands it to the channel, with the client's `share` of noise.
+    """Encodes each client's row and sends it to the channel, with the client's `share` of noise.
 
-    Simulated attackers' rows (`BoundedRows.hostile`) are encoded as they are, without the bound
-    and without noise.
+    Rows of simulated Byzantine clients (`BoundedRows.hostile`) are encoded without clipping to the
+    bound and without noise.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class EncodedAccumulator:
                 channel.send(client, self._encoded(row, client_keys))
 
     def _encoded(self, row: Row, keys: Keys) -> Integers:
-        """Whole numbers for an honest client's `row`, with its share of noise if it adds one."""
+        """Returns the integers for an honest client's `row`, with its noise share, if any."""
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
             raise Refused(

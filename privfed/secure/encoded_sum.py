@@ -1,7 +1,7 @@
-"""Sums of encoded rows: each client rounds its row to whole numbers, a channel adds these unseen.
+"""Sums of encoded rows: each client rounds its row to integers, and a channel adds these unseen.
 
-The bound of the sum is the codec's, proved for the whole numbers that are really summed
-(PRIVACY, section 3), and it is what noise is calibrated to.
+The codec proves the norm bound for the integers that are actually summed (PRIVACY, section 3).
+Noise is calibrated to that bound.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from privfed.secure.summation import Aborted, Session
 
 
 class SiteSums:
-    """A channel whose parties are sites: it takes the encoded rows of clients, and keeps sums.
+    """A channel whose parties are sites: takes clients' encoded rows and keeps one sum per site.
 
-    What a site sends is the sum of its drawn clients' encoded rows, each bounded by itself, plus
-    the site's `share` of noise, also where nobody was drawn; layers of noise are added by the
-    protocol. So a client moves the total by its own encoded row, whose norm the codec bounds: no
-    sum is rounded (PRIVACY, sections 9.1 and 9.3). Memory is one row `[m]` for each site.
+    A site sends the sum of its sampled clients' encoded rows, each bounded individually, plus the
+    site's `share` of noise, even if none of its clients was sampled. The protocol adds layers of
+    noise. So one client changes the total by its own encoded row, whose norm the codec bounds: no
+    sum is rounded (PRIVACY, sections 9.1 and 9.3). Memory is one row `[m]` per site.
     """
 
     def __init__(
@@ -66,17 +66,21 @@ class SiteSums:
 
 
 COARSEST = 0.01
-"""The largest step of rows without a proven norm: of updates, and weights of one and more."""
+"""Largest rounding step for rows without a proven norm: updates, with weights of at least one."""
 
 
 class SecureProtocol(Part):
-    """What secure protocols have in common: keys of `[secure]`, and how rows become numbers."""
+    """Base of secure protocols: common keys of `[secure]`, and the encoding of rows as integers.
+
+    Defaults assume that the party that opens sums sees all noise; see `RowHiding` for the contract.
+    """
 
     bits: int = Field(32, ge=8, le=62)
-    """The bits of a whole number that is summed."""
+    """Bits of each integer that is summed."""
     range: float = Field(1000.0, ge=1e-6, le=1e20)
-    """The largest number of a row without a proven norm: no privacy, or noise of the client's own.
-    Beyond it the run is refused."""
+    """Largest absolute value in a row without a proven norm, as without privacy or under local
+    noise. Larger values end the run with an error.
+    """
 
     seen: ClassVar[str]
     opener: ClassVar[str]
@@ -87,31 +91,35 @@ class SecureProtocol(Part):
 
     @property
     def may_collude(self) -> float:
-        """The fraction of a cohort that may work with who opens sums, as configured."""
+        """Fraction of a cohort that may collude with the party that opens sums, as configured."""
         return 0.0
 
     @property
     def relies_on(self) -> tuple[str, ...]:
-        """The parties that have to follow the protocol, beyond a bounded part of the clients."""
+        """Parties that must follow the protocol, in addition to all but a bounded fraction of
+        clients.
+        """
         return ("the server to follow the protocol",)
 
     def begun(self, limits: Limits) -> int:
-        """The smallest cohort with which a sum is begun."""
+        """Returns the smallest cohort with which a sum starts."""
         return max(limits.minimum, FEWEST)
 
     def least_admitted(self, limits: Limits) -> int:
-        """The smallest cohort with which a sum might be begun: configured, or what is needed."""
+        """Returns the smallest cohort size that may be admitted: as configured, or as needed."""
         return self.begun(limits)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors of any sum, whatever the cohort: with fewer it aborts."""
+        """Returns the fewest survivors of any sum, over all cohorts; with fewer it aborts."""
         return limits.least(self.begun(limits))
 
     def sharing(self, limits: Limits) -> int:
-        """Among how many clients at least the whole of the counted noise is, none with more of it.
+        """Lower bound on the number of clients that share the counted noise: none has more than
+        1/n.
 
-        The survivors, `fewest` at least. In layers nobody keeps more than one part in n - T, of n
-        clients of whom T may be missing: also where more stay, as others' layers come off then.
+        Without layers these are the survivors, at least `fewest`. With layers, n clients start and
+        T may drop out; no client retains more than 1/(n - T) of the noise. This also holds with
+        more survivors, because layers of the others are removed then.
         """
         if not limits.layered:
             return self.fewest(limits)
@@ -119,48 +127,52 @@ class SecureProtocol(Part):
         return max(1, begun - limits.missing(begun))
 
     def added(self, limits: Limits) -> float:
-        """A lower bound on the part of counted noise that is added, as hostile clients add none.
+        """Lower bound on the fraction of counted noise that is added if Byzantine clients add none.
 
-        Of m survivors m - `hostile` add theirs. *Minimum*: m shares, of which `minimum` are
-        counted, and (m - h) / minimum >= 1 - h / m. *Layers*: survivors' noise is the whole,
-        whatever m, and hostile clients' parts of it as large as there are (`sharing`).
+        Of m survivors, m - `hostile` add noise. *Minimum*: m shares are added and `minimum` are
+        counted, and (m - h) / minimum >= 1 - h / m. *Layers*: the survivors' noise totals the
+        counted noise for every m, and a Byzantine client's share is at most the largest share
+        (`sharing`).
         """
         return 1.0 - limits.hostile / self.sharing(limits)
 
     def colluding(self, limits: Limits) -> float:
-        """An upper bound on the part of counted noise known to who colludes with who opens sums.
+        """Upper bound on the fraction of counted noise known to parties that collude with the
+        opener.
 
-        All of it, unless a protocol says less.
+        All of it, unless a protocol proves less.
         """
         return 1.0
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the part of counted noise known to colluders, over `may_collude`."""
+        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
         return 1.0
 
     def withstood(self, limits: Limits) -> float:
-        """The largest `may_collude` with which sums within `limits` hide rows: as configured,
-        unless a protocol proves more. Of sites it is their number.
+        """Returns the largest `may_collude` with which sums within `limits` hide rows.
+
+        It is the configured value unless a protocol proves more; with sites, the number of
+        colluding sites.
         """
         return self.colluding_sites(limits.sites) if limits.sites else self.may_collude
 
     def honest(self, limits: Limits) -> float:
-        """A lower bound on the part of counted noise added by clients who keep it to themselves.
+        """Lower bound on the fraction of counted noise added by honest clients that do not collude.
 
-        Those hostile and those who collude may be others.
+        Byzantine clients and colluding clients may be disjoint, so both fractions are subtracted.
         """
         return self.added(limits) - self.colluding(limits)
 
     def colluding_sites(self, sites: int) -> int:
-        """k, how many of `sites` may be hostile, or work with who opens sums: one at least."""
+        """Returns k >= 1, the number of `sites` that may deviate or collude with the opener."""
         return whole_sites(0.0, sites)
 
     def least_sites(self, sites: int) -> int:
-        """The fewest of `sites` that have to stay for a sum to be opened."""
+        """Returns the smallest number of surviving `sites` with which a sum is opened."""
         return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
-        """Sums within `limits`. Raises `Refused` for limits without a proof."""
+        """Returns sums within `limits`. Raises `Refused` for limits without a proof."""
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
@@ -168,36 +180,47 @@ class SecureProtocol(Part):
     def channel(
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> Channel:
-        """The channel of one session's sum. Raises `Refused`, or `Aborted` where none begins."""
+        """Returns the channel for one session's sum.
+
+        Args:
+          session: the round, exchange and cohort of the sum.
+          codec: the encoding of rows as integers.
+          limits: the limits of the sum.
+          layers: removable layers of each party's noise; None if the noise is not layered.
+
+        Raises:
+          Refused: if the protocol does not support such a sum.
+          Aborted: if the sum cannot start.
+        """
 
     def stops(self, clients: int, dropout: float, limits: Limits) -> float:
-        """An upper bound on the probability that a sum over `clients` aborts."""
+        """Upper bound on the probability that a sum over `clients` aborts."""
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Bytes that a client sends, about, with so many layers of noise."""
+        """Approximate bytes that each client sends, with `layers` layers of noise."""
         return codec.bits / 8 * codec.length
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Bytes that a client is sent beside the model, about, with so many layers of noise."""
+        """Approximate bytes that each client receives in addition to the model."""
         return 0.0
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """What a sum of the rows of `clients` is made of beside their encoding, if all stay."""
+        """Operations of a sum over `clients` without dropouts, except the encoding of rows."""
         return Operations()
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """What holds of a sum over `clients`, in words."""
+        """Describes the guarantee for a sum over `clients`."""
         return ""
 
     def refuse_limits(self, limits: Limits) -> None:
-        """Raises `Refused` for limits that the protocol has no proof for."""
+        """Raises `Refused` for limits without a proof for this protocol."""
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Raises `Refused` where the protocol cannot carry such sums."""
+        """Raises `Refused` if the protocol cannot carry such sums."""
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
-        """Raises `Aborted` where too many of the session's clients leave to finish its sum."""
+        """Raises `Aborted` if too many of the session's clients drop out to complete its sum."""
 
 
 def binomial_at_most(count: int, clients: int, rate: float) -> float:
@@ -207,13 +230,13 @@ def binomial_at_most(count: int, clients: int, rate: float) -> float:
 
 @dataclass(frozen=True)
 class EncodedSummation:
-    """A protocol, within limits: sums rows as whole numbers modulo 2^bits."""
+    """Sums rows as integers modulo 2^bits, by a protocol and within limits."""
 
     protocol: SecureProtocol
     limits: Limits
 
     def codec(self, encoding: Encoding, length: int) -> Codec:
-        """The codec for rows `[length]`. Raises `Refused` where such rows cannot be summed."""
+        """Returns the codec for rows `[length]`. Raises `Refused` if such rows cannot be summed."""
         bound, bits, reach = encoding.bound, self.protocol.bits, self.protocol.range
         _refuse_incomparable(encoding.noise)
         if encoding.step is not None:  # sums may wrap: the mechanism's bits allow for its noise
@@ -243,7 +266,7 @@ class EncodedSummation:
         return EncodedAccumulator(session, codec, encoding.bound, share, channel)
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
-        """What carries the rows of the session's parties: the protocol, or its arithmetic."""
+        """Returns the channel of the session's parties: the protocol, or its arithmetic only."""
         if not self.limits.arithmetic:
             return self.protocol.channel(session, codec, self.limits, layers)
         lost = functools.partial(self.protocol.abort_where_lost, session, self.limits)
@@ -271,7 +294,7 @@ class EncodedSummation:
     def operations(
         self, length: int, clients: int, noise: Share | None = None
     ) -> tuple[Operations, ...]:
-        """What encoding, noise and the protocol take, if all stay; `noise` is each party's."""
+        """Operations of encoding, noise (`noise` by each party) and protocol without dropout."""
         parties = self.limits.sites or clients
         summed = clients + (parties if self.limits.sites else 0)
         layers = _layers(noise, parties)
@@ -294,7 +317,7 @@ def _layers(noise: Share | None, parties: int) -> int:
 
 
 def _refuse_incomparable(noise: object) -> None:
-    """Clients and whoever opens sums compare the shares of noise that they are configured with."""
+    """Raises `Refused` if parties cannot compare the noise shares in their configurations."""
     try:
         hash(noise)
         agreement(noise=noise)

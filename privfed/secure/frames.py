@@ -1,4 +1,4 @@
-"""Messages as bytes: how they are put together, taken apart whole, and refused by name.
+"""Message framing: assembly, and parsing that rejects incomplete or oversized messages by name.
 
 Numbers are little-endian.
 """
@@ -17,7 +17,7 @@ COUNT = struct.Struct("<I")
 
 
 class BadMessage(Aborted):
-    """A message that is refused, by the name of its fault."""
+    """A message that is rejected; `fault` names the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(f"{fault}: {detail}")
@@ -25,68 +25,71 @@ class BadMessage(Aborted):
 
 
 def records(items: list[bytes]) -> bytes:
-    """Records of one size, their count first."""
+    """Concatenates records of one size after their count."""
     return COUNT.pack(len(items)) + b"".join(items)
 
 
 def sized(text: bytes) -> bytes:
-    """A text of any length, its length first."""
+    """Prefixes a byte string of any length with its length."""
     return COUNT.pack(len(text)) + text
 
 
 class Reader:
-    """Takes bytes apart; every byte has to be used. Raises `BadMessage` where they end too early.
+    """Parses bytes in order; each call consumes the next field.
 
-    Every call takes what comes next. Nothing is copied but what is returned as bytes.
+    Only values returned as `bytes` are copied.
+
+    Raises:
+      BadMessage: if the bytes end too early, or if some remain at `end`.
     """
 
     def __init__(self, data: Bytes) -> None:
         self._data, self._at = memoryview(data), 0
 
     def view(self, count: int) -> memoryview:
-        """The next `count` bytes where they lie: as long as those that are read."""
+        """Returns the next `count` bytes without a copy; valid as long as the message itself."""
         if count > len(self._data) - self._at:
             raise BadMessage("wrong length", "the message ends too early")
         self._at += count
         return self._data[self._at - count : self._at]
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Returns the next `count` bytes."""
         return bytes(self.view(count))
 
     def fields(self, form: struct.Struct) -> tuple[Any, ...]:
-        """What comes next in this `form`."""
+        """Returns the next fields in format `form`."""
         return form.unpack(self.view(form.size))
 
     def number(self) -> int:
-        """A number of eight bytes."""
+        """Returns the next number, of eight bytes."""
         return int(self.fields(NUMBER)[0])
 
     def count(self) -> int:
-        """A number of four bytes, of records or of bytes."""
+        """Returns the next number, of four bytes: a count of records or of bytes."""
         return int(self.fields(COUNT)[0])
 
     def sized(self) -> bytes:
-        """A text whose length comes first."""
+        """Returns the next length-prefixed byte string."""
         return self.take(self.count())
 
     def rest(self) -> bytes:
-        """All bytes that are left."""
+        """Returns all remaining bytes."""
         return bytes(self.rest_in_place())
 
     def rest_in_place(self) -> memoryview:
-        """All bytes that are left, where they lie."""
+        """Returns all remaining bytes without a copy."""
         return self.view(len(self._data) - self._at)
 
     def records(self, form: struct.Struct) -> Iterator[tuple[Any, ...]]:
-        """The fields of records of one `form`, as many as the message says."""
+        """Yields the fields of records in format `form`, after their count."""
         return form.iter_unpack(self.view(self.count() * form.size))
 
     def ended(self) -> bool:
-        """Whether no bytes are left."""
+        """Whether no bytes remain."""
         return self._at == len(self._data)
 
     def end(self) -> None:
-        """Raises `BadMessage` where bytes are left."""
+        """Raises `BadMessage` if bytes remain."""
         if not self.ended():
             raise BadMessage("wrong length", "the message goes on after its end")

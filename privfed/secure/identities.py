@@ -1,4 +1,4 @@
-"""Long-term signing keys of a simulation's parties, and the directory of their public halves.
+"""Long-term signing keys of simulated parties, and the directory of their public keys.
 
 In a deployment each party holds its own key, and the directory is a public-key infrastructure.
 """
@@ -20,23 +20,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from privfed.secure.primitives import KEY, derive, signing_key
 
 PROTOCOL = 4
-"""The version of messages and of what they mean; parties of other versions are refused."""
+"""Version of the messages and their semantics; parties of other versions are refused."""
 
 
 def agreement(**facts: object) -> bytes:
-    """SHA-256 `[32]` of `facts` by name: frozen dataclasses, parts, tuples, numbers, texts, None.
+    """Returns the SHA-256 hash `[32]` of `facts` by name.
 
-    Two parties that differ in one of them (a layer's variance, a threshold, a step, a clip), or in
-    the version, have different hashes, and so cannot complete a sum together. Equal numbers have
-    one form; other values that differ, or are of different classes, have different ones. Raises
-    `TypeError` for a value that has none.
+    Two parties that differ in one fact (a layer's variance, a threshold, a step, a clipping norm)
+    or in the version have different hashes, so they cannot complete a sum together. Equal numbers
+    have one form. Other values have different forms if they differ, or if their classes do.
+
+    Args:
+      **facts: frozen dataclasses, parts, mappings, tuples, numbers, bytes, texts or None.
+
+    Raises:
+      TypeError: for a value without a comparable form.
     """
     text = json.dumps({"version": PROTOCOL, "facts": _plain(facts)}, sort_keys=True)
     return hashlib.sha256(text.encode()).digest()
 
 
 def _plain(value: object) -> object:
-    """The form that is hashed: what is no text, truth or None is a list, tagged by its kind."""
+    """Returns the hashed form: values other than text, boolean and None are tagged lists."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.generic):
@@ -51,7 +56,7 @@ def _plain(value: object) -> object:
         pairs = ([_plain(key), _plain(item)] for key, item in value.items())
         return ["mapping", *sorted(pairs, key=json.dumps)]
     declared = getattr(type(value), "model_fields", None)
-    if isinstance(declared, dict):  # a pydantic model's; whoever has none starts without pydantic
+    if isinstance(declared, dict):  # a pydantic model, found without importing pydantic
         return _instance(value, declared)
     if is_dataclass(value) and not isinstance(value, type):
         if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
@@ -63,15 +68,17 @@ def _plain(value: object) -> object:
 
 
 def _instance(value: object, names: Iterable[str]) -> object:
-    """The form of an instance, with its class's full name: equal fields may differ in meaning."""
+    """Returns an instance's form with its full class name: equal fields may differ in meaning."""
     kind = type(value)
     values = {name: getattr(value, name) for name in names}
     return ["instance", kind.__module__, kind.__qualname__, _plain(values)]
 
 
 Directory = Mapping[int, bytes]
-"""Every client's long-term Ed25519 public key, by its number. Without it a server could play all
-other clients."""
+"""Every client's long-term Ed25519 public key, by client number.
+
+Without it a malicious server could impersonate all other clients.
+"""
 
 
 @functools.cache
@@ -81,21 +88,21 @@ def _root() -> bytes:
 
 @functools.lru_cache(maxsize=1 << 14)
 def client_identity(client: int) -> Ed25519PrivateKey:
-    """The simulated long-term signing key of a client."""
+    """Returns the simulated long-term signing key of a client."""
     return signing_key(derive(_root(), b"identity", client.to_bytes(8, "little")))
 
 
 @functools.cache
 def office_identity(office: str) -> Ed25519PrivateKey:
-    """The simulated long-term signing key of the "holder" of keys, or the "server"."""
+    """Returns the simulated long-term signing key of the key "holder" or the "server"."""
     return Ed25519PrivateKey.generate()
 
 
 def verifying_key(identity: Ed25519PrivateKey) -> bytes:
-    """The public key `[32]` of `identity`."""
+    """Returns the public key `[32]` of `identity`."""
     return identity.public_key().public_bytes_raw()
 
 
 def client_directory(clients: Iterable[int]) -> Directory:
-    """The simulated directory of `clients`."""
+    """Returns the simulated directory of `clients`."""
     return {client: verifying_key(client_identity(client)) for client in clients}

@@ -1,10 +1,9 @@
-"""What a secure sum is configured for, beside its protocol's own keys.
+"""Limits of secure sums, independent of the protocol, and simulated dropout.
 
-Who drops out of a sum and when, in a simulation: by public coins that read nobody's data.
-
-A third of those who drop each leave after they were drawn and before they share keys, before they
-send their vector, and before they help to take the masks off. The first two kinds are missing from
-the sum, the last is not. The same coins serve every protocol, so that sums can be compared.
+Dropout is simulated from public randomness that depends on no client's data. A client that drops
+out does so with probability one third each after sampling and before sharing keys, before sending
+its vector, or before the unmasking step. The sum lacks clients of the first two kinds only. All
+protocols use the same draws, so that their sums can be compared.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from privfed.core.vector import Indices
 
 
 class Leaves(IntEnum):
-    """The point at which a client drops out."""
+    """The stage at which a client drops out."""
 
     NEVER = 0
     BEFORE_SHARING = 1
@@ -29,16 +28,25 @@ class Leaves(IntEnum):
 
 
 SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
-"""The points of leaving with which a client's vector is in the sum."""
+"""The dropout stages at which a client's vector is in the sum."""
 
 
 def sending(dropout: float) -> float:
-    """The probability with which a drawn client's vector arrives."""
+    """Returns the probability that a sampled client's vector arrives."""
     return 1.0 - 2.0 * dropout / 3.0
 
 
 def leaving(dropout: float, keys: Keys, count: int) -> Indices:
-    """The points where `count` clients leave `[n]`; each drops out with probability `dropout`."""
+    """Draws the stages at which clients drop out.
+
+    Args:
+      dropout: probability with which each client drops out.
+      keys: randomness of the clients.
+      count: number of clients n.
+
+    Returns:
+      Stages of `Leaves`, shape [n].
+    """
     if not dropout:
         return np.full(count, Leaves.NEVER, dtype=np.int64)
     words = keys.per_client(2)
@@ -47,23 +55,25 @@ def leaving(dropout: float, keys: Keys, count: int) -> Indices:
 
 
 FEWEST = 2
-"""A sum of one row would be that row."""
+"""Smallest number of rows in a sum: a sum of one row would be that row."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What every sum keeps to: it has at most `capacity` clients and at least `minimum`, or aborts.
+    """Size limits of every secure sum.
 
-    Of those who shared keys at most the part `tolerance` may be missing. `size` is the cohort that
-    is expected, a public constant (0: none is known). Of a cohort at most `hostile` are hostile,
-    and add no noise. A sum begins with a cohort of at least `admitted`, where that was solved for
-    (0: what its protocol asks for). With `arithmetic` no cryptography runs; numbers are encoded,
-    summed and lost as it would do it.
-
-    With `layered`, clients' noise is in layers that come off by how many are missing.
-
-    With `sites` above 0 the clients of a sum are sites, each of which sends a sum of rows: all of
-    `rows` at most. Then `colluders` of them, whole sites, may be hostile or work with the server.
+    Attributes:
+      capacity: largest number of clients in a sum.
+      minimum: smallest number of clients in a sum; with fewer it aborts.
+      arithmetic: if true, no cryptography runs: encoding, summation and dropout are simulated.
+      tolerance: largest fraction of clients that may drop out after key exchange.
+      size: expected cohort size, a public constant; 0 if unknown.
+      hostile: largest number of Byzantine clients in a cohort; they add no noise.
+      admitted: smallest cohort with which a sum starts; 0 for the protocol's own default.
+      sites: number of sites if they are the clients of sums, each with a sum of rows; 0 otherwise.
+      colluders: number of sites that may be Byzantine or collude with the server.
+      rows: largest number of rows over all sites.
+      layered: whether noise consists of layers that are removed according to the dropouts.
     """
 
     capacity: int
@@ -80,15 +90,15 @@ class Limits:
 
     @property
     def most_rows(self) -> int:
-        """How many rows a sum may have."""
+        """The largest number of rows in a sum."""
         return self.rows or self.capacity
 
     def least(self, clients: int) -> int:
-        """How many of `clients` have to send their row."""
+        """Returns the smallest number of `clients` that must send their row."""
         return max(self.minimum, FEWEST, clients - self.missing(clients))
 
     def missing(self, clients: int) -> int:
-        """How many of `clients` the `tolerance` is, which may be missing."""
+        """Returns the number of `clients` that may drop out: floor of `tolerance * clients`."""
         return math.floor(self.tolerance * clients + 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""What a sum is made of, counted: so many operations of each kind, and what one of each takes."""
+"""Cost model of a sum: the number of operations of each kind, and the time for each."""
 
 from __future__ import annotations
 
@@ -18,19 +18,28 @@ UNIT_SECONDS = {
     "exact_blocks": 1.85e-3,
     "approximate_blocks": 2.2e-3,
 }
-"""What one operation of each kind takes on one core, as `experiments.benchmarks.sums.layered` has
-measured it."""
+"""Seconds per operation of each kind on one core, measured by
+`experiments.benchmarks.sums.layered`.
+"""
 
 
 @dataclass(frozen=True)
 class Operations:
-    """How many operations all parties of one sum do together, by their kinds.
+    """Number of operations of each kind, over all parties of one sum.
 
-    `encoded` are numbers rounded and added, `masked` bytes of masks expanded and added, `packed`
-    bytes of rows packed, signed, checked and unpacked; `drawn` numbers of noise from seeds, `fresh`
-    ones from the operating system; `agreements` on keys, keys `derived`, texts `sealed` or opened,
-    `signatures` made or checked, `products` in the field of shared secrets; and blocks encrypted,
-    checked and added, of whole numbers (`exact_blocks`) or of real ones (`approximate_blocks`).
+    Attributes:
+      encoded: numbers rounded and added.
+      masked: bytes of masks expanded and added.
+      packed: bytes of rows packed, signed, checked and unpacked.
+      drawn: noise values drawn from seeds.
+      fresh: noise values drawn from the operating system's generator.
+      agreements: key agreements.
+      derived: keys derived.
+      sealed: texts sealed or opened.
+      signatures: signatures made or checked.
+      products: products in the field of shared secrets.
+      exact_blocks: integer blocks encrypted, checked and added.
+      approximate_blocks: real-valued blocks encrypted, checked and added.
     """
 
     encoded: float = 0
@@ -48,6 +57,6 @@ class Operations:
 
     @property
     def seconds(self) -> float:
-        """What they take on one core, about."""
+        """Approximate time on one core."""
         counts = ((each.name, float(getattr(self, each.name))) for each in fields(self))
         return sum(UNIT_SECONDS[kind] * count for kind, count in counts)

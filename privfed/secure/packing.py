@@ -1,16 +1,16 @@
-"""Rows of whole numbers modulo 2^bits, and the bytes in which they travel.
+"""Rows of integers modulo 2^bits, and their serialised form.
 
-*The bytes of a row* of d numbers x_0, ..., x_{d-1}, each of b bits. Let W be 16, 32 or 64, the
-least that is not below b, and g = W / gcd(W, b), so that g numbers fill m = g b / W words of W bits
-exactly. The first g q numbers, q = floor(d / g), are g lanes of q numbers one after another, and
-column j has number j of each lane: n_j = sum_{i < g} x_{i q + j} 2^{i b}, below 2^{m W}. Of it
-come m lanes of q words: word j of lane k is floor(n_j / 2^{k W}) mod 2^W, in W / 8 bytes. After
-these lanes, one after another, comes what is left over: the number
-sum_i x_{g q + i} 2^{i b}, in ceil((d - g q) b / 8) bytes. All is little-endian. A row has
-ceil(d b / 8) bytes in all; bits at its end that are no number's are zero.
+*The bytes of a row* of d numbers x_0, ..., x_{d-1} of b bits each. Let W be the smallest of 16, 32
+and 64 that is at least b, and g = W / gcd(W, b), so that g numbers fill m = g b / W words of W bits
+exactly. The first g q numbers, q = floor(d / g), form g consecutive lanes of q numbers. Column j
+contains number j of each lane: n_j = sum_{i < g} x_{i q + j} 2^{i b}, below 2^{m W}. The columns
+give m lanes of q words: word j of lane k is floor(n_j / 2^{k W}) mod 2^W, in W / 8 bytes. After
+these consecutive lanes follows the remainder: the number sum_i x_{g q + i} 2^{i b}, in ceil((d - g
+q) b / 8) bytes. All numbers are little-endian. A row has ceil(d b / 8) bytes; unused bits at its
+end are zero.
 
-So neighbours in memory are shifted alike, a lane at a time. What is worked on at once are stretches
-of lanes that stay in the processor's cache, of any length: the bytes do not depend on it.
+So adjacent numbers in memory are shifted alike, one lane at a time. Lanes are processed in
+stretches that fit into the processor's cache; the bytes do not depend on their length.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.unsignedinteger]
 Bytes = bytes | memoryview
-"""Bytes that are somebody's, or lie in somebody else's message."""
+"""Bytes, or a view into a longer message."""
 _STRETCH = 1 << 17
-"""Bytes of a lane that are worked on at once; where there are fewer than eight lanes, more."""
+"""Bytes of a lane that are processed at once; more if there are fewer than eight lanes."""
 
 
 class _Piece(NamedTuple):
-    """Those bits of a lane's numbers that lie in one lane of words, and how they come there."""
+    """A lane's bits that lie in one lane of words, and the shift that places them."""
 
     lane: int
     word: int
@@ -39,15 +39,15 @@ class _Piece(NamedTuple):
     opens: bool
     """Whether it is the first piece in its lane of words."""
     shift: Words
-    """Of no dimension: a scalar would become such an array in every call, a third of its time."""
+    """A zero-dimensional array: converting a scalar in every call takes a third of the time."""
     into: np.ufunc
-    """How a number is shifted into the word, by `shift`; `out` takes it back."""
+    """The shift of a number into the word, by `shift`; `out` is its inverse."""
     out: np.ufunc
 
 
 @functools.lru_cache(maxsize=64)
 def _pieces(bits: int, word: np.dtype[np.unsignedinteger]) -> tuple[_Piece, ...]:
-    """Where each lane's numbers of `bits` bits lie in words, by lanes and then by words."""
+    """Returns the pieces of all lanes for numbers of `bits` bits, by lanes, then by words."""
     left, right, width = np.left_shift, np.right_shift, 8 * word.itemsize
     pieces = []
     for lane in range(width // math.gcd(width, bits)):
@@ -60,7 +60,7 @@ def _pieces(bits: int, word: np.dtype[np.unsignedinteger]) -> tuple[_Piece, ...]
 
 
 class PackedRows:
-    """Rows of `length` numbers of `bits` bits, from 8 to 64, in words and in bytes.
+    """Packs rows of `length` numbers of `bits` bits (8 to 64) into bytes and unpacks them.
 
     Words have 2, 4 or 8 bytes, little-endian: the fewest that hold `bits`. Sums are modulo 2^16,
     2^32 or 2^64, and so modulo 2^bits.
@@ -82,15 +82,15 @@ class PackedRows:
         return -(-self.length * self.bits // 8)
 
     def zeros(self) -> Words:
-        """A sum of nothing yet `[length]`."""
+        """Returns an empty sum `[length]`."""
         return np.zeros(self.length, self.word)
 
     def reduce(self, words: Words) -> Words:
-        """`words` modulo 2^bits."""
+        """Returns `words` modulo 2^bits."""
         return words & self._mask
 
     def pack(self, words: Words) -> memoryview:
-        """The bytes of `words` `[length]` modulo 2^bits."""
+        """Returns the packed bytes of `words` `[length]` modulo 2^bits."""
         data = np.empty(self.size, np.uint8).data
         packed = self._packed_lanes(data)
         lanes = words[: self._in_lanes].reshape(self._lanes, -1)
@@ -103,9 +103,12 @@ class PackedRows:
         return data.toreadonly()
 
     def add(self, total: Words, data: Bytes) -> bool:
-        """Add a packed row to `total` `[length]` in place: right modulo 2^bits, no more is reduced.
+        """Adds a packed row to `total` `[length]` in place.
 
-        False, and nothing has changed, for bytes of another length, or bits that are no number's.
+        The result is correct modulo 2^bits, but not reduced.
+
+        Returns:
+          False, without any change to `total`, if the length is wrong or unused bits are set.
         """
         if len(data) != self.size:
             return False
@@ -123,18 +126,18 @@ class PackedRows:
         return True
 
     def unpack(self, data: Bytes) -> Words | None:
-        """The words of a packed row; None for another length, or bits that are no number's."""
+        """Returns the words of a packed row; None if its length is wrong or unused bits are set."""
         words = self.zeros()
         return self.reduce(words) if self.add(words, data) else None
 
     def _packed_lanes(self, data: Bytes) -> Words:
-        """The lanes of words in the bytes of a row, without a copy."""
+        """Returns the lanes of words in the bytes of a row, without a copy."""
         words = self._pieces[-1].word + 1
         count = words * self._columns
         return np.frombuffer(data, self.word, count).reshape(words, self._columns)
 
     def _pack(self, lanes: Words, packed: Words) -> None:
-        """Stretches of `lanes` into those of lanes of words."""
+        """Packs stretches of `lanes` into stretches of word lanes."""
         numbers, moved = np.empty((2, lanes.shape[1]), self.word)
         rows, words, mask = list(lanes), list(packed), self._mask
         for piece in self._pieces:
@@ -150,14 +153,14 @@ class PackedRows:
                 np.bitwise_or(word, moved, word)
 
     def _add(self, lanes: Words, packed: Words) -> None:
-        """Stretches of lanes of words onto those of `lanes`; bits above a number's are left in."""
+        """Adds stretches of word lanes to those of `lanes`, without reduction modulo 2^bits."""
         moved = np.empty(lanes.shape[1], self.word)
         rows, words = list(lanes), list(packed)
         for piece in self._pieces:
             row = rows[piece.lane]
             if piece.opens:
                 word = words[piece.word]
-                if not word.flags.aligned:  # else each piece would be, in small steps
+                if not word.flags.aligned:  # copied, since operations on unaligned words are slow
                     word = word.copy()
             if piece.first and piece.opens:
                 np.add(row, word, row)

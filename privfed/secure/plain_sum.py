@@ -1,4 +1,4 @@
-"""The plain sum: the server is trusted with the rows, and keeps only their total."""
+"""The plain sum: the server is trusted with clients' rows and keeps only their total."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from privfed.secure.summation import Session
 
 
 class PlainSum(Part):
-    """No secure sum: the server sees rows.
+    """No secure sum: the server sees each client's row.
 
-    Sums in float64, chunk by chunk, in the order given: memory is flat in the cohort.
+    Rows are added in float64, chunk by chunk in the order given; memory does not grow with the
+    cohort.
     """
 
     seen: ClassVar[str] = "the server sees every client's row"
@@ -60,7 +61,7 @@ class PlainSum(Part):
 
 
 class PlainAccumulator:
-    """One total `[m]`. Each client once: twice would double its sensitivity."""
+    """Accumulates one total `[m]`; a client added twice would double its sensitivity."""
 
     def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)
@@ -76,16 +77,16 @@ class PlainAccumulator:
             self._total[block] += rows.rows[:, block].sum(0, dtype=torch.float64)
 
     def close(self) -> BoundedSum:
-        """Hand over the total: nothing can be added to it any more."""
+        """Returns the total; no further rows can be added."""
         total, self._total = self._total, self._total[:0]
         return BoundedSum(total, self._bound, len(self._added))
 
 
 class NoisedSiteSums:
-    """One sum `[m]` for each site, to which the site adds Gaussian noise before it sends it.
+    """Accumulates one sum `[m]` per site; each site adds Gaussian noise before it sends its sum.
 
-    The server sees these sums, and adds them up: each is private by itself, also where nobody was
-    drawn. Rows lie on the grid of the noise, so that sums are exact.
+    The server sees these sums and adds them up. Each sum is private by itself, even if none of the
+    site's clients was sampled. Rows lie on the grid of the noise, so sums are exact.
     """
 
     def __init__(self, session: Session, length: int, encoding: Encoding) -> None:
@@ -113,7 +114,7 @@ class NoisedSiteSums:
 
 
 class Once:
-    """The clients whose rows are in a sum: each once."""
+    """The set of clients whose rows are in a sum; each client may be added once."""
 
     def __init__(self) -> None:
         self._clients: set[int] = set()
@@ -122,9 +123,10 @@ class Once:
         return len(self._clients)
 
     def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
-        """Count the clients `ids` in.
+        """Registers the clients `ids`.
 
-        Raises `ValueError` for a client twice, or rows beyond `bound`.
+        Raises:
+          ValueError: if a client is added twice, or if the rows' norm bound exceeds `bound`.
         """
         count = len(self._clients) + len(ids)
         self._clients.update(ids.tolist())

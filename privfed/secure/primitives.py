@@ -1,8 +1,8 @@
-"""The cryptographic primitives that masked sums are made of, all from the `cryptography` library.
+"""Cryptographic primitives of masked sums, all from the `cryptography` library.
 
 X25519 (RFC 7748) agrees on secrets, HKDF-SHA256 (RFC 5869) turns them into keys that are bound to a
-session and a purpose, AES-256-CTR (NIST SP 800-38A) expands keys into masks, ChaCha20-Poly1305
-(RFC 8439) seals shares, Ed25519 (RFC 8032) signs. Every key is used once, with a zero nonce.
+session and a purpose, AES-256-CTR (NIST SP 800-38A) expands keys into masks, ChaCha20-Poly1305 (RFC
+8439) seals shares, Ed25519 (RFC 8032) signs. Every key is used once, with a zero nonce.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ KEY = 32
 """Bytes of every key, seed and hash."""
 SIGNATURE = 64
 SEAL = 16
-"""Bytes by which a sealed text is longer."""
+"""Bytes that sealing adds to a text."""
 _BLOCK = 1 << 18
-"""Bytes of a mask at once: they stay in the processor's cache until they are added."""
+"""Bytes of a mask that are expanded at once: they stay in the processor's cache until added."""
 _FROM_ZERO = CTR(bytes(16))
 
 
 class LowOrder(ValueError):
-    """A public key with which everybody agrees on zero."""
+    """A public key of low order: its shared secret is zero for every private key."""
 
 
 def random_key() -> bytearray:
-    """32 bytes of the operating system's CSPRNG, in a form that can be wiped."""
+    """Returns 32 bytes of the operating system's CSPRNG, in a mutable buffer that can be wiped."""
     return bytearray(os.urandom(KEY))
 
 
 def wipe(secret: bytearray) -> None:
-    """Overwrite `secret`. Copies that the interpreter or a library made are beyond reach."""
+    """Overwrites `secret`. Copies made by the interpreter or a library are not overwritten."""
     secret[:] = bytes(len(secret))
 
 
 class KeyPair:
     """An X25519 key pair, parsed once.
 
-    Two pairs that live in one process, of a simulation, agree once: the second remembers what the
-    first came to, until it asks. Of a party by itself nothing is remembered.
+    Two pairs in one simulating process compute their agreement once: the second pair holds the
+    first one's result until its own call. A single party's pair caches nothing.
     """
 
     _living: ClassVar[WeakValueDictionary[bytes, KeyPair]] = WeakValueDictionary()
@@ -68,7 +68,7 @@ class KeyPair:
         self._living[self.public] = self
 
     def agree(self, public: bytes) -> bytes:
-        """The secret shared with the holder of `public`. Raises `LowOrder`."""
+        """Returns the secret shared with the holder of `public`. Raises `LowOrder`."""
         if secret := self._agreed.pop(public, None):
             return secret
         try:
@@ -81,22 +81,44 @@ class KeyPair:
 
     @classmethod
     def agree_apart(cls) -> None:
-        """Forget whose pairs live here: these agree as if each had a process of its own."""
+        """Forgets the pairs of this process: each then agrees as if it had its own process."""
         cls._living.clear()
 
 
 def derive(secret: bytes | bytearray, context: bytes, purpose: bytes) -> bytes:
-    """A key for `purpose` in the session `context`, by HKDF-SHA256."""
+    """Derives a key by HKDF-SHA256.
+
+    Args:
+      secret: input key.
+      context: salt that identifies the session.
+      purpose: purpose of the key.
+
+    Returns:
+      32 bytes.
+    """
     return HKDF(SHA256(), KEY, salt=context, info=purpose).derive(secret)
 
 
 def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
-    """Encrypt and authenticate. A key seals one text only."""
+    """Encrypts and authenticates a text by ChaCha20-Poly1305.
+
+    Args:
+      key: 32 bytes; a key must seal one text only.
+      text: the plain text.
+      associated: further authenticated data.
+
+    Returns:
+      The ciphertext, `SEAL` bytes longer than the text.
+    """
     return ChaCha20Poly1305(key).encrypt(bytes(12), text, associated)
 
 
 def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
-    """The text, or None where it is not what was sealed with this key and `associated`."""
+    """Decrypts a sealed text; arguments are as for `seal`.
+
+    Returns:
+      The text; None if it was not sealed with this key and `associated`.
+    """
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, associated)
     except InvalidTag:
@@ -104,15 +126,15 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
 
 
 def signing_key(seed: bytes) -> Ed25519PrivateKey:
-    """The Ed25519 signing key of a `seed` `[32]`."""
+    """Returns the Ed25519 signing key of a `seed` `[32]`."""
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def verified(public: bytes, signature: bytes, text: bytes) -> bool:
-    """Whether `signature` on `text` is of the holder of `public`.
+    """Whether `signature` on `text` was made by the holder of `public`.
 
-    Remembered: in one process many clients check the same signature.
+    Results are cached: in a simulation many clients check the same signature in one process.
     """
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
@@ -122,17 +144,23 @@ def verified(public: bytes, signature: bytes, text: bytes) -> bool:
 
 
 class Expander(PackedRows):
-    """Expands keys into masks of rows and adds them; holds one block of a mask at a time."""
+    """Expands keys into masks of rows and adds them; one block of a mask is in memory at a time."""
 
     def __init__(self, length: int, bits: int) -> None:
         super().__init__(length, bits)
         self._step = min(_BLOCK // self.word.itemsize, max(length, 1))
         self._zeros = bytes(self._step * self.word.itemsize)
-        self._stream = bytearray(len(self._zeros) + 15)  # what the library asks for
+        self._stream = bytearray(len(self._zeros) + 15)  # length that the library requires
         self._words = np.frombuffer(self._stream, self.word, count=self._step)
 
     def apply(self, total: Words, key: bytes, subtract: bool = False) -> None:
-        """Add the mask of `key` to `total` `[length]` in place, or subtract it."""
+        """Adds a mask to a row in place, or subtracts it.
+
+        Args:
+          total: row of words, shape [length].
+          key: key of the mask, 32 bytes.
+          subtract: whether to subtract the mask.
+        """
         stream = Cipher(AES256(key), _FROM_ZERO).encryptor()
         for start in range(0, self.length, self._step):
             part = total[start : start + self._step]
@@ -146,16 +174,16 @@ class Expander(PackedRows):
 
 @dataclass(frozen=True)
 class SignedMessage(ABC):
-    """A message that its author signed with a long-term Ed25519 key."""
+    """A message signed by its author's long-term Ed25519 key."""
 
     signature: bytes = field(default=bytes(SIGNATURE), kw_only=True)
     kind: ClassVar[int]
     domain: ClassVar[bytes]
-    """How a signed text begins: no two protocols begin theirs alike."""
+    """Prefix of the signed text; it differs between protocols."""
 
     @property
     def text(self) -> bytes:
-        """What the signature is on: a text that no other message, session or protocol has."""
+        """The signed text; it differs for every message, session and protocol."""
         hashed = hashlib.sha256(bytes([self.kind]))
         for part in self.covered():
             hashed.update(part)
@@ -163,10 +191,10 @@ class SignedMessage(ABC):
 
     @abstractmethod
     def covered(self) -> tuple[Bytes, ...]:
-        """All that the signature is on, beside the kind, one part after another."""
+        """Returns all parts under the signature in order, without the kind."""
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
-        """The same message, signed by the holder of `key`."""
+        """Returns the same message, signed by the holder of `key`."""
         return replace(self, signature=key.sign(self.text))
 
     def signed_by(self, public: bytes) -> bool:

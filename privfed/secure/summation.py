@@ -1,4 +1,4 @@
-"""What a summation is: something that adds clients' rows and gives back their total only."""
+"""Contracts of summations, which add clients' rows and return only their total."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Reason = Literal["wrong share", "wrong dealing", "garbled shares"]
 
 @dataclass(frozen=True)
 class Culprit:
-    """A `client` that lied in `exchange` of `round`.
+    """A `client` that deviated from the protocol in `exchange` of `round`.
 
-    *wrong share*: it told another share than it had acknowledged. *wrong dealing*: shares that it
-    dealt do not give the secret that it committed to. Both by its own signed messages, which are
-    the `proof` (`privfed.secure.masked.evidence`). *garbled shares*: so many `complaints` that it
-    dealt what nobody can use; one more than there may be liars. That is a count, and no proof to
-    anybody who was not there: against a server that lies itself it says nothing.
+    *wrong share*: the client revealed a share different from the one it acknowledged. *wrong
+    dealing*: its shares do not reconstruct the secret that it committed to. In both cases its own
+    signed messages are the `proof` (`privfed.secure.masked.evidence`). *garbled shares*:
+    `complaints` recipients reported unusable shares, more than the assumed number of Byzantine
+    clients. A count is no proof to a third party, and none against a malicious server.
     """
 
     client: int
@@ -40,7 +40,7 @@ class Culprit:
 
 
 def _unheard(culprit: Culprit) -> None:
-    """Names nobody."""
+    """Ignores the culprit."""
 
 
 def _nobody() -> Indices:
@@ -49,15 +49,19 @@ def _nobody() -> Indices:
 
 @dataclass(frozen=True)
 class Session:
-    """What one sum is bound to: an exchange of a round, the model that was broadcast, and whom.
+    """The context of one sum: an exchange of a round, the broadcast model and the cohort.
 
-    `clients` `[n]` is the cohort and `leaves` `[n]` says when each of them drops out
-    (`privfed.secure.limits`; empty: nobody does). Rounding draws from `streams`.
-
-    Where sites are the parties, they are the `clients` of the session, and `sites` `[population]`
-    holds the site of each client whose row is added, and `identities` `[population]` its own
-    number, by which it rounds whoever else there is. Who is proved to lie in it, `accuse` is told,
-    whether the sum aborts or not.
+    Attributes:
+      round: round number.
+      exchange: number of the sum within the round.
+      model_hash: hash of the broadcast model.
+      clients: the cohort, shape [n]; sites if sites are the parties.
+      leaves: stage at which each client drops out, shape [n] (`Leaves`); empty for no dropout.
+      streams: randomness of rounding.
+      sites: site of each client whose row is added, shape [population]; None without sites.
+      identities: client numbers that select the rounding randomness independently of the cohort,
+        shape [population]; None if `clients` are these numbers.
+      accuse: called with every culprit, whether the sum aborts or not.
     """
 
     round: int
@@ -72,117 +76,124 @@ class Session:
 
     @property
     def senders(self) -> Indices:
-        """The clients who send their row."""
+        """The clients that send their row."""
         return self.clients[np.isin(self.leaves, SENDS)] if len(self.leaves) else self.clients
 
     @property
     def sending(self) -> int:
-        """How many of the clients send their row."""
+        """The number of clients that send their row."""
         return len(self.senders)
 
     def rounding_keys(self, clients: Indices) -> Keys:
-        """The randomness by which `clients` `[c]` round their rows."""
+        """Returns the randomness with which `clients` `[c]` round their rows."""
         numbers = clients if self.identities is None else self.identities[clients]
         return self.streams.at(f"noise/rounding/{self.exchange}", self.round, numbers)
 
     def layer_keys(self, client: int) -> Keys:
-        """The randomness of one client's layers of noise."""
+        """Returns the randomness of one client's layers of noise."""
         ids = np.array([client])
         return next(self.streams.at(f"noise/layers/{self.exchange}", self.round, ids).each())
 
 
 class SumProtocol(Protocol):
-    """How rows are summed, and who sees what of it."""
+    """Contract of a sum protocol: how rows are summed, and which party sees what."""
 
     seen: ClassVar[str]
-    """What is seen by whom, in words."""
+    """Description of what each party sees."""
     opener: ClassVar[str]
-    """The party that is shown the sum first, and adds central noise to it."""
+    """The party that opens the sum and adds central noise to it."""
     hides_rows: ClassVar[bool]
-    """Whether nobody sees a client's row."""
+    """Whether no party sees a client's row."""
     approximate: ClassVar[bool]
-    """Whether sums have to be rounded by who opens them, and noised before anyone sees them."""
+    """Whether the opener must round sums, and add noise before any other party sees them."""
     layers: ClassVar[bool]
-    """Whether it takes layers of noise off again."""
+    """Whether the protocol can remove layers of noise."""
 
     def over(self, limits: Limits) -> Summation:
-        """Sums within `limits`. Raises `Refused`."""
+        """Returns sums within `limits`. Raises `Refused` if the protocol does not support them."""
         ...
 
 
 class RowHiding(SumProtocol, Protocol):
-    """A protocol that shows nobody's row, whatever the cohort within `Limits`."""
+    """Contract of a protocol that reveals no client's row, for any cohort within `Limits`.
+
+    *Counted noise* is the part of distributed noise that the privacy guarantee relies on. The
+    *opener* is the party that opens sums. With sites, clients are sites.
+    """
 
     bits: int
-    """How many bits a whole number that is summed has."""
+    """Bits of each integer that is summed."""
     range: float
-    """The largest number of a row without a proven norm."""
+    """Largest absolute value in a row without a proven norm."""
     names_liars: ClassVar[bool]
-    """Whether it names parties that lie, who are then left out of later rounds."""
+    """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
 
     @property
     def may_collude(self) -> float:
-        """The fraction of a cohort that may work with who opens sums, as configured."""
+        """Fraction of a cohort that may collude with the opener, as configured."""
         ...
 
     @property
     def relies_on(self) -> tuple[str, ...]:
-        """The parties that have to follow the protocol, beyond a bounded part of the clients."""
+        """Parties that must follow the protocol, in addition to all but a bounded fraction of
+        clients.
+        """
         ...
 
     def begun(self, limits: Limits) -> int:
-        """The smallest cohort with which a sum is begun."""
+        """Returns the smallest cohort with which a sum starts."""
         ...
 
     def least_admitted(self, limits: Limits) -> int:
-        """The smallest cohort that may be admitted, for the protocol's promise."""
+        """Returns the smallest cohort size that may be admitted under the protocol's guarantee."""
         ...
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors of any sum: with fewer it aborts."""
+        """Returns the fewest survivors of any sum; with fewer it aborts."""
         ...
 
     def sharing(self, limits: Limits) -> int:
-        """Among how many clients at least the whole of the counted noise is."""
+        """Lower bound on the number of clients that share all counted noise."""
         ...
 
     def added(self, limits: Limits) -> float:
-        """A lower bound on the part of counted noise that is added."""
+        """Lower bound on the fraction of counted noise that is added."""
         ...
 
     def colluding(self, limits: Limits) -> float:
-        """An upper bound on the part of counted noise known to who colludes with who opens sums."""
+        """Upper bound on the fraction of counted noise known to the opener and its colluders."""
         ...
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """An upper bound on the part of counted noise known to colluders, over `may_collude`."""
+        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
         ...
 
     def withstood(self, limits: Limits) -> float:
-        """The largest `may_collude` with which sums as they run within `limits` hide rows; of
-        sites their number.
+        """Returns the largest `may_collude` with which sums within `limits` hide rows.
+
+        With sites it is the number of colluding sites.
         """
         ...
 
     def honest(self, limits: Limits) -> float:
-        """A lower bound on the part of counted noise added by clients who keep it to themselves."""
+        """Lower bound on the fraction of counted noise added by honest, non-colluding clients."""
         ...
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """What holds of a sum over `clients`, in words."""
+        """Describes the guarantee for a sum over `clients`, within `limits` if given."""
         ...
 
     def colluding_sites(self, sites: int) -> int:
-        """k, how many of `sites` may be hostile, or work with who opens sums: one at least."""
+        """Returns k >= 1, the number of `sites` that may deviate or collude with the opener."""
         ...
 
     def least_sites(self, sites: int) -> int:
-        """The fewest of `sites` that have to stay for a sum to be opened."""
+        """Returns the smallest number of surviving `sites` with which a sum is opened."""
         ...
 
 
 def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
-    """Whether nobody sees a client's row."""
+    """Whether no party sees a client's row."""
     return protocol.hides_rows
 
 
@@ -191,47 +202,81 @@ class Aborted(Exception):
 
 
 class Accumulator(Protocol):
+    """Contract of an open sum."""
+
     def add(self, ids: Indices, rows: BoundedRows) -> None:
-        """Add rows `[c, m]` of clients `ids` `[c]`; each client once per session."""
+        """Adds client rows; each client once per session.
+
+        Args:
+          ids: clients, shape [c].
+          rows: their rows, shape [c, m], with a norm bound.
+        """
         ...
 
     def close(self) -> BoundedSum:
-        """The total of the survivors. Raises `Aborted`."""
+        """Returns the total over survivors.
+
+        Raises:
+          Aborted: if the sum cannot be completed.
+        """
         ...
 
 
 class Summation(Protocol):
+    """Contract of a summation: it opens sums and states their precision and cost."""
+
     def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
-        """Begin a sum of rows `[length]`. Raises `Aborted`."""
+        """Starts a sum.
+
+        Args:
+          session: the context of the sum.
+          length: numbers in a row.
+          encoding: norm bound, resolution and noise of rows.
+
+        Raises:
+          Aborted: if the sum cannot start.
+        """
         ...
 
     def encoded(self, encoding: Encoding, length: int) -> float:
-        """The norm of what is really summed for rows within a bound: what noise has to cover.
+        """Returns the norm bound of encoded rows, to which noise must be calibrated.
 
-        Raises `Refused` where such rows cannot be summed.
+        Args:
+          encoding: norm bound and resolution of rows.
+          length: numbers in a row.
+
+        Raises:
+          Refused: if such rows cannot be summed.
         """
         ...
 
     def stops(self, clients: int, dropout: float) -> float:
-        """An upper bound on the chance that a sum of `clients` aborts; each drops out by a coin."""
+        """Upper bound on the probability that a sum aborts.
+
+        Args:
+          clients: sampled clients.
+          dropout: probability with which each drops out independently.
+        """
         ...
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """What a sum over `clients` takes when all of it runs on one core, about.
+        """Approximate seconds for a sum if all parties run on one core.
 
-        They are those whose rows are added, also where sites are the parties. Each party adds
-        `noise`.
+        Args:
+          length: numbers in a row.
+          clients: clients whose rows are added, also if sites are the parties.
+          noise: share of noise that each party adds.
         """
         ...
 
     def step(self, encoding: Encoding, length: int) -> float | None:
-        """The step of the whole numbers that rows become; None where they stay real."""
+        """Returns the step of the integer encoding; None if rows stay real."""
         ...
 
     def download(self, clients: int, noise: Share | None = None) -> float:
-        """Bytes that one of `clients` is sent beside the model, about."""
+        """Approximate bytes that each of `clients` receives in addition to the model."""
         ...
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """Bytes that one of `clients` sends for a row `[length]`, about."""
+        """Approximate bytes that each of `clients` sends for a row `[length]`."""
         ...

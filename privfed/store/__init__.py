@@ -1,1 +1,1 @@
-"""What lies on disk? The run directory, and what its files say of each other."""
+"""The run directory: its files, and checks of their consistency."""

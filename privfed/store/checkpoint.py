@@ -13,12 +13,19 @@ from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import CPU, misfits_are_broken, under, unpack, write
 
 _KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation")
-"""The states beside the model, in the order of the fields of `TrainingState`."""
+"""The states other than the model, in the order of the fields of `TrainingState`."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after `round`, `updates` of whose rounds moved the model, and the ledger's head."""
+    """The state after a round, and the ledger's head.
+
+    Attributes:
+      round: the last round of the state.
+      updates: number of rounds so far that changed the model.
+      state: state of training.
+      head: hash of the ledger's last line.
+    """
 
     round: int
     updates: int
@@ -27,11 +34,11 @@ class Checkpoint:
 
     @classmethod
     def first(cls, state: TrainingState, head: bytes) -> Checkpoint:
-        """The state before round 1."""
+        """Returns the state before round 1."""
         return cls(0, 0, state, head)
 
     def save(self, directory: RunDirectory, network: Network) -> None:
-        """Make the checkpoint durable, then drop the releases that it contains."""
+        """Makes the checkpoint durable, then removes the releases that it contains."""
         tensors = {f"model/{k}": v for k, v in network.shapes.views(self.state.params).items()}
         for kind in _KINDS:
             named = getattr(self.state, kind).items()
@@ -52,7 +59,16 @@ class Checkpoint:
     def load(
         cls, directory: RunDirectory, network: Network, device: torch.device | str = CPU
     ) -> Checkpoint:
-        """The last durable checkpoint. Raises `Broken` where it is not one of `network`'s."""
+        """Loads the last durable checkpoint.
+
+        Args:
+          directory: the run directory.
+          network: the model, which must be built by the same code.
+          device: device of the loaded tensors.
+
+        Raises:
+          Broken: if the checkpoint is damaged or does not fit `network`.
+        """
         path = directory.checkpoint.path
         tensors, about = unpack(path, device)
         with misfits_are_broken(path):

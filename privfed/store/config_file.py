@@ -1,10 +1,11 @@
-"""The configuration of a run directory, built only where it is the one that the ledger states.
+"""The configuration of a run directory, built only if it is the one that the ledger states.
 
-Building a configuration imports what it names (`module:name`), and importing runs code. A run
-directory may have come from anybody, or been edited: its `config.toml` is held against the digest
-in the ledger's first line, the ledger's chain against itself, and the checkpoint against the
-ledger, before any of its parts is built. Whoever writes all three anew can still name what they
-like: take run directories, as programs, from those whom you trust.
+Building a configuration imports the parts that it names (`module:name`), and importing runs code. A
+run directory may come from an untrusted source, or may have been edited. So `config.toml` is
+compared with the digest in the ledger's first line, the ledger's hash chain is verified, and the
+checkpoint is compared with the ledger, before any part is built. An attacker that rewrites all
+three can still name any code: take run directories, like programs, only from parties that you
+trust.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from privfed.store.tensorfile import misfits_are_broken, stated_facts
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The file `config.toml` at `path`, of the run whose ledger lies at `ledger`.
+    """The file `config.toml` at `path`, of the run with the ledger at `ledger`.
 
-    `given` are classes to take for parts that it names, by kind.
+    `given` maps kinds to classes of parts that the configuration names.
     """
 
     path: Path
@@ -40,15 +41,16 @@ class ConfigFile:
 
     @classmethod
     def in_folder(cls, folder: Path, given: Mapping[str, type[Any]] | None = None) -> ConfigFile:
-        """The configuration of the run directory `folder`."""
+        """Returns the configuration file of the run directory `folder`."""
         return cls(folder / "config.toml", folder / "ledger.jsonl", given or {})
 
     def read(self) -> Config:
-        """Build the configuration that the ledger was opened for.
+        """Builds the configuration that the ledger was opened for.
 
-        Raises `Broken` where the file is no run file, or not what the ledger states, and `Refused`
-        for parts that are not at hand. Of a run that had not begun nothing states the digest: it is
-        refused where it names parts from outside.
+        Raises:
+          Broken: if the file is no run file, or not the one that the ledger states.
+          Refused: if parts are not available, or if the run had not begun, so that no digest is
+            known, and the file names external parts.
         """
         text = _text(self.path)
         terms = _terms(self.ledger)
@@ -63,25 +65,25 @@ class ConfigFile:
         return read_resolved(text, str(self.path), self.given)
 
     def digest(self) -> str:
-        """The digest of the file as it is written. Raises `Broken` where it is no run file."""
+        """Returns the digest of the file as written. Raises `Broken` if it is no run file."""
         return _digest(_text(self.path), self.path)
 
     def heads_file(self) -> str:
-        """The path that `run.heads` names ("" for none), read without building any part."""
+        """Returns the path in `run.heads` ("" for none), without building any part."""
         return str(self._document()["run"].get("heads", ""))
 
     def rounds(self) -> int:
-        """The rounds that the run plans, read without building any part."""
+        """Returns the number of planned rounds, without building any part."""
         return int(self._document()["run"]["rounds"])
 
     def write(self, config: Config) -> None:
-        """Write `config`, which a run then goes by."""
+        """Writes `config` as the configuration of the run."""
         durable.write_atomically(self.path, config.toml().encode())
 
     def change(self, rounds: int, epsilon: float | None) -> None:
-        """Set the two keys that may change, and leave the others as they are written.
+        """Sets `run.rounds` and, unless it is None, `privacy.epsilon`.
 
-        These are `run.rounds` and, unless it is None, `privacy.epsilon`.
+        Only these two keys may change; all others stay as written.
         """
         document = self._document()
         document["run"]["rounds"] = rounds
@@ -94,13 +96,13 @@ class ConfigFile:
 
 
 def _terms(ledger: Path) -> Mapping[str, Any]:
-    """Return what `ledger` states, once it holds the head of the checkpoint beside it.
+    """Returns the terms in `ledger` after checking that it holds the checkpoint's head.
 
-    Without a ledger that is nothing. Raises `Broken` where any of its lines was edited, or the
-    checkpoint is of another ledger.
+    Without a ledger they are empty. Raises `Broken` if any line was edited, or the checkpoint
+    belongs to another ledger.
     """
     checkpoint = ledger.parent / CHECKPOINT
-    head = _head(checkpoint) if checkpoint.exists() else None  # first: a run may be going on
+    head = _head(checkpoint) if checkpoint.exists() else None  # first: a run may be in progress
     if not ledger.exists():
         return {}
     try:
@@ -116,13 +118,13 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
 
 
 def _head(checkpoint: Path) -> bytes:
-    """The ledger's head that a checkpoint states, read without its tensors."""
+    """Returns the ledger's head in a checkpoint, read without its tensors."""
     with misfits_are_broken(checkpoint):
         return bytes.fromhex(str(stated_facts(checkpoint)["ledger_head"]))
 
 
 def _refuse_outside(text: str, path: Path) -> None:
-    """Refuse a configuration that names parts from outside, where no ledger vouches for it."""
+    """Raises `Refused` if a configuration without a ledger names external parts."""
     _digest(text, path)
     if named := keys_of_outside_parts(text, str(path)):
         raise Refused(

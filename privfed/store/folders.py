@@ -1,4 +1,4 @@
-"""Folders: new ones, for runs and for what attacks write, and one held by a process alone."""
+"""Folders: new ones for runs and attacks, and exclusive locks of a process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from privfed.core.errors import Refused
 
 _LOCK = ".lock"
 _MOMENT = 0.2
-"""Seconds in which `is_held`, which holds a folder as it looks, has let go of it."""
+"""Seconds within which `is_held` releases the lock that it takes for its check."""
 
 
 def refuse_taken(out: Path) -> None:
-    """Raises `Refused` where something lies at `out`: early, before an attack takes its time."""
+    """Raises `Refused` if `out` is not empty: early, before an attack takes its time."""
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"--out {out} is not empty; nothing was changed. Name a new directory")
 
 
 def new_folder(kind: str = "") -> Path:
-    """A path that is not taken: runs/<time> or runs/<time>-<kind>, with a number where it has to.
+    """Returns an unused path: runs/<time> or runs/<time>-<kind>, numbered if necessary.
 
-    Nothing is made there.
+    No folder is created.
     """
     name = datetime.now().strftime("%Y%m%d-%H%M%S") + (f"-{kind}" if kind else "")
     path, taken = Path("runs") / name, 0
@@ -40,7 +40,12 @@ def new_folder(kind: str = "") -> Path:
 
 
 def write_private(out: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files`, by name, into `out`, which nobody else may read."""
+    """Writes files into a folder that only its owner may read.
+
+    Args:
+      out: the folder; created if necessary.
+      files: contents by file name.
+    """
     make_folder(out)
     out.chmod(0o700)
     for name, content in files.items():
@@ -49,9 +54,12 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[None]:
-    """Hold `folder` for this process alone. Raises `taken` where another one has it.
+    """Locks `folder` for this process.
 
-    A process that only `reads` holds also a folder to which it may not write.
+    Args:
+      folder: the folder to lock.
+      taken: the error to raise if another process holds the lock.
+      reads: whether the process only reads, so that it can lock a folder without write access.
     """
     if reads and not os.access(folder, os.W_OK):
         with _held_to_read(folder / _LOCK, taken):
@@ -70,7 +78,7 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
 
 @contextlib.contextmanager
 def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
-    """Hold the lock in `file`, which is not written to; without it, no process holds the folder."""
+    """Locks the existing `file` without writing; without a file, the folder is not locked."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -88,7 +96,7 @@ def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds `folder` alone; False where that cannot be seen."""
+    """Whether a process has locked `folder`; False if this cannot be determined."""
     file = folder / _LOCK
     if not file.is_file():
         return False

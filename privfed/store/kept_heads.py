@@ -1,10 +1,10 @@
-"""`run.heads`: a file outside of the run directory that gets the ledger's heads.
+"""`run.heads`: a file outside the run directory that receives the ledger's heads.
 
-`accounting.heads` says what it holds and when. Besides cut charges it shows a copy of the run that
-went on by itself: both would have appended to one file.
+`accounting.heads` describes its content. In addition to removed charges it detects a copy of the
+run that continued separately: both would have appended to one file.
 
-It may not change while the run goes on: whoever could name another one could leave this one behind.
-Where the file has to move, leave a link.
+The path may not change while the run continues: otherwise a user could name another file and leave
+this one behind. If the file has to move, leave a link.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from accounting.ledger import Ledger
 from privfed.core.errors import Broken, Refused, public_text
 
 SHORTEST = 12
-"""Hexadecimal digits of a head that may stand for all 64."""
+"""Fewest hexadecimal digits that may abbreviate a head of 64."""
 
 
 @dataclass(frozen=True)
 class HeadsCheck:
-    """Whether the file at `path` agrees with a ledger: None where the file is not at hand."""
+    """The result of comparing a file of heads with a ledger.
+
+    Attributes:
+      path: the file.
+      agrees: whether it agrees with the ledger; None if the file is not available.
+      problems: contradictions, for display.
+    """
 
     path: str
     agrees: bool | None
@@ -33,7 +39,15 @@ class HeadsCheck:
 
 
 def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
-    """Raises `Refused` where no heads can be kept in the file `heads`, or it would lie in `out`."""
+    """Checks that a ledger's heads can be kept in a file.
+
+    Args:
+      heads: path in `run.heads`; "" for none.
+      out: run directory, outside which the file must be; None if it is not known.
+
+    Raises:
+      Refused: if the file cannot be used.
+    """
     if not heads:
         return
     path = Path(heads)
@@ -60,9 +74,14 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Have `ledger` append its heads to the file `heads` from now on, and now those that it lacks.
+    """Makes a ledger append its heads to a file, and adds missing ones now.
 
-    Raises `Broken` where the file is gone, or holds what the ledger does not.
+    Args:
+      ledger: the run's ledger.
+      heads: path in `run.heads`; "" for none.
+
+    Raises:
+      Broken: if the file is missing, or contains heads that the ledger does not.
     """
     if not heads:
         return
@@ -83,7 +102,15 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
 
 
 def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
-    """What the file `heads` says of `ledger`; None where no heads are kept."""
+    """Compares a file of heads with a ledger.
+
+    Args:
+      ledger: the run's ledger.
+      heads: path in `run.heads`; "" for none.
+
+    Returns:
+      The result of the check; None if no heads are kept.
+    """
     if not heads:
         return None
     if not Path(heads).is_file():
@@ -92,15 +119,23 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
         held = _held(HeadsFile(Path(heads)))
     except Broken as error:
         return HeadsCheck(heads, False, (str(error),))
-    now = Ledger.load(ledger.path)  # once more: a run that goes on wrote both meanwhile
+    now = Ledger.load(ledger.path)  # once more: a run in progress may have written both meanwhile
     problems = contradictions(held, ledger.trail(), now.trail())
     return HeadsCheck(heads, not problems, tuple(f"{heads} {problem}" for problem in problems))
 
 
 def charges_since(ledger: Ledger, head: str) -> int | None:
-    """How many charges came after the ledger had `head`, or one that begins so.
+    """Counts the charges after a head of the ledger.
 
-    None where it never had. Raises `Refused` for what is no head.
+    Args:
+      ledger: the run's ledger.
+      head: hexadecimal head, or a prefix of at least `SHORTEST` digits.
+
+    Returns:
+      The number of charges; None if the ledger never had this head.
+
+    Raises:
+      Refused: if `head` is no such number.
     """
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):
@@ -113,7 +148,7 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
 
 
 def _held(file: HeadsFile) -> list[Head]:
-    """The heads that `file` holds. Raises `Broken` where it cannot be read."""
+    """Returns the heads in `file`. Raises `Broken` if it cannot be read."""
     try:
         return file.read()
     except (OSError, LedgerBroken) as error:

@@ -1,6 +1,6 @@
-"""What made a model: the runs that trained it, those that trained its start, and so on.
+"""The lineage of a model: the runs that trained it, those that trained its start, and so on.
 
-A run's own files carry this (safetensors metadata), so that a copy is recognised wherever it lies.
+A run's own files carry it (safetensors metadata), so that a copy is recognised anywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from privfed.store.config_file import ConfigFile
 
 @dataclass(frozen=True)
 class Origin:
-    """A run that trained a model: its id, its population, and where its ledger stood (`head`)."""
+    """A run that trained a model.
+
+    Attributes:
+      id: id of the run.
+      population: the population that it trained on.
+      head: head of its ledger at that time.
+    """
 
     id: str
     population: Mapping[str, Any]
@@ -38,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Lineage(Encoded):
-    """Every run that a model came from; `unknown` says that it may come from anything else."""
+    """All runs that contributed to a model; `unknown` means that there may be any others."""
 
     runs: tuple[Origin, ...] = ()
     unknown: bool = False
@@ -48,9 +54,13 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Why a guarantee over the runs `counted` leaves this model out; empty where it does not.
+        """Explains why a guarantee does not cover this model.
 
-        `counted` holds the heads of each run's ledger that it is known to have passed.
+        Args:
+          counted: for each run under the guarantee, the heads that its ledger is known to have had.
+
+        Returns:
+          The reasons; empty if the model is covered.
         """
         uncounted = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
         beyond = dict.fromkeys(
@@ -68,7 +78,7 @@ class Lineage(Encoded):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
-        """The lineage that `to_json` wrote; None is what older versions wrote, who did not know."""
+        """Parses the result of `to_json`; None, from older versions, means unknown."""
         if stated is None:
             return cls(unknown=True)
         runs = (Origin(str(r["id"]), dict(r["population"]), str(r["head"])) for r in stated["runs"])
@@ -76,21 +86,21 @@ class Lineage(Encoded):
 
     @classmethod
     def of_start(cls, terms: Mapping[str, Any]) -> Lineage:
-        """What the run whose ledger states `terms` started from; nothing, where it was fresh."""
+        """Returns the lineage of the start of the run with ledger `terms`; empty if fresh."""
         if "lineage" not in terms and terms.get("start") is None:
             return cls()
         return cls.from_json(terms.get("lineage"))
 
     @classmethod
     def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
-        """What made the model of the run whose ledger states `terms`."""
+        """Returns the lineage of the model of the run with ledger `terms`."""
         people = terms.get("population")
         origin = Origin(str(terms.get("id")), people if isinstance(people, dict) else {}, head)
         return cls((origin,)) | cls.of_start(terms)
 
     @classmethod
     def of_config(cls, config: Config) -> Lineage:
-        """What made the model that a run starts from. Raises `Refused` as `of_init` does."""
+        """Returns the lineage of a run's initial model. Raises `Refused` as `of_init` does."""
         lineage, model = cls.of_init(config.start.init), config.model
         if not isinstance(model, Weighted):
             return lineage
@@ -99,10 +109,10 @@ class Lineage(Encoded):
 
     @classmethod
     def of_init(cls, init: str) -> Lineage:
-        """What made the model that `model.init` names: as its files say, and the ledger there.
+        """Returns the lineage of the model in `model.init`, by its files and the ledger there.
 
-        Unknown where a file says nothing and is none that this ledger wrote, and nothing without a
-        start. Raises `Refused` for a ledger that proves nothing.
+        Unknown if a file states none and was not written by that ledger's run; empty without a
+        start. Raises `Refused` for an invalid ledger.
         """
         if not init:
             return cls()
@@ -113,15 +123,18 @@ class Lineage(Encoded):
 
 
 FRESH = Lineage()
-"""The lineage of a run that names no start: its model begins as its class builds it.
+"""The lineage of a run without a start: its model begins as its class builds it.
 
-What is declared by `model.init` is all that is known. Built-in models begin from random numbers; a
-class from outside (`module:name`) that loads weights by itself is not recognised.
+Only starts declared by `model.init` are known. Built-in models begin from random numbers; an
+external class (`module:name`) that loads weights by itself is not recognised.
 """
 
 
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
-    """What the file of a start says of itself, or the `ledger` beside it of the run's own files."""
+    """Returns the lineage in a start's file.
+
+    Without one it is unknown, unless the run of `ledger` wrote the file.
+    """
     try:
         regular.refuse_irregular(path)
         with safe_open(path, "pt") as file:
@@ -130,11 +143,11 @@ def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
             return Lineage.from_json(about["lineage"])
         return Lineage(unknown=ledger is None or not _wrote(ledger, path, about))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return Lineage(unknown=True)  # no run's, or no file, which is refused later
+        return Lineage(unknown=True)  # of no run, or no file, which is refused later
 
 
 def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the run of `ledger` wrote the file at `path`, which an older version did."""
+    """Whether the run of `ledger` wrote the file at `path` with an older version."""
     if path.name == CHECKPOINT:
         return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
     cited = ledger.terms.get("files", {}).get(path.name)
@@ -142,7 +155,7 @@ def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
 
 
 def _ledger(path: Path) -> Ledger | None:
-    """The ledger at `path`, None where there is none."""
+    """Returns the ledger at `path`; None if there is none."""
     if not path.is_file():
         return None
     try:
@@ -152,7 +165,7 @@ def _ledger(path: Path) -> Ledger | None:
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:
-    """What made the model beside `ledger`."""
+    """Returns the lineage of the model next to `ledger`."""
     lineage = Lineage.of_run(ledger.terms, ledger.head().hex())
     run, *earlier = lineage.runs
     completed = replace(run, population=_completed(run, ledger.path.parent))
@@ -160,7 +173,7 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """The population that an older ledger states, with its sources by the run's configuration."""
+    """Returns an older ledger's population, with its sources from the run's configuration."""
     if "sources" in run.population:
         return run.population
     try:

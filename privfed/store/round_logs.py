@@ -1,14 +1,15 @@
-"""Logs of a run, a JSON object per line, that readers may follow while it goes on.
+"""Logs of a run, one JSON object per line, which can be read while the run is in progress.
 
-Lines are appended durably, one for each round that has something to say. A crash may tear the last
-one: readers leave it out, and a resume removes it.
+Lines are appended durably, one for each round with an entry. A crash may leave the last one
+incomplete: readers ignore it, and a resume removes it.
 
-Who is left out of a run's secure sums, since they were proved to lie in one: a public list.
+Also the public list of clients that were proved Byzantine, and so excluded from secure sums.
 
-The list says in which round and exchange a client lied, and how. It follows from what liars sent
-alone: honest clients' data, noise and coins move no line of it. It does say that a liar was drawn
-in that round, which it could say itself. (With more liars than are counted on, complaints may name
-an honest client.) The proofs hold rosters, and lie under `private/`.
+The list states the round and exchange in which a client deviated, and how. It follows only from
+messages of Byzantine clients: honest clients' data, noise and sampling affect no line of it. It
+does reveal that a Byzantine client was sampled in that round, which it could reveal itself. (With
+more Byzantine clients than assumed, complaints may name an honest client.) The proofs contain
+rosters, and are under `private/`.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ class RoundLog:
     path: Path
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add `line`; it is durable when this returns."""
+        """Appends `line`; it is durable when this returns."""
         durable.append(self.path, (dump(line) + "\n").encode())
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
-        """What `read` takes out of each line, by its round; a torn line is left out."""
+        """Returns the result of `read` for each line, by round; ignores an incomplete line."""
         return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
-        """The lines as they are written; none where there is no file."""
+        """Returns the lines as written; empty without a file."""
         if not self.path.exists():
             return []
         return regular.read_text(self.path, errors="replace").splitlines()
 
     def rewrite(self, texts: Iterable[str]) -> None:
-        """Replace all lines by `texts`, where there is a file."""
+        """Replaces all lines by `texts`, if there is a file."""
         if self.path.exists():
             durable.write_atomically(self.path, "".join(f"{t}\n" for t in texts).encode())
 
@@ -62,7 +63,7 @@ class RoundLog:
 def lines_by_round(
     texts: Iterable[str], read: Callable[[dict[str, Any]], Value]
 ) -> dict[int, Value]:
-    """What `read` takes out of each line of a log, by its round; a torn line is left out."""
+    """Returns the result of `read` for each line of a log, by round; ignores an incomplete line."""
     values: dict[int, Value] = {}
     for text in texts:
         with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
@@ -72,59 +73,59 @@ def lines_by_round(
 
 
 class MetricsLog(RoundLog):
-    """The file `metrics.jsonl`: what each evaluated round measured."""
+    """The file `metrics.jsonl`: the measures of each evaluated round."""
 
     def cut(self, after: int) -> None:
-        """Remove the lines of rounds after `after` (and a torn one): a resume writes them again."""
+        """Removes lines of later rounds and an incomplete one: a resume writes them again."""
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:
-        """The loss at each round that was evaluated, on public examples."""
+        """Returns the loss on public examples at each evaluated round."""
         return self.by_round(lambda line: math.nan if line["loss"] is None else float(line["loss"]))
 
 
 class AbortLog(RoundLog):
-    """The file `aborts.jsonl`: the rounds whose secure sum was aborted, for all to see."""
+    """The file `aborts.jsonl`: the rounds whose secure sum aborted visibly."""
 
     def note(self, round: int, reason: str) -> None:
-        """Add that the secure sum of `round` was aborted, and the `reason`."""
+        """Records that the secure sum of `round` aborted, and the `reason`."""
         self.append({"round": round, "reason": reason})
 
     def reasons(self) -> dict[int, str]:
-        """The rounds that were aborted, and why."""
+        """Returns the aborted rounds with reasons."""
         return self.by_round(lambda line: str(line["reason"]))
 
     def mend(self) -> None:
-        """Remove a torn last line, with which the next one would be lost."""
+        """Removes an incomplete last line, which would corrupt the next one."""
         reasons = self.reasons().items()
         self.rewrite(dump({"round": round, "reason": reason}) for round, reason in reasons)
 
 
 class RanksLog(RoundLog):
-    """The file `report/simulation_only_ranks.jsonl`: how rows stood to the aggregate of a round.
+    """The file `report/simulation_only_ranks.jsonl`: rows compared with a round's aggregate.
 
-    A round that is played again after a crash has two lines, of which the later counts.
+    A round that is repeated after a crash has two lines; the later one counts.
     """
 
     def mend(self) -> None:
-        """Remove a torn last line, with which the next one would be lost."""
+        """Removes an incomplete last line, which would corrupt the next one."""
         self.rewrite(text for text in self.texts() if _is_until(text, math.inf))
 
     def lines(self, until: int) -> list[dict[str, Any]]:
-        """One line of each round up to `until`."""
+        """Returns one line of each round up to `until`."""
         by_round = self.by_round(lambda line: line)
         return [line for round, line in sorted(by_round.items()) if round <= until]
 
 
 def _is_until(text: str, last: float) -> bool:
-    """Whether `text` is a whole line, of a round up to `last`."""
+    """Whether `text` is a complete line of a round up to `last`."""
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
         return bool(from_json(text)["round"] <= last)
     return False
 
 
 _MOST = 2**63 - 1
-"""The largest number of a client, which arrays hold as int64."""
+"""The largest client number, since arrays hold it as int64."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,11 @@ class ExclusionLog:
     proofs: Path
 
     def before(self, round: int) -> frozenset[int]:
-        """Who was named in a round before `round`: a round that is played again is as it was."""
+        """Returns the clients named before `round`, so that a repeated round is unchanged."""
         return frozenset(each.client for each in self.culprits() if each.round < round)
 
     def note(self, culprit: Culprit) -> None:
-        """Add a culprit, durably, its proof first; whoever is on the list stays as it is there."""
+        """Adds a culprit, durably, its proof first; clients on the list are not added again."""
         if any(each.client == culprit.client for each in self.culprits()):
             return
         if culprit.proof:
@@ -158,11 +159,11 @@ class ExclusionLog:
         )
 
     def culprits(self) -> tuple[Culprit, ...]:
-        """All on the list, without their proofs; a torn line is left out."""
+        """Returns all culprits on the list without their proofs; ignores an incomplete line."""
         return tuple(culprit for _, culprit in self._lines())
 
     def mend(self) -> None:
-        """Remove a torn last line, with which the next one would be lost."""
+        """Removes an incomplete last line, which would corrupt the next one."""
         RoundLog(self.path).rewrite(text for text, _ in self._lines())
 
     def _lines(self) -> Iterator[tuple[str, Culprit]]:
@@ -172,7 +173,7 @@ class ExclusionLog:
 
 
 def _culprit(line: dict[str, object]) -> Culprit:
-    """The culprit of a line. Raises `ValueError` for a number or a reason that none has."""
+    """Parses the culprit of a line. Raises `ValueError` for an invalid number or reason."""
     client, round, exchange, complaints = (
         int(str(line[name])) for name in ("client", "round", "exchange", "complaints")
     )
@@ -185,7 +186,7 @@ def _culprit(line: dict[str, object]) -> Culprit:
 
 @dataclass(frozen=True)
 class StoredRelease:
-    """What one charged round released, exchange by exchange, and the hash of its charge."""
+    """The releases of one charged round, by exchange, and the hash of its charge."""
 
     released: list[Tensor]
     mechanism: dict[str, Tensor]
@@ -199,9 +200,12 @@ class Releases:
     folder: Path
 
     def write(self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]) -> None:
-        """Make the charged round's releases so far durable: before they are used or shown.
+        """Makes the charged round's releases so far durable, before they are used or published.
 
-        `state` is the mechanism's public state after them.
+        Args:
+          charge: the round's charge.
+          released: the released tensors, by exchange.
+          state: the mechanism's public state after them.
         """
         tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}
         tensors |= {f"mechanism/{name}": tensor for name, tensor in state.items()}
@@ -209,7 +213,7 @@ class Releases:
         write(self.path_of(charge.round), tensors, about)
 
     def read(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
-        """What `round` released, None where nothing is kept of it. Raises `Broken`."""
+        """Returns the releases of `round`; None if none are stored. Raises `Broken`."""
         path = self.path_of(round)
         if not path.exists():
             return None
@@ -218,16 +222,16 @@ class Releases:
         except Broken:
             if path.exists():
                 raise
-            return None  # a later checkpoint took it up just now
+            return None  # a later checkpoint has just included it
         with misfits_are_broken(path):
             count = int(about["exchanges"])
             released = [tensors[f"released/{n}"] for n in range(count)]
             return StoredRelease(released, under(tensors, "mechanism/"), str(about["charge"]))
 
     def charge_of(self, round: int) -> str | None:
-        """The hash of the charge that `round`'s release cites, read without torch.
+        """Returns the hash of the charge that `round`'s release cites, read without torch.
 
-        None where a later checkpoint has just taken the release up. Raises `Broken`.
+        None if a later checkpoint has just included the release. Raises `Broken`.
         """
         path = self.path_of(round)
         try:
@@ -239,17 +243,17 @@ class Releases:
             return None
 
     def rounds(self) -> list[int]:
-        """The rounds whose releases are kept, in ascending order."""
+        """Returns the rounds with stored releases, in ascending order."""
         stems = (path.stem for path in self.folder.glob("*.safetensors"))
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def drop(self, until: int) -> None:
-        """Remove the releases of all rounds up to `until`, which a durable checkpoint contains."""
+        """Removes the releases of all rounds up to `until`, which a durable checkpoint contains."""
         for round in self.rounds():
             if round <= until:
                 self.path_of(round).unlink()
         durable.sync_folder(self.folder)
 
     def path_of(self, round: int) -> Path:
-        """The file of what `round` released."""
+        """Returns the file of the releases of `round`."""
         return self.folder / f"{round:06d}.safetensors"

@@ -1,12 +1,11 @@
-"""A run directory: everything a run leaves, each file written so that a crash loses nothing.
+"""A run directory: all files of a run, each written so that a crash loses nothing.
 
 `config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
-`metrics.jsonl`, `aborts.jsonl`, `excluded.jsonl`, `report/summary.json`; `constants.safetensors`
-where the model has frozen parts and `report/public_clients.json` where clients were declared
-public; `private/` where clients, or a rule of them, remember something between rounds, or clients
-were proved to lie: mode 0700, never to be published.
-Files are replaced atomically (temporary file, fsync, rename); the ledger and the metrics are
-appended to.
+`metrics.jsonl`, `aborts.jsonl`, `excluded.jsonl`, `report/summary.json`; `constants.safetensors` if
+the model has frozen parts, and `report/public_clients.json` if clients were declared public;
+`private/` if clients, or a rule about them, keep state between rounds, or clients were proved
+Byzantine: mode 0700, never to be published. Files are replaced atomically (temporary file, fsync,
+rename); the ledger and the metrics are appended to.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ Given = Mapping[str, type[Any]]
 
 
 class RunDirectory:
-    """The files at `path`. Use `create` for a new run and `open` for one that exists.
+    """The files at `path`. Use `create` for a new run and `open` for an existing one.
 
-    `given` are classes to take for parts that its configuration names, by kind: those around
-    objects that were passed in Python, which no file holds.
+    `given` maps kinds to classes of parts that its configuration names: those around objects that
+    were passed in Python, which no file holds.
     """
 
     def __init__(self, path: Path, given: Given | None = None) -> None:
@@ -72,9 +71,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Make a new directory, or take an empty one.
+        """Creates a new directory, or uses an empty one.
 
-        Raises `Refused` where anything lies there.
+        Raises:
+          Refused: if the directory is not empty.
         """
         if path.exists() and not path.is_dir():
             raise Refused(f"--out {path} is a file; expected a new or empty directory")
@@ -90,7 +90,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | RunDirectory) -> RunDirectory:
-        """An existing run; one that is open already stays as it is. Raises `Refused` for none."""
+        """Opens an existing run, or returns an open one. Raises `Refused` if there is none."""
         if isinstance(path, RunDirectory):
             return path
         if not (path / "config.toml").is_file():
@@ -100,32 +100,33 @@ class RunDirectory:
         return cls(path)
 
     def with_given(self, given: Given) -> RunDirectory:
-        """The same run, with these classes for parts that its configuration names."""
+        """Returns the same run with these classes for parts that its configuration names."""
         return RunDirectory(self.path, {**self.given, **given})
 
     def locked(self, reads: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Hold the directory for this process alone, which may be one that only `reads`.
+        """Locks the directory for this process, which may be one that only `reads`.
 
-        Raises `Busy` where another process has it.
+        Raises:
+          Busy: if another process holds the lock.
         """
         taken = Busy(f"{self.path} is in use by another process; wait for it to end")
         return held_alone(self.path, taken, reads)
 
     def make_folders(self) -> None:
-        """Make the folders of a run where they are missing (an empty one is easily lost)."""
+        """Creates missing folders of a run (copies easily lose empty ones)."""
         durable.make_folder(self.releases.folder)
         durable.make_folder(self.summary.parent)
-        # The directory may have been there, of an interrupted start.
+        # The directory may be left over from an interrupted start.
         durable.sync_folder(self.path.resolve().parent)
 
     def recover(self) -> None:
-        """Put the directory in order after a crash.
+        """Restores the directory after a crash.
 
-        Its folders are there then, with no file half written, and every name in them durable.
+        Afterwards its folders exist, no file is half written, and every name is durable.
         """
         self.make_folders()
         if self.private.is_dir():
-            self.private.chmod(0o700)  # which an older version, or a copy, left open
+            self.private.chmod(0o700)  # an older version, or a copy, may have left it open
         folders = (
             *(self.path, self.releases.folder, self.summary.parent, self.private, self.silos),
             self.exclusions.proofs,
@@ -134,12 +135,12 @@ class RunDirectory:
             durable.recover_folder(folder)
 
     def began(self) -> bool:
-        """Whether anything lies here that is only written once the ledger is open."""
+        """Whether files exist that are written only after the ledger was opened."""
         later = (self.checkpoint.path, self.metrics.path, self.summary)
         return any(path.exists() for path in later) or bool(self.releases.rounds())
 
     def companions(self) -> dict[str, str]:
-        """SHA-256 of the files that never change once the ledger cites them, by name."""
+        """Returns SHA-256 of the files that never change once the ledger cites them, by name."""
         return {
             path.name: hashlib.sha256(regular.read_bytes(path)).hexdigest()
             for path in (self.constants.path, self.public_clients.path)
@@ -147,13 +148,13 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Note that `run` counts what this one spent; this one may then not spend more unseen."""
+        """Records that `run` counts this run's spending, which may then not grow unseen."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())
 
     def refuse_if_counted(self) -> None:
-        """Raises `Refused` where another run has counted what this one spent."""
+        """Raises `Refused` if another run has counted this run's spending."""
         if self._counted.exists():
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"
@@ -164,15 +165,15 @@ class RunDirectory:
             )
 
     def write_attackers(self, attackers: Mapping[str, Any]) -> None:
-        """Say of a simulation who attacks."""
+        """Writes the attackers of a simulation."""
         durable.write_atomically(self._attackers, (dump(dict(attackers), indent=1) + "\n").encode())
 
     def write_clients(self, table: str) -> None:
-        """Say of a simulation how much there is against each client: a table as CSV."""
+        """Writes the evidence against each client of a simulation: a table as CSV."""
         durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:
-        """Whether the summary says that the run stopped at its budget; not where there is none."""
+        """Whether the summary says that the run stopped at its budget; False without one."""
         if not self.summary.exists():
             return False
         with contextlib.suppress(ValueError, AttributeError):
@@ -180,12 +181,12 @@ class RunDirectory:
         return False
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Say how the run ended."""
+        """Writes the summary of the run."""
         durable.write_atomically(self.summary, (dump(summary, indent=2) + "\n").encode())
 
 
 def _is_untouched(folder: Path) -> bool:
-    """Whether `folder` is empty but for what an interrupted start leaves.
+    """Whether `folder` is empty except for remains of an interrupted start.
 
     These are hidden files and empty folders.
     """

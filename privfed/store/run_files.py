@@ -1,13 +1,12 @@
 """Small files of a run directory: canaries, constants, public clients, keys, digests.
 
 `CheckpointFile` reads a checkpoint's round and ledger head without torch;
-`privfed.store.checkpoint` loads the rest. `CanaryFile` lies under private/ until the run ends.
-`PeopleDigest` tells whether a resumed run has the clients that it began with, where no file holds
-them.
+`privfed.store.checkpoint` loads the rest. `CanaryFile` is under private/ until the run ends.
+`PeopleDigest` checks that a resumed run has the clients that it began with, if no file holds them.
 
-People who are passed as objects lie in no file of a run. A digest of them would be a release: with
-it anybody could confirm a guess of all of them. So it is keyed, and lies with its key under
-private/.
+Clients that are passed as Python objects are in no file of a run. A digest of them would be a
+release: with it anyone could confirm a guess of all of them. So it is keyed, and stored with its
+key under private/.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ FILES = {
     "private/proofs/": "what proves that clients lied in secure sums, with who else took part",
     "private/silos/": "a ledger for each silo, of the privacy of its examples",
 }
-"""File or folder -> what it holds. Most runs have the first five and a summary."""
+"""Files and folders with their content. Most runs have the first five and a summary."""
 
 
 _AT_ONCE = 4096
-"""How many examples are hashed at once."""
+"""Number of examples that are hashed at once."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,14 @@ class PeopleDigest:
     path: Path
 
     def write(self, examples: Iterable[Examples]) -> None:
-        """Note who the people are."""
+        """Writes the digest of the clients' examples."""
         key = os.urandom(32)
         durable.make_folder(self.path.parent, 0o700)
         durable.write_atomically(self.path, f"{key.hex()} {_digest(key, examples)}\n".encode())
         self.path.chmod(0o600)
 
     def refuse_others(self, examples: Iterable[Examples]) -> None:
-        """Raises `Refused` where these are other examples, or nothing says whose they were."""
+        """Raises `Refused` if the examples differ, or no digest is stored."""
         text = regular.read_text(self.path, "ascii", "replace") if self.path.is_file() else ""
         key, _, digest = text.strip().partition(" ")
         try:
@@ -116,21 +115,21 @@ def _digest(key: bytes, examples: Iterable[Examples]) -> str:
 
 @dataclass(frozen=True)
 class ConstantsFile:
-    """The file `constants.safetensors` at `path`; there is none for a model without such a part."""
+    """The file `constants.safetensors` at `path`; absent if the model has no constants."""
 
     path: Path
 
     def write(self, constants: Mapping[str, Tensor], lineage: Lineage) -> None:
-        """Keep what the model computes with and training does not change, where there is any.
+        """Stores the model's untrained tensors, if there are any.
 
-        The tensors are as they came: `lineage` is that of the model's start.
+        The tensors are unchanged from the model's start, so `lineage` is the start's lineage.
         """
         if constants:
             tensors = {f"model/{name}": tensor for name, tensor in constants.items()}
             write(self.path, tensors, {"lineage": lineage.to_json()})
 
     def read(self) -> dict[str, Tensor]:
-        """The constants by name, none where the file is missing. Raises `Broken`."""
+        """Returns the constants by name; empty if the file is missing. Raises `Broken`."""
         if not self.path.exists():
             return {}
         return under(unpack(self.path, finite=False)[0], "model/")
@@ -138,22 +137,22 @@ class ConstantsFile:
 
 @dataclass(frozen=True)
 class PublicClientsFile:
-    """The file `report/public_clients.json` at `path`; there is none where nobody is public."""
+    """The file `report/public_clients.json` at `path`; absent if no client is public."""
 
     path: Path
 
     def write(self, clients: Sequence[str], earlier: Collection[str]) -> None:
-        """Name the `clients` that this run declares public, and those of `earlier` runs."""
+        """Writes the `clients` that this run declares public, and those of `earlier` runs."""
         if clients or earlier:
             named = {"clients": list(clients), "earlier": sorted(earlier)}
             durable.write_atomically(self.path, (dump(named, indent=1) + "\n").encode())
 
     def of_this_run(self) -> list[str]:
-        """The clients whom this run is scored on, as it declared them. Raises `Broken`."""
+        """Returns the public clients on which this run is evaluated. Raises `Broken`."""
         return self._listed("clients")
 
     def of_all_runs(self) -> list[str]:
-        """All clients whom no guarantee covers, earlier runs' included. Raises `Broken`."""
+        """Returns all clients without a guarantee, including earlier runs'. Raises `Broken`."""
         return [*self._listed("clients"), *self._listed("earlier")]
 
     def _listed(self, key: str) -> list[str]:
@@ -167,17 +166,18 @@ class PublicClientsFile:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """The file `private/key` at `path`: the run's id and 32 secret bytes, which nobody else reads.
+    """The file `private/key` at `path`: the run's id and 32 secret bytes, for its owner only.
 
-    Whoever has it can compute who takes part when, and the noise that rounds share.
+    A holder can compute the participation of clients, and the noise that rounds share.
     """
 
     path: Path
 
     def read_or_draw(self, run: str, fresh: bool) -> bytes:
-        """The 32 secret bytes of `run` that a resume needs; drawn now where it is `fresh`.
+        """Returns the 32 secret bytes of `run` that a resume needs; draws them if `fresh`.
 
-        Raises `Broken` where they are missing, or another run's.
+        Raises:
+          Broken: if they are missing, or belong to another run.
         """
         if fresh and not self.path.exists():
             durable.make_folder(self.path.parent, 0o700)
@@ -196,7 +196,7 @@ class PrivateKey:
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """The file `checkpoint.safetensors` at `path`, of the run whose ledger lies at `ledger`."""
+    """The file `checkpoint.safetensors` at `path`, of the run with the ledger at `ledger`."""
 
     path: Path
     ledger: Path
@@ -206,25 +206,25 @@ class CheckpointFile:
         return self.path.exists()
 
     def round(self) -> int:
-        """The round that the checkpoint stands at; 0 where there is none. Raises `Broken`."""
+        """Returns the round of the checkpoint; 0 if there is none. Raises `Broken`."""
         if not self.exists():
             return 0
         with misfits_are_broken(self.path):
             return int(checked_facts(self.path)["round"])
 
     def head(self) -> bytes:
-        """The ledger's head that the checkpoint carries. Raises `Broken` where there is none."""
+        """Returns the ledger's head in the checkpoint. Raises `Broken` if there is none."""
         with misfits_are_broken(self.path):
             return bytes.fromhex(str(checked_facts(self.path)["ledger_head"]))
 
     def form(self) -> Form | None:
-        """What an example looks like, by the checkpoint; None where an older version wrote it."""
+        """Returns the form of an example; None if an older version wrote the checkpoint."""
         stated = unpack(self.path)[1].get("form")
-        with misfits_are_broken(self.path):  # which pydantic's errors are, too
+        with misfits_are_broken(self.path):  # pydantic's errors included
             return None if stated is None else Form.model_validate(stated, strict=False)
 
     def lineage(self) -> dict[str, Any]:
-        """What made the model of the checkpoint: see `privfed.store.lineage`."""
+        """Returns the lineage of the checkpoint's model: see `privfed.store.lineage`."""
         stated = unpack(self.path)[1].get("lineage")
         with misfits_are_broken(self.path):
             if stated is not None:
@@ -232,9 +232,9 @@ class CheckpointFile:
         return self.lineage_at(self.head())
 
     def lineage_at(self, head: bytes) -> dict[str, Any]:
-        """What made the model at the ledger's `head`, this run included, as the ledger states it.
+        """Returns the lineage of the model at the ledger's `head`, including this run.
 
-        With it a copy of the checkpoint is recognised wherever it lies.
+        It follows from the ledger. A copy of the checkpoint that carries it is recognised anywhere.
         """
         terms = terms_at(self.ledger)
         return Lineage.of_run(terms, head.hex()).to_json() if terms else {}
@@ -242,23 +242,23 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class CanaryFile:
-    """The file `private/canaries.safetensors` at `path`: made when a run begins, and kept.
+    """The file `private/canaries.safetensors` at `path`: written when a run begins, and kept.
 
-    It has the model that the run started from, and the examples of canaries that train.
+    It contains the run's initial model, and the examples of canaries that train.
     """
 
     path: Path
 
     def exists(self) -> bool:
-        """Whether it was made."""
+        """Whether the file exists."""
         return self.path.is_file()
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep named `tensors`; durable when this returns."""
+        """Stores named `tensors`; durable when this returns."""
         durable.make_folder(self.path.parent, 0o700)
         write(self.path, tensors, {})
         self.path.chmod(0o600)
 
     def read(self, device: torch.device) -> dict[str, Tensor]:
-        """The tensors by name, on `device`. Raises `Broken` for a damaged file."""
+        """Returns the tensors by name, on `device`. Raises `Broken` for a damaged file."""
         return unpack(self.path, device)[0]

@@ -1,4 +1,4 @@
-"""What the files of a run state, each read once: for audits, reports, lists and comparisons.
+"""The contents of a run's files, each read once: for audits, reports, lists and comparisons.
 
 No part is built, and nothing under private/ is read.
 """
@@ -25,9 +25,9 @@ from privfed.store.run_directory import RunDirectory
 
 
 class RunRecord:
-    """The files of a run directory, each read when it is first asked for.
+    """The files of a run directory, each read at its first use.
 
-    Of a run that goes on, the ledger has to be read last: it then covers what the others state.
+    For a run in progress the ledger must be read last: it then covers the contents of the others.
     Every attribute raises `Broken` for a file that cannot be read.
     """
 
@@ -37,20 +37,21 @@ class RunRecord:
 
     @classmethod
     def open(cls, run: Path | RunDirectory | RunRecord) -> RunRecord:
-        """The record of a run; nothing is read yet. Raises `Refused` for a path that is no run."""
+        """Returns the record of a run; reads nothing yet. Raises `Refused` if there is no run."""
         return run if isinstance(run, RunRecord) else cls(RunDirectory.open(run))
 
     @staticmethod
     def path_of(run: Path | RunDirectory | RunRecord) -> Path:
-        """The path of a run, however it is named."""
+        """Returns the path of a run, given in any of three forms."""
         return run if isinstance(run, Path) else run.path
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
-        """The record of the run at `path`, with what lists and comparisons need read at once.
+        """Reads the files that lists and comparisons need, and returns the record of the run.
 
-        Raises `Broken` where a file cannot be read, or contradicts the ledger, and `Refused` for a
-        path that is no run.
+        Raises:
+          Broken: if a file cannot be read, or contradicts the ledger.
+          Refused: if there is no run at `path`.
         """
         record = cls.open(path)
         try:
@@ -64,7 +65,7 @@ class RunRecord:
 
     @cached_property
     def held(self) -> bool:
-        """Whether a process is at work on the run."""
+        """Whether a process holds the run's lock."""
         return is_held(self.path)
 
     @cached_property
@@ -86,7 +87,7 @@ class RunRecord:
 
     @cached_property
     def checkpoint_head(self) -> bytes | None:
-        """The ledger's head that the checkpoint carries; None where there is no checkpoint."""
+        """The ledger's head in the checkpoint; None if there is no checkpoint."""
         checkpoint = self.directory.checkpoint
         return checkpoint.head() if checkpoint.exists() else None
 
@@ -99,20 +100,20 @@ class RunRecord:
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """How the run ended, by report/summary.json; empty where there is none."""
+        """The content of report/summary.json; empty if there is none."""
         return _object_at(self.directory.summary)
 
     @cached_property
     def evaluated(self) -> Mapping[int, Mapping[str, Any]]:
-        """The lines of metrics.jsonl by round; a torn line is left out."""
+        """The lines of metrics.jsonl by round; an incomplete line is left out."""
         texts = self._metrics.decode(errors="replace").splitlines()
         return lines_by_round(texts, _object)
 
     @cached_property
     def last_metrics(self) -> Mapping[str, Any] | None:
-        """The last line of metrics.jsonl; None where there is none.
+        """The last line of metrics.jsonl; None if there is none.
 
-        What follows the last newline was torn by a crash, and will be written again.
+        Bytes after the last newline are from a crash, and will be written again.
         """
         with _readable(self.directory.metrics.path):
             *lines, _ = self._metrics.decode().split("\n")
@@ -120,7 +121,7 @@ class RunRecord:
 
     @property
     def claims(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """The summary and the last line of the metrics, where they are there, with their paths."""
+        """The summary and the last line of the metrics, if they exist, with their paths."""
         if self.directory.summary.exists():
             yield self.directory.summary, self.summary
         if self.last_metrics is not None:
@@ -128,22 +129,22 @@ class RunRecord:
 
     @cached_property
     def aborts(self) -> Mapping[int, str]:
-        """The rounds whose secure sum was aborted, and why."""
+        """The rounds whose secure sum aborted, with reasons."""
         return self.directory.aborts.reasons()
 
     @cached_property
     def culprits(self) -> Sequence[Culprit]:
-        """The parties that were proved to lie in secure sums."""
+        """The parties proved Byzantine in secure sums."""
         return self.directory.exclusions.culprits()
 
     @cached_property
     def attackers(self) -> Mapping[str, Any]:
-        """Who attacks in a simulation; empty where nobody does."""
+        """The attackers in a simulation; empty if there are none."""
         return _object_at(self.path / "report" / "attackers.json")
 
     @cached_property
     def clients(self) -> Sequence[Mapping[str, str]]:
-        """How much there is against each client of a simulation; empty where nobody watched."""
+        """The evidence against each client of a simulation; empty if it was not recorded."""
         path = self.directory.clients
         if not path.exists():
             return []
@@ -151,14 +152,16 @@ class RunRecord:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger. Raises `LedgerBroken`, and `OSError` where there is none."""
+        """The ledger. Raises `LedgerBroken`, and `OSError` if there is none."""
         return Ledger.load(self.directory.ledger)
 
     @cached_property
     def begun(self) -> Ledger | None:
-        """The ledger of a run that began; None where nothing was released.
+        """The ledger of a run that began; None if nothing was released.
 
-        Raises `Broken` where the ledger is missing, and `LedgerBroken`.
+        Raises:
+          Broken: if the ledger is missing.
+          LedgerBroken: if its chain does not hold.
         """
         if not self.directory.ledger.exists():
             if self.directory.began():
@@ -169,12 +172,12 @@ class RunRecord:
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """What the ledger's first line states; nothing where there is none."""
+        """The terms in the ledger's first line; empty if there is none."""
         return self.begun.terms if self.begun else {}
 
     @property
     def charges(self) -> int:
-        """How many rounds were charged."""
+        """The number of charged rounds."""
         return len(self.begun.charges) if self.begun else 0
 
     @property
@@ -184,7 +187,7 @@ class RunRecord:
 
     @property
     def summarised(self) -> bool:
-        """Whether the summary is about the ledger as it stands, and about the same promise."""
+        """Whether the summary matches the current ledger and its guarantee."""
         terms, summary = self.terms, self.summary
         return (
             bool(summary)
@@ -194,13 +197,13 @@ class RunRecord:
         )
 
     def setting(self, section: str, key: str) -> Any:
-        """What config.toml states; None where it is silent."""
+        """Returns a value of config.toml; None if it is not set."""
         table = self.keys.get(section)
         return table.get(key) if isinstance(table, Mapping) else None
 
     @cached_property
     def _metrics(self) -> bytes:
-        """The content of metrics.jsonl; nothing where there is none."""
+        """The content of metrics.jsonl; empty if there is none."""
         path = self.directory.metrics.path
         with _readable(path):
             return regular.read_bytes(path) if path.exists() else b""
@@ -208,7 +211,7 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raises `Broken` where reading the file at `path` fails, or it is of another form."""
+    """Raises `Broken` if reading the file at `path` fails, or it has another form."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -216,13 +219,13 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _object_at(path: Path) -> Mapping[str, Any]:
-    """The JSON object in the file at `path`; empty where there is none. Raises `Broken`."""
+    """Returns the JSON object in the file at `path`; empty without a file. Raises `Broken`."""
     with _readable(path):
         return _object(from_json(regular.read_text(path))) if path.exists() else {}
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """The JSON object that `value` is. Raises `TypeError` for anything else."""
+    """Returns the JSON object `value`. Raises `TypeError` for any other value."""
     if not isinstance(value, dict):
         raise TypeError("it is no object")
     return dict(with_numbers(value))

@@ -1,10 +1,10 @@
-"""Files of named tensors (safetensors), with facts beside them; nothing is ever unpickled.
+"""Files of named tensors (safetensors) with metadata; nothing is ever unpickled.
 
-The bytes of a safetensors file in parts: tensors are written from where they lie.
+The bytes of a safetensors file are produced in parts: tensors are written without a copy.
 
-The format is a header's length in 8 bytes, the header, which is JSON and says where each tensor's
-numbers are, and these, one tensor after another: wider types first, then by name. So the library
-writes it too, byte for byte, from a copy of all of them.
+The format is a header's length in 8 bytes, the header, which is JSON and states the position of
+each tensor's numbers, and these numbers, one tensor after another: wider types first, then by name.
+The library writes the same bytes, from a copy of all tensors.
 """
 
 from __future__ import annotations
@@ -37,16 +37,22 @@ _TYPES = {
 }
 """The format's name of each dtype, in the order of a file."""
 _AT_ONCE = 1 << 20
-"""Numbers that are written or checked at once."""
+"""Number of tensor elements that are written or checked at once."""
 
 
 def file_parts(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a file with named `tensors`, part by part; `metadata` is text by name.
+    """Yields the bytes of a file in parts.
 
-    A tensor whose numbers lie side by side in the CPU's memory is not copied. Raises `ValueError`
-    for one of another type than files here hold.
+    A contiguous tensor in CPU memory is not copied.
+
+    Args:
+      tensors: tensors by name.
+      metadata: texts by name.
+
+    Raises:
+      ValueError: for a dtype that the files do not support.
     """
     ranks = {kind: place for place, kind in enumerate(_TYPES)}
     for name, tensor in tensors.items():
@@ -68,7 +74,7 @@ def file_parts(
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor's numbers, in their order."""
+    """Yields the bytes of a tensor's numbers, in order."""
     flat = tensor.reshape(-1)
     for start in range(0, len(flat), _AT_ONCE):
         part = flat[start : start + _AT_ONCE].cpu().view(torch.uint8)
@@ -82,9 +88,9 @@ CPU = "cpu"
 
 @contextlib.contextmanager
 def misfits_are_broken(path: Path) -> Iterator[None]:
-    """Raise `Broken` where what is read of the file at `path` does not fit the run.
+    """Raises `Broken` if the content of the file at `path` does not fit the run.
 
-    Metadata or tensors that are missing or of another form mean an edited file.
+    Missing or malformed metadata or tensors indicate an edited file.
     """
     try:
         yield
@@ -94,21 +100,26 @@ def misfits_are_broken(path: Path) -> Iterator[None]:
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    """The bytes of a file that holds named `tensors`, and the facts `about` them.
+    """Serialises tensors; equal tensors and facts give equal bytes.
 
-    Equal tensors and facts give equal bytes.
+    Args:
+      tensors: tensors by name.
+      about: facts about them, as JSON values.
+
+    Returns:
+      The bytes of a safetensors file.
     """
     return b"".join(_parts(tensors, about))
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write what `pack` gives to `path`, atomically and durably, and never copy it as a whole."""
+    """Writes the bytes of `pack` to `path`, atomically and durably, but never all in memory."""
     durable.write_parts_atomically(path, _parts(tensors, about))
 
 
 def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, part by part."""
-    # One key: equal runs give equal bytes, in whatever order facts are given.
+    """Yields the bytes of a file in parts."""
+    # One key: equal runs give equal bytes, for any order of facts.
     facts = json.dumps({"format": FORMAT, **about}, sort_keys=True)
     return file_parts(tensors, {"privfed": facts})
 
@@ -116,9 +127,15 @@ def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[
 def unpack(
     path: Path, device: torch.device | str = CPU, finite: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors that `pack` wrote, on `device`, and the facts about them.
+    """Reads the tensors written by `pack` onto `device`, and the facts about them.
 
-    Raises `Broken` where that is not what lies there and, with `finite`, where any number is not.
+    Args:
+      path: the file.
+      device: device of the returned tensors.
+      finite: whether to refuse numbers that are not finite.
+
+    Raises:
+      Broken: if the file is invalid, or a number is not finite and `finite` is set.
     """
     tensors, about = _read(path, "pt", str(device))
     parts = (part for each in tensors.values() for part in each.reshape(-1).split(_AT_ONCE))
@@ -130,7 +147,7 @@ def unpack(
 
 
 def checked_facts(path: Path) -> dict[str, Any]:
-    """The facts about a file's tensors, which are checked as `unpack` does, but without torch."""
+    """Returns the facts about a file's tensors, which are checked as by `unpack`, without torch."""
     tensors, about = _read(path, "np", CPU)
     if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
         raise _not_finite(path)
@@ -138,14 +155,14 @@ def checked_facts(path: Path) -> dict[str, Any]:
 
 
 def stated_facts(path: Path) -> dict[str, Any]:
-    """The facts about a file's tensors, of which none is read. Raises `Broken`."""
+    """Returns the facts about a file's tensors without reading tensors. Raises `Broken`."""
     return _read(path, "np", CPU, tensors=False)[1]
 
 
 def _read(
     path: Path, library: str, device: str, tensors: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The file's tensors as `library` ("pt" or "np") has them, and the facts about them."""
+    """Returns the file's tensors in `library` ("pt" or "np"), and the facts about them."""
     try:
         regular.refuse_irregular(path)  # the system's errors in its own words
         with safe_open(path, library, device=device) as file:
@@ -164,5 +181,5 @@ def _not_finite(path: Path) -> Broken:
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, without it."""
+    """Returns the tensors whose names begin with `prefix`, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

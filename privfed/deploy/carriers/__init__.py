@@ -1,1 +1,1 @@
-"""What carries bytes between a coordinator and its sites."""
+"""Transports between a coordinator and its sites."""

@@ -1,4 +1,4 @@
-"""What carries bytes between a coordinator and its sites."""
+"""The contract of transports between a coordinator and its sites, and an in-process one."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 NOBODY = b"\xff"
-"""What a carrier brings in the place of an answer where nobody can be asked; no site answers so."""
+"""Bytes that a carrier returns if no agent can be reached; no site answers with these bytes."""
 Asked = Callable[[bytes], bytes]
-"""A site: the bytes of its answer to the bytes of a message."""
+"""A site: a function from the bytes of a message to the bytes of its answer."""
 
 
 class Carrier(Protocol):
-    """Carries bytes to sites and back, and may lose them, swap them, or hold them up.
+    """Carries bytes to sites and back; it may lose, swap or delay them.
 
-    No sum and no charge rests on it: what they are made of is signed, and bound to what it is
-    about, and what the coordinator alone may see is sealed. That a site declines, or has seen some
-    line of the ledger, is not signed: a carrier can say so in its place, as it can lose its answer.
+    No sum and no charge relies on a carrier: their content is signed and bound to its context, and
+    content for the coordinator alone is sealed. A site's refusals and the ledger head it has seen
+    are not signed: a carrier can forge them, as it can lose an answer.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Send `data` to `site`, whose answer is of no use after `deadline` (`time.monotonic`)."""
+        """Sends a message to a site.
+
+        Args:
+          site: number of the site.
+          data: the bytes of the message.
+          deadline: time (`time.monotonic`) after which an answer is useless.
+        """
         ...
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Answers that have arrived, in any order; none where there are none by `deadline`."""
+        """Returns (site, answer) pairs that have arrived, in any order; empty after `deadline`."""
         ...
 
 
 class Loopback:
-    """Sites in this process, each asked as soon as a message is sent to it."""
+    """Sites in this process; each answers as soon as a message is sent to it."""
 
     def __init__(self, sites: Mapping[int, Asked]) -> None:
         self._sites = sites

@@ -1,8 +1,8 @@
-"""A site's socket: bytes asked and answered over a Unix socket that its user alone may open.
+"""A site's socket: questions and answers over a Unix socket that only its user may open.
 
-A frame is its length in eight bytes, and so many bytes. A connection asks once. Whoever connects
-cannot hold up others for long, nor make the site keep more than a frame of the largest size for
-each of a few connections, nor end it by taking all the files that its process may open.
+A frame is its length in eight bytes, followed by that many bytes. A connection asks once. A peer
+cannot delay others for long, and cannot end the site by using up its file descriptors. The site
+holds at most one frame of the largest size for each of a few connections.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from privfed.deploy.carriers.carrier import NOBODY
 
 _LENGTH = struct.Struct("<Q")
 _LONGEST_PATH = 100
-"""Bytes that systems take for a socket's path, some a few more."""
+"""Bytes of a socket's path that all systems accept."""
 _AT_ONCE = 4
-"""Connections whose questions are read, and in memory, at once; others wait."""
+"""Connections whose questions are read into memory at once; others wait."""
 _TAKEN = 64
-"""Connections that are open at once; others wait to be taken."""
+"""Connections that are open at once; others wait to be accepted."""
 _WAITING = 64
-"""Connections that may wait to be taken; more are turned away."""
+"""Connections that may wait to be accepted; more are rejected."""
 _SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
-"""Why a connection cannot be taken now, and another one may be later."""
+"""Errors after which a later connection may still be accepted."""
 _MOMENT = 0.05
-"""Seconds until the next one is tried then."""
+"""Seconds until the next attempt after such an error."""
 
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Answers at the socket `path` by `answer`, one question after the other.
+    """Answers at the socket `path` by `answer`, one question at a time.
 
-    A frame has at most `most` bytes, and has to arrive, and to be taken, within `seconds`.
+    A frame has at most `most` bytes, and must be received, and sent, within `seconds`.
     """
 
     path: Path
@@ -56,17 +56,17 @@ class LocalServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Serve until the block ends. Raises `Refused` where another agent serves here."""
+        """Serves until the block ends. Raises `Refused` if another agent serves here."""
         listener = _listening(self.path)
         thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # of a socket that nobody is connected to
+            with contextlib.suppress(OSError):  # a socket without connections
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
-            self._places.release()  # the one that the thread has, or waits for
+            self._places.release()  # the place that the thread holds or waits for
             thread.join()
             self.path.unlink(missing_ok=True)
 
@@ -91,7 +91,7 @@ class LocalServer:
             self._places.release()
 
     def _converse(self, connection: socket.socket) -> None:
-        """One question and its answer; what is too long, too late or cut is not answered."""
+        """Handles one question and its answer; oversized, late or incomplete ones get no answer."""
         if not self._reading.acquire(timeout=self.seconds):
             return
         try:
@@ -105,7 +105,7 @@ class LocalServer:
 
 
 def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> bytes:
-    """What the server at the socket `path` answers. Raises `OSError`, also where it is late."""
+    """Asks the server at the socket `path`. Raises `OSError`, also on timeout."""
     until = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -118,7 +118,7 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
 
 
 def _listening(path: Path) -> socket.socket:
-    """A socket at `path` that its user alone may open. Raises `Refused`."""
+    """Returns a listening socket at `path` that only its user may open. Raises `Refused`."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise Refused(
             f"{path} is too long for a socket, by {len(os.fsencode(path)) - _LONGEST_PATH} bytes; "
@@ -140,7 +140,7 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket whose server is gone. Raises `Refused` where one answers."""
+    """Removes a socket without a server. Raises `Refused` if a server answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -151,10 +151,11 @@ def _remove_stale(path: Path) -> None:
 
 
 def _read_frame(connection: socket.socket, most: int, until: float) -> bytes:
-    """The bytes of the next frame.
+    """Reads the next frame.
 
-    Raises `ValueError` where it is cut, or longer than `most`, and `TimeoutError` where it is not
-    there `until` then (`time.monotonic`).
+    Raises:
+      ValueError: if it is incomplete or longer than `most` bytes.
+      TimeoutError: if it has not arrived by `until` (`time.monotonic`).
     """
     (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, until))
     if length > most:
@@ -184,16 +185,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sockets:
-    """Asks each site at the socket of its `paths`, all at once, each in a thread."""
+    """Asks each site at the socket in `paths`, concurrently, each in its own thread."""
 
     paths: Mapping[int, Path]
     _arrived: queue.Queue[tuple[int, int, bytes]] = field(default_factory=queue.Queue)
     _sent: dict[int, int] = field(default_factory=dict)
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Ask the socket of `site`; an answer to anything that it was asked before is lost.
+        """Asks the socket of `site`; answers to earlier questions are dropped.
 
-        A site without a socket answers nothing, at once: nobody waits for it.
+        A site without a socket answers `NOBODY` at once, so that no caller waits for it.
         """
         number = self._sent[site] = self._sent.get(site, 0) + 1
         if site not in self.paths:
@@ -203,7 +204,7 @@ class Sockets:
         threading.Thread(target=self._ask, args=asking, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """The next answer; none where there is none by `deadline`."""
+        """Returns the next answer as a list; empty after `deadline`."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 site, number, answer = self._arrived.get(timeout=left)
@@ -216,7 +217,7 @@ class Sockets:
     def _ask(self, site: int, number: int, data: bytes, deadline: float) -> None:
         try:
             answer = ask(self.paths[site], data, max(0.01, deadline - time.monotonic()))
-        except OSError as error:  # nobody listens, or is late
+        except OSError as error:  # no server listens, or it is late
             _log.debug("%s: %s", self.paths[site], error)
             answer = NOBODY
         self._arrived.put((site, number, answer))

@@ -1,1 +1,1 @@
-"""The server's side of a federation."""
+"""The coordinator: the server's side of a federation."""

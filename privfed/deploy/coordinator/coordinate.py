@@ -1,4 +1,4 @@
-"""A federated run, begun or gone on with: `train`'s own loop, whose clients are at sites."""
+"""Starts or resumes a federated run: the training loop of `train`, with clients at sites."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from privfed.secure.primitives import KeyPair, random_key
 from privfed.store.run_directory import RunDirectory
 
 Connect = Callable[[Greeter], Carrier]
-"""What makes a carrier to the sites whom the greeter recognises."""
+"""Creates a carrier to the sites that the greeter recognises."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Reaches the sites of a `federation` for the run in a `directory`."""
+    """Creates the coordinator for the sites of a `federation` and the run in a `directory`."""
 
     directory: RunDirectory
     federation: FederationFile
@@ -43,7 +43,7 @@ class Reach:
     patience: float
 
     def __call__(self, setup: Setup, ledger: Ledger) -> Coordinator:
-        """The sites, of whom nothing was asked yet."""
+        """Returns a coordinator that has not contacted any site yet."""
         federation, config = self.federation, setup.plan.config
         opening = regular.read_bytes(ledger.path).split(b"\n", 1)[0]
         form = ExampleForm.of(setup.federation.examples)
@@ -77,12 +77,24 @@ def coordinate(
     patience: float = 60.0,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    """Train the run file `run` over the sites of `federation` into `out`, or go on with what is
-    there.
+    """Trains a run over the sites of a federation, or resumes it.
 
-    `key` is the coordinator's. A site has `seconds` for each answer, beside the time to train, and
-    a round waits `patience` seconds for enough of them. Raises `Refused`, also where too few sites
-    are at hand (`Busy`), and `Broken`.
+    Args:
+      run: the run file.
+      federation: the federation file.
+      key: file of the coordinator's key.
+      out: run directory; if it holds a run, that run is resumed.
+      connect: creates the carrier to the sites.
+      seconds: time for each answer of a site, in addition to training.
+      patience: seconds that a round waits for enough sites.
+      observers: observers of the run.
+
+    Returns:
+      The outcome of training.
+
+    Raises:
+      Refused: if the run is not permitted; `Busy` if too few sites are available.
+      Broken: if files of the run are damaged.
     """
     agreed, signing = FederationFile.read(federation), SiteKey.read(key)
     if str(signing.public) != agreed.coordinator:
@@ -98,7 +110,7 @@ def coordinate(
 
 
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
-    """Raises `Refused` for what no federation of sites on machines of their own runs."""
+    """Raises `Refused` for runs that a federation of sites on their own machines cannot run."""
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(

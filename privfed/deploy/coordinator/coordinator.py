@@ -1,4 +1,4 @@
-"""The server's side of sums over sites on machines of their own: it declares the run, and asks."""
+"""The server's side of sums over remote sites: it declares the run and asks for sums."""
 
 from __future__ import annotations
 
@@ -29,22 +29,35 @@ from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
 _HINTS = {Reply.UNSIGNED: "(it has agreed on another federation file)"}
-"""What a reply means, where it has no word of its own."""
+"""Hints for replies without a reason of their own."""
 _AGAIN = 1.0
-"""Seconds until a site that is away is asked again."""
+"""Seconds until an unavailable site is asked again."""
 
 
 @dataclass
 class Coordinator:
-    """Sums over the sites of a `directory`, which a `carrier` reaches.
+    """Sums over remote sites: declares the run, asks for sums and opens them.
 
-    Every message is signed with `key`, and bound to the `federation` (the hash of its file) and the
-    run of the `declaration`, whose `ledger` the sites are shown as it grows: who was away is told
-    of the run again. A site has `seconds` for each of its answers, beside the time to train; who
-    has not answered by then has dropped out of the sum. What it answers in the wrong form is as
-    good as nothing. Who is proved to lie in a sum is noted in `exclusions`, and asked in no later
-    round. A round begins when `least` sites are at hand, for whom it waits `patience`
-    seconds.
+    Every message is signed, and bound to the federation and the run. Sites receive the lines of the
+    ledger as it grows; a site that was away receives the declaration again. A site with a late or
+    an invalid answer has dropped out of the sum.
+
+    Attributes:
+      algorithm_in: the algorithm of a round.
+      directory: public key of each site.
+      carrier: transport to the sites.
+      key: the coordinator's signing key.
+      federation: hash of the federation file.
+      declaration: declaration of the run.
+      ledger: ledger of the run.
+      sealing: key pair to which plain sums are sealed.
+      least: number of available sites with which a round begins.
+      deadline: seconds that sites have for training, in addition to `seconds`.
+      seconds: seconds that sites have for each answer.
+      patience: seconds that a round waits for `least` sites.
+      names: names of the sites; empty to use their numbers.
+      exclusions: record of Byzantine sites, which are asked in no later round.
+      sleep: waits for a number of seconds.
     """
 
     algorithm_in: Callable[[int], Algorithm]
@@ -63,12 +76,12 @@ class Coordinator:
     exclusions: Exclusions = field(default_factory=NoExclusions)
     sleep: Callable[[float], None] = time.sleep
     _heads: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
-    """The last line of the ledger that each site has seen, of those that are at hand."""
+    """Hash of the last ledger line that each available site has seen."""
     _away: dict[int, str] = field(default_factory=dict, init=False, repr=False)
-    """Why others are not."""
+    """The reason why each other site is unavailable."""
 
     def gather(self) -> None:
-        """Return when `least` sites have accepted the run. Raises `Busy` where they do not."""
+        """Waits until `least` sites have accepted the run. Raises `Busy` on timeout."""
         until = time.monotonic() + self.patience
         while True:
             self._declare()
@@ -83,7 +96,7 @@ class Coordinator:
             self.sleep(_AGAIN)
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """The sum over all sites, with their noise. Raises `Aborted` where too few stay."""
+        """Returns the sum over all sites, with their noise. Raises `Aborted` if too few survive."""
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
         session = begun(self.algorithm_in(round), self.directory, question, *facts)
@@ -107,20 +120,20 @@ class Coordinator:
     def _stepped(
         self, session: SumSession, kind: Kind, bodies: Mapping[int, bytes]
     ) -> Collection[int]:
-        """Ask sites, and hand on what they answer: those who answered what the sum can use."""
+        """Sends a step and passes answers on; returns the sites with a useful answer."""
         seconds = self.seconds + (self.deadline if session.awaits_rows else 0.0)
         useful = []
         for site, answer in self._answers(kind, bodies, seconds).items():
             try:
                 session.handle(site, answer)
-            except Aborted as refused:  # it counts as dropped
+            except Aborted as refused:  # counts as dropped out
                 self._lost(site, str(refused))
             else:
                 useful.append(site)
         return useful
 
     def _declare(self) -> None:
-        """Tell those of the run who are not at hand; they answer with what they saw of it."""
+        """Declares the run to unavailable sites; they answer with the last ledger head seen."""
         self._away |= dict.fromkeys(self._left_out(), "it was proved to lie in a secure sum")
         informed = self._heads.keys() | self._left_out()
         absent = [site for site in self.directory if site not in informed]
@@ -138,17 +151,17 @@ class Coordinator:
                 _log.warning("%s: %s", self._name(site), self._away[site])
 
     def _left_out(self) -> frozenset[int]:
-        """Who was proved to lie in any round so far."""
+        """Returns the sites proved Byzantine in any round so far."""
         return self.exclusions.before(sys.maxsize)
 
     def _lines(self, since: bytes) -> bytes:
-        """The ledger's lines after the one of hash `since`."""
+        """Returns the ledger's lines after the one of hash `since`."""
         trail = [head.hash for head in self.ledger.trail()]
         lines = regular.read_bytes(self.ledger.path).split(b"\n")[:-1]
         return b"".join(line + b"\n" for line in lines[trail.index(since.hex()) + 1 :])
 
     def _answers(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:
-        """What sites answer to `bodies` in time; who does not is away from now on."""
+        """Returns the sites' timely answers to `bodies`; all other sites become unavailable."""
         deadline = time.monotonic() + seconds
         run = self.declaration.run
         for site, body in bodies.items():
@@ -166,7 +179,7 @@ class Coordinator:
         return answers
 
     def _read(self, site: int, data: bytes) -> bytes | None:
-        """The body of a site's answer; None where it answers nothing, which is noted."""
+        """Returns the body of a site's answer; None, with the reason noted, if it has none."""
         if data == NOBODY:
             self._lost(site, "no agent answers there")
             return None
@@ -184,7 +197,7 @@ class Coordinator:
         return None
 
     def _lost(self, site: int, why: str) -> None:
-        """From now on `site` is away: it is told of the run before it is asked again."""
+        """Marks `site` as unavailable: the run is declared to it before it is asked again."""
         self._heads.pop(site, None)
         if self._away.get(site) != why:
             _log.warning("%s: %s", self._name(site), why)
@@ -194,5 +207,5 @@ class Coordinator:
         return self.names[site] if self.names else f"site {site}"
 
     def _reasons(self) -> str:
-        """Who is away, and why, as the sites say it in fixed words."""
+        """Lists the unavailable sites with reasons, in fixed words."""
         return "; ".join(f"{self._name(site)}: {why}" for site, why in sorted(self._away.items()))

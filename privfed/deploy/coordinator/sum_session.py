@@ -1,4 +1,4 @@
-"""One sum over sites, as its server opens it."""
+"""One sum over sites, on the server's side."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _STEPS = 4
 
 @dataclass
 class MaskedSession:
-    """How rows become whole numbers in a sum, and its server."""
+    """A masked sum: the encoding of rows as integers, and the protocol's server."""
 
     codec: Codec
     server: MaskingServer
     awaits_rows: bool = field(default=False, init=False)
-    """Whether sites were sent their inboxes, which they answer by their rows."""
+    """Whether sites were sent their inboxes, which they answer with their rows."""
     _steps: int = field(default=0, init=False)
 
     @classmethod
@@ -48,7 +48,7 @@ class MaskedSession:
         directory: Directory,
         question: Question,
     ) -> MaskedSession:
-        """A new session, over the sites of `directory`, of the sum that answers `question`."""
+        """Starts a session, over the sites of `directory`, of the sum that answers `question`."""
         protocol, limits = summation.protocol, summation.limits
         if not isinstance(protocol, Masking):
             raise TypeError("sites on machines of their own send masked sums")
@@ -64,15 +64,15 @@ class MaskedSession:
 
     @property
     def invitation(self) -> bytes:
-        """What every site is invited by."""
+        """The invitation to every site."""
         return encode(self.server.invitation)
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Take a site's next message. Raises `Aborted` for one that counts as dropped."""
+        """Accepts a site's next message. Raises `Aborted` for one that counts as dropped out."""
         self.server.handle(site, decode(answer))
 
     def proceed(self) -> Mapping[int, bytes]:
-        """The next messages to sites, none after the last. Raises `Aborted`."""
+        """Returns the next messages to sites; empty after the last step. Raises `Aborted`."""
         if self._steps == _STEPS:
             return {}
         self._steps += 1
@@ -82,11 +82,11 @@ class MaskedSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Which sites were proved to lie so far."""
+        """The sites proved Byzantine so far."""
         return self.server.culprits
 
     def total(self) -> BoundedSum:
-        """The sum, opened. Raises `Aborted`."""
+        """Opens the sum. Raises `Aborted`."""
         words, survivors = self.server.total()
         total = self.codec.decode(self.codec.unwrap(words.astype("uint64")))
         return BoundedSum(torch.from_numpy(total), self.codec.bound * self.codec.step, survivors)
@@ -94,12 +94,12 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """The total of what sites of a `directory` send, sealed to the `sealing` key.
+    """The total of sums from sites of a `directory`, sealed to the `sealing` key.
 
-    A site that is not there has no client in it.
+    It contains no client of an absent site.
 
-    Where sites add no noise of their own, a client moves the total by the mechanism's bound at
-    most: each of them has a row at one site, or parts of it at several.
+    If sites add no noise of their own, a client changes the total by at most the mechanism's bound:
+    it has a row at one site, or parts of it at several.
     """
 
     algorithm: Algorithm
@@ -111,32 +111,32 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Nothing: the question is all."""
+        """Empty: the question suffices."""
         return b""
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether sums are to come: at first."""
+        """Whether sums are still expected: true at first."""
         return not self._sums
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Take the sum of a site. Raises `BadMessage` for what is none."""
+        """Accepts the sum of a site. Raises `BadMessage` if it is invalid."""
         if site in self._sums:
             raise BadMessage("repeated", f"a second sum of site {site}")
         sums, width = SealedSums(self.run, self.question), self.question.width(self.algorithm)
         self._sums[site] = sums.open(answer, width, PublicKey(self.directory[site]), self.sealing)
 
     def proceed(self) -> Mapping[int, bytes]:
-        """No message: a sum is sent at once."""
+        """Returns no message: sites send their sums at once."""
         return {}
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Nobody: there is nothing to prove."""
+        """Empty: plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:
-        """The sum over all sites that sent one. Raises `Aborted` where none did."""
+        """Returns the sum over all sites that sent one. Raises `Aborted` if none did."""
         if not self._sums:
             raise Aborted("no site sent a sum")
         encoding = self.algorithm.mechanism.encoding(self.question.state)
@@ -146,42 +146,47 @@ class PlainSession:
 
 
 class SumSession(Protocol):
-    """The server of one sum, whatever its protocol."""
+    """Contract of the server's side of one sum, for any protocol."""
 
     @property
     def invitation(self) -> bytes:
-        """What every site is invited by, beside the question."""
+        """The invitation to every site, in addition to the question."""
         ...
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether what sites answer next follows from their clients' data, and takes its time."""
+        """Whether the next answers depend on clients' data, and so require training time."""
         ...
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Take a site's answer. Raises `Aborted` for one that counts as dropped."""
+        """Accepts a site's answer. Raises `Aborted` for one that counts as dropped out."""
         ...
 
     def proceed(self) -> Mapping[int, bytes]:
-        """The next messages to sites; none where the sum may be opened. Raises `Aborted`."""
+        """Returns the next messages to sites; empty if the sum can be opened. Raises `Aborted`."""
         ...
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Which sites were proved to lie so far."""
+        """The sites proved Byzantine so far."""
         ...
 
     def total(self) -> BoundedSum:
-        """The sum, opened. Raises `Aborted`."""
+        """Opens the sum. Raises `Aborted`."""
         ...
 
 
 def begun(
     algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
 ) -> SumSession:
-    """A new sum, over the sites of `directory`, that answers `question` of `run`.
+    """Starts the sum over the sites of `directory` that answers a question.
 
-    What the coordinator is to see is sealed to its `sealing` key.
+    Args:
+      algorithm: the algorithm of the question's round.
+      directory: public key of each site.
+      question: the exchange to sum.
+      run: hash of the ledger's first line.
+      sealing: the coordinator's key, to which plain sums are sealed.
     """
     if isinstance(algorithm.summation, EncodedSummation):
         return MaskedSession.begun(algorithm, algorithm.summation, directory, question)

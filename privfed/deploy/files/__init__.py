@@ -1,1 +1,1 @@
-"""What lies on disk: keys, who takes part, receipts, and what a party of a sum remembers."""
+"""Files on disk: keys, federations, receipts, and the state of a sum's party."""

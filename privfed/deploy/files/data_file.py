@@ -1,4 +1,4 @@
-"""`data.toml`: whose data a site holds, and how its table is read. No run says anything of this."""
+"""`data.toml`: the population of a site and the format of its table; no run can change them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from privfed.deploy.files.keys import EXPECTED_NAME, NAME
 
 
 class SiteTable(Part):
-    """A site's table, and bounds on it that are stated whoever is in it."""
+    """A site's table, with bounds that are stated independently of its rows."""
 
     population: str
-    """What these people are called: all that the site's receipts charge, is charged to them."""
+    """A name for the population; the site's receipts charge this population."""
     path: str
     """A CSV or Parquet file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
     decimal: Literal[".", ","] = "."
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
     client: str
-    """The column that says whose a row is: who a person is, no run says."""
+    """The column that identifies the client of a row; no run can choose it."""
     sites_per_client: int = Field(1, ge=1, le=64)
-    """At how many sites of any federation, at most, one of these people may have rows."""
+    """The largest number of sites, of any federation, at which one client may have rows."""
     clients: int = Field(ge=1, le=1_000_000_000)
-    """No more people than these: a round number above what the table will ever hold."""
+    """Upper bound on the number of clients: a round number that the table will never exceed."""
     rows: int = Field(ge=1, le=1_000_000)
-    """No more rows of one person than these count: of more, those that come first."""
+    """Upper bound on the rows per client that count; the first rows are used."""
     reading: float = Field(5.0, gt=0, le=3600)
-    """Seconds after which the answer to a run's declaration leaves, in which the table is read:
-    else the time would tell what is in it."""
+    """Seconds after which the answer to a run's declaration leaves; the table is read within this
+    time, since a varying time would reveal its content.
+    """
     device: str = "cpu"
-    """Where this site trains: "cpu", "cuda", or "auto"."""
+    """The device on which this site trains: "cpu", "cuda", or "auto"."""
     threads: int = Field(1, ge=1, le=1024)
-    """How many processor cores it may take."""
+    """The largest number of processor cores to use."""
 
     @field_validator("population")
     @classmethod
@@ -50,9 +51,10 @@ class SiteTable(Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What the file at `path` states. A path in it is relative to the file.
+        """Reads the file at `path`; paths in it are relative to the file.
 
-        Raises `Refused` with every mistake in it.
+        Raises:
+          Refused: with every mistake in it.
         """
         document = read_toml(path, "data")
         try:
@@ -71,10 +73,10 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """The keys of a run's table that this one settles, and those that only a run's has.
+        """Keys of a run's table that this site sets, and keys that exist only in a run.
 
-        Numbers beyond their bounds are clipped, whatever the run says: else it could ask by its
-        bounds whether somebody is beyond them, and take all others' rows out.
+        Numbers beyond their bounds are clipped, whatever the run states. Otherwise a run could use
+        its bounds to test whether any client exceeds them, and exclude all others' rows.
         """
         asked = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
         asked |= {"encoding": self.encoding, "client": self.client}
@@ -99,4 +101,4 @@ format = 1
 # device = "cpu"                   # or "cuda"
 # threads = 1                      # processor cores that training may take
 """
-"""The file that a new site fills in."""
+"""The template that the operator of a new site fills in."""

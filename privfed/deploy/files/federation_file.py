@@ -1,4 +1,4 @@
-"""`federation.toml`: who takes part, agreed out of band; its digest is bound into every session."""
+"""`federation.toml`: the participants, agreed out of band; all sessions are bound to its digest."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ Threat = Literal["curious", "lying"]
 
 
 class FederationFile(Part):
-    """What the sites and the coordinator agreed on."""
+    """The agreement between the sites and the coordinator."""
 
     name: str
     coordinator: str
     """The key that signs every invitation, and names the ledger."""
     threshold: int = Field(0, ge=0, le=10_000)
-    """How many shares open a secret; 0: the least t with t > k and, if the server may lie,
-    2 t > n + k."""
+    """Number of shares that open a secret; 0 means the smallest t with t > k and, for a malicious
+    server, 2 t > n + k.
+    """
     sites: dict[str, str] = {}
     """The key of each site."""
 
@@ -71,41 +72,41 @@ class FederationFile(Part):
 
     @staticmethod
     def read(path: Path) -> FederationFile:
-        """The federation in the file at `path`. Raises `Refused` with every mistake in it."""
+        """Reads the federation in the file at `path`. Raises `Refused` with every mistake in it."""
         return agreed(read_toml(path, "federation"), f"{path}: ")
 
     def write_new(self, path: Path) -> None:
-        """Write a file that must not exist, durably. Raises `Refused` where one does."""
+        """Writes a new file durably. Raises `Refused` if it exists."""
         try:
             create(path, self.toml().encode())
         except FileExistsError as error:
             raise Refused(f"{path} exists already; nothing was changed") from error
 
     def with_site(self, name: str, key: str) -> FederationFile:
-        """The same with one more site. Raises `Refused` where its name or key is there already."""
+        """Returns the federation with one more site. Raises `Refused` if name or key is present."""
         if name in self.sites:
             raise Refused(f"there is a site {name} already; nothing was changed")
         return agreed({**self.model_dump(), "sites": {**self.sites, name: key}})
 
     def toml(self) -> str:
-        """The file's text, which `read` reads back to an equal value."""
+        """Returns the file's text, which `read` parses to an equal value."""
         return _TEXT.format(
             format=FORMAT, name=self.name, coordinator=self.coordinator, threshold=self.threshold
         ) + "".join(_line(name, key) for name, key in self.sites.items())
 
     def digest(self) -> str:
-        """SHA-256 of what is agreed on: how the file is laid out, and in which order, is not."""
+        """Returns SHA-256 of the agreed values, independent of the file's layout and order."""
         facts = {**self.model_dump(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sites' names in the order of their numbers, 0 first, whatever the file's order is."""
+        """The sites' names in the order of their numbers from 0, whatever the file's order."""
         return tuple(sorted(self.sites))
 
     def directory(self) -> Mapping[int, bytes]:
-        """The public key `[32]` of each site by its number, as secure sums pin them."""
+        """Returns the public key `[32]` of each site by its number, as secure sums pin them."""
         return {number: self.key_of(name).raw for number, name in enumerate(self.order)}
 
     @property
@@ -114,18 +115,22 @@ class FederationFile(Part):
         return PublicKey.parse(self.coordinator)
 
     def key_of(self, name: str) -> PublicKey:
-        """The public key of the site `name`."""
+        """Returns the public key of the site `name`."""
         return PublicKey.parse(self.sites[name])
 
     def name_of(self, key: PublicKey) -> str | None:
-        """The site whose key this is; None where it is nobody's here."""
+        """Returns the name of the site with this key; None if no site has it."""
         return next((name for name, text in self.sites.items() if text == str(key)), None)
 
     def least_shares(self, colluders: int, threat: Threat) -> int:
-        """t: how many shares open a secret where `colluders` sites may work with the server.
+        """Returns t, the number of shares that open a secret.
 
-        Raises `Refused` for a stated threshold that is too low for that, and for sites too few to
-        hide one among them.
+        Args:
+          colluders: number of sites that may collude with the server.
+          threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+
+        Raises:
+          Refused: if the stated threshold is too low, or there are too few sites to hide one.
         """
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:
@@ -150,20 +155,38 @@ class FederationFile(Part):
 
 
 def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
-    """The federation that `document` states. Raises `Refused` with every mistake, after `where`."""
+    """Validates a federation.
+
+    Args:
+      document: parsed content of the file.
+      where: prefix of error messages.
+
+    Raises:
+      Refused: with every mistake.
+    """
     try:
         return FederationFile.model_validate(document)
     except ValidationError as error:
         wrong = mistakes(error, "", document, FederationFile)
-    shown = f"sites is {document.get('sites')!r}: "  # the mistakes are enough
+    shown = f"sites is {document.get('sites')!r}: "  # the mistakes suffice
     raise Refused(listed_mistakes(wrong, where).replace(shown, "[sites] "), key=wrong[0].key)
 
 
 def add_site(path: Path, name: str, key: str) -> FederationFile:
-    """Add a site to the file at `path`, durably, and return what it holds now.
+    """Adds a site to a federation file, durably.
 
-    Comments stay where a line at the end says the same; else the file is written anew. Raises
-    `Refused`, changing nothing.
+    Comments are kept if appending a line suffices; otherwise the file is rewritten.
+
+    Args:
+      path: the federation file.
+      name: name of the new site.
+      key: its public key as text.
+
+    Returns:
+      The new federation.
+
+    Raises:
+      Refused: if the site cannot be added; the file is unchanged.
     """
     before = FederationFile.read(path)
     after = before.with_site(name, key)
@@ -184,7 +207,7 @@ def _says(text: str, federation: FederationFile) -> bool:
 
 
 def _key(text: str) -> PublicKey:
-    """The key that `text` spells. Raises `ValueError`, as validators do."""
+    """Parses a key. Raises `ValueError`, as validators do."""
     try:
         return PublicKey.parse(text)
     except UnknownKey as error:

@@ -1,8 +1,8 @@
 """Signing keys of sites and coordinators: Ed25519 (RFC 8032), as files and as text.
 
-A site *is* its key. The public half is written `ed25519:` and 43 characters of base64url, or 64
-hexadecimal digits; the two spell the same key. The secret half lies in a file that its owner alone
-may read.
+A site *is* its key. The public key is written as `ed25519:` and 43 characters of base64url, or 64
+hexadecimal digits; the two spell the same key. The secret key is in a file that only its owner may
+read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from privfed.core.errors import Broken, Refused, public_text
 from privfed.secure.primitives import KEY, verified
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What a site or a federation may be called, so that a name is a word in every file and shell."""
+"""Permitted names of sites and federations: a single word in every file and shell."""
 EXPECTED_NAME = "a word of at most 64 letters, digits, and _ . - after the first"
 _PUBLIC, _SECRET = "ed25519:", "ed25519-secret:"
 _LETTERS, _DIGITS = 43, 64
@@ -40,21 +40,20 @@ _SMALL_ORDER = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""Points whose eightfold is nothing, in all encodings but for the sign: anybody can sign for them.
-"""
+"""Points of order dividing 8, in all encodings up to the sign: they allow forgeries."""
 
 
 class UnknownKey(Refused):
-    """A text that spells no Ed25519 public key, or one with which anybody could sign."""
+    """A text that spells no Ed25519 public key, or one for which anyone could forge signatures."""
 
 
 class KeyUnusable(Broken):
-    """A file of a secret key that is missing, damaged, or open to others."""
+    """A secret key file that is missing, damaged, or readable by others."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """The public half of a key, 32 bytes."""
+    """A public key, 32 bytes."""
 
     raw: bytes
 
@@ -67,7 +66,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The key that `text` spells. Raises `UnknownKey`, and quotes nothing of the text."""
+        """Parses a public key. Raises `UnknownKey`, without quoting the text."""
         prefix, colon, spelt = text.partition(":")
         if prefix + colon != _PUBLIC:
             raise UnknownKey(f"a public key begins with {_PUBLIC!r}, and this text does not")
@@ -83,24 +82,24 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SiteKey:
-    """The secret half of a key, with the name by which its holder goes."""
+    """A secret key with the name of its holder."""
 
     name: str
     identity: Ed25519PrivateKey
 
     @classmethod
     def draw(cls, name: str) -> Self:
-        """A fresh key, of the operating system's randomness. Raises `Refused` for a bad name."""
+        """Draws a fresh key from the system's randomness. Raises `Refused` for a bad name."""
         if not NAME.fullmatch(name):
             raise Refused(f"the name is {name!r}; expected {EXPECTED_NAME}")
         return cls(name, Ed25519PrivateKey.generate())
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The key in the file at `path`.
+        """Reads the key in the file at `path`.
 
-        Raises `KeyUnusable` where it is missing, damaged, or may be read by others; nothing of it
-        is quoted.
+        Raises:
+          KeyUnusable: if it is missing, damaged, or readable by others; the key is never quoted.
         """
         try:
             with regular.opened(path) as file:
@@ -124,17 +123,18 @@ class SiteKey:
 
     @property
     def public(self) -> PublicKey:
-        """The half that others may know."""
+        """The public key."""
         return PublicKey(self.identity.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
-        """The signature `[64]` on `data`, which says itself what it is for."""
+        """Returns the signature `[64]` on `data`, which must state its own purpose."""
         return self.identity.sign(data)
 
     def write(self, path: Path) -> None:
-        """Write a file that must not exist, durably, and that nobody else may ever read.
+        """Writes a new file durably, readable by its owner only.
 
-        Raises `FileExistsError`.
+        Raises:
+          FileExistsError: if the file exists.
         """
         secret = _encoded(self.identity.private_bytes_raw())
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -153,7 +153,7 @@ def _encoded(raw: bytes) -> str:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """The 32 bytes that `text` spells, in either form. Raises `UnknownKey`."""
+    """Decodes 32 bytes from either form. Raises `UnknownKey`."""
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):
         raise UnknownKey(f"{expected}; {len(text)} characters stand there: compare its length")
@@ -165,7 +165,7 @@ def _decoded(text: str, where: str) -> bytes:
     if len(text) == _DIGITS:
         return bytes.fromhex(text)
     raw = base64.urlsafe_b64decode(text + "=")
-    if _encoded(raw) != text:  # the last letter has two bits to spare
+    if _encoded(raw) != text:  # the last letter has two spare bits
         raise UnknownKey(f"{expected}; the last of {_LETTERS} characters is another than a key has")
     return raw
 

@@ -1,4 +1,4 @@
-"""One line of a site's receipts: what was answered, and what that costs."""
+"""One line of a site's receipts: an answered question and its charge."""
 
 from __future__ import annotations
 
@@ -24,16 +24,22 @@ _MOST_ROUNDS = 10**9
 
 @dataclass(frozen=True)
 class Receipt(Encoded):
-    """One answered exchange, and what its round is charged.
+    """One answered exchange, and the charge of its round.
 
-    `federation`, `model`, `question` and `config` are digests, 64 hexadecimal digits: `question` is
-    of all bytes that were asked, the invitation to the sum too, so that no second sum is answered
-    by the receipt of the first. `event` is against the
-    server with colluding sites, and `alone` trusts this site only; None where they are one. All
-    exchanges of a round are of one cohort, and the event is that of the round. `at_once`: where
-    clients are at several sites, every round of the run counts, and all so many of them are charged
-    with the first (0: each round as it is answered). `population` is what the site calls the people
-    who are charged.
+    Attributes:
+      federation: digest of the federation file, 64 hexadecimal digits, as all digests.
+      run: name of the run.
+      round: round number.
+      exchange: number of the exchange; all exchanges of a round share one cohort.
+      model: digest of the model.
+      question: digest of all bytes of the question, including the sum's invitation, so that a
+        receipt covers no second sum.
+      config: digest of the configuration.
+      event: event of the round against the server with colluding sites.
+      alone: event of the round if only this site is trusted; None if it is the same.
+      at_once: number of rounds charged with the first, if clients are at several sites and every
+        round of the run counts; 0 if each round is charged as it is answered.
+      population: the site's name for the clients that are charged.
     """
 
     federation: str
@@ -48,7 +54,7 @@ class Receipt(Encoded):
     at_once: int = 0
     population: str = ""
     assumes: Assumed | None = None
-    """The adversary that `event` holds against; None where a receipt does not state it."""
+    """The adversary that `event` holds against; None if a receipt does not state it."""
 
     def __post_init__(self) -> None:
         digests = (self.federation, self.model, self.question, self.config)
@@ -64,16 +70,16 @@ class Receipt(Encoded):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where in its run it stands."""
+        """Its round and exchange."""
         return self.round, self.exchange
 
     def to_json(self) -> dict[str, Any]:
-        """The line's object, without its hash."""
+        """Returns the line's object, without its hash."""
         return {**super().to_json(), "type": "answer", "format": FORMAT}
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Receipt:
-        """The receipt that a line states. Raises `LedgerBroken` where it states none."""
+        """Parses the receipt in a line. Raises `LedgerBroken` if there is none."""
         if link.get("type") != "answer" or link.get("format") != FORMAT:
             raise LedgerBroken("is of a kind that this version of privfed does not know; update it")
         digests = ("federation", "model", "question", "config")
@@ -100,10 +106,9 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """How often the party of an answered exchange had committed its state before it answered.
+    """The number of commits by the party of an answered exchange before it answered.
 
-    An older state of it, or none, is then one that was rolled back, from which it would answer
-    twice.
+    It reveals a state that is missing or was rolled back, from which the party would answer twice.
     """
 
     run: str
@@ -113,16 +118,16 @@ class Commits(Encoded):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where in its run the exchange stands."""
+        """The round and exchange."""
         return self.round, self.exchange
 
     def to_json(self) -> dict[str, Any]:
-        """The line's object, without its hash."""
+        """Returns the line's object, without its hash."""
         return {**super().to_json(), "type": "commits", "format": FORMAT}
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Commits:
-        """What a line states. Raises `LedgerBroken` where that is nothing of the kind."""
+        """Parses such a line. Raises `LedgerBroken` if it is another."""
         numbers = ("round", "exchange", "count")
         facts: dict[str, Any] = {name: link.get(name) for name in ("run", *numbers)}
         counted = all(type(facts[name]) is int for name in numbers)
@@ -133,7 +138,7 @@ class Commits(Encoded):
 
 
 def read_line(link: chain.Link) -> Receipt | Commits:
-    """What a line of receipts states. Raises `LedgerBroken`."""
+    """Parses a line of receipts. Raises `LedgerBroken`."""
     if link.get("format") == FORMAT and link.get("type") == "commits":
         return Commits.from_json(link)
     return Receipt.from_json(link)
@@ -141,7 +146,7 @@ def read_line(link: chain.Link) -> Receipt | Commits:
 
 @dataclass(frozen=True)
 class AnsweredRun:
-    """What was answered of one run."""
+    """Summary of the answers to one run."""
 
     federation: str
     run: str
@@ -149,7 +154,7 @@ class AnsweredRun:
     exchanges: int
     last_round: int
     charged: int
-    """How many rounds its clients were charged."""
+    """The number of rounds charged to its clients."""
 
 
 def charged_here(
@@ -157,7 +162,8 @@ def charged_here(
 ) -> Counter[Event]:
     """Recomputes `spending` of one run, `against` a party, for the adversary of `now`.
 
-    Raises `Incomposable` where no bound is known.
+    Raises:
+      Incomposable: if no bound is known.
     """
     prior = Prior("", "", "", apart(spending), against=against, assumed=assumed)
     return Counter(prior.under(now).spending)
@@ -165,17 +171,17 @@ def charged_here(
 
 @dataclass
 class RunReceipts:
-    """What the lines of one run add up to."""
+    """The accumulated lines of one run."""
 
     first: Receipt
     lines: dict[tuple[int, int], Receipt] = field(default_factory=dict)
     rounds: dict[int, Receipt] = field(default_factory=dict)
     events: Counter[tuple[Event, Event | None]] = field(default_factory=Counter)
     commits: int = 0
-    """How often the party of the last exchange committed."""
+    """The number of commits by the party of the last exchange."""
 
     def take(self, receipt: Receipt) -> None:
-        """Add a receipt that may follow."""
+        """Adds a receipt, if it may follow. Raises `Declined` otherwise."""
         self.refuse_replay(receipt)
         self.lines[receipt.place] = receipt
         self.commits = 0
@@ -185,13 +191,14 @@ class RunReceipts:
 
     @property
     def last(self) -> tuple[int, int]:
-        """The last round and exchange that were answered."""
+        """The last answered round and exchange."""
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
         """Counts of charged events, recomputed for the adversary of `now`, that add to other runs'.
 
-        Raises `Incomposable` where no bound is known.
+        Raises:
+          Incomposable: if no bound is known.
         """
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
@@ -199,13 +206,13 @@ class RunReceipts:
         return charged_here(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """The party that charges are against; None where all but this site are one."""
+        """Returns the party that charges are against; None if there is no distinction."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"
 
     def refuse_replay(self, receipt: Receipt) -> None:
-        """Raises `Declined` where `receipt` cannot follow the lines of its run."""
+        """Raises `Declined` if `receipt` cannot follow the lines of its run."""
         first, where = self.first, f"run {receipt.run}, round {receipt.round}"
         if (first.federation, first.config) != (receipt.federation, receipt.config):
             reason = f"{where}: another federation or configuration than the run began with"
@@ -225,7 +232,7 @@ class RunReceipts:
             raise Declined(Refusal(Code.ROUND, f"{where}: {first.at_once} rounds were charged"))
 
     def note(self, commits: Commits) -> None:
-        """Add what the party of the last exchange committed. Raises `LedgerBroken` for another."""
+        """Adds the commits of the last exchange's party. Raises `LedgerBroken` for another."""
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states what a party committed before, or of another exchange")
         self.commits = commits.count

@@ -1,15 +1,15 @@
-"""A site's own ledger, `receipts.jsonl`: one line for each exchange, durable before the answer.
+"""A site's own ledger, `receipts.jsonl`: one line per exchange, durable before the answer.
 
-The lines are hash-chained (`accounting.chain`). Each states whose question it was (federation, run,
-round, exchange), what was asked (digests of the model, of all bytes of the question, and of the
-configuration), and the event that the round costs a client of this site: against the server with
-colluding sites, and where nobody else is trusted (PRIVACY, section 9.6). No time, no count and
-nothing of anybody's data is in it.
+The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
+exchange) and digests of the model, of all bytes of the question and of the configuration. It also
+states the event that the round costs a client of this site: against the server with colluding
+sites, and if only this site is trusted (PRIVACY, section 9.6). It contains no time, no count and no
+client data.
 
-Order: a line is durable before coins are drawn, and the answer leaves after that. So a line that a
-crash tore was never answered and nobody was drawn for it: it is cut off, and counts for nothing. A
-line that is whole is spent, whatever became of its answer. All lines of a file are about the people
-of one table: another table has a folder of its own.
+Order: a line is durable before clients are sampled, and the answer leaves after that. So a line
+that a crash left incomplete was never answered and no clients were sampled for it: it is removed,
+and costs nothing. A complete line is charged, whether its answer arrived or not. All lines of a
+file concern the clients of one table: another table has its own folder.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from privfed.plan.assumptions import Incomposable
 
 
 class Receipts:
-    """The receipts in the file at `path`, which one process at a time appends to.
+    """The receipts in the file at `path`; only one process at a time may append.
 
-    Use `Receipts.load` to look, and `Receipts.recover` to go on.
+    Use `Receipts.load` to read, and `Receipts.recover` to continue.
     """
 
     def __init__(self, path: Path, links: Iterable[chain.Link], torn: bool = False) -> None:
@@ -65,9 +65,10 @@ class Receipts:
 
     @classmethod
     def load(cls, path: Path) -> Receipts:
-        """Read and verify, changing nothing; a torn last line is left out.
+        """Reads and verifies the file without changes; ignores an incomplete last line.
 
-        Raises `LedgerBroken` where the chain does not hold, or lines contradict each other.
+        Raises:
+          LedgerBroken: if the hash chain is broken, or lines contradict each other.
         """
         try:
             links, torn = chain.read(path)
@@ -77,7 +78,7 @@ class Receipts:
 
     @classmethod
     def recover(cls, path: Path) -> Receipts:
-        """`load`, and cut a torn last line off, whose question was never answered."""
+        """Loads the file and removes an incomplete last line, whose question was never answered."""
         receipts = cls.load(path)
         if receipts.torn:
             lines, newline, _ = regular.read_bytes(path).rpartition(b"\n")
@@ -89,7 +90,7 @@ class Receipts:
 
     @property
     def runs(self) -> tuple[AnsweredRun, ...]:
-        """What was answered, by run, oldest first."""
+        """Summaries of the answered runs, oldest first."""
         return tuple(
             AnsweredRun(
                 federation=run.first.federation,
@@ -104,21 +105,21 @@ class Receipts:
 
     @property
     def populations(self) -> frozenset[str]:
-        """What the people who were charged were called."""
+        """The names of all populations that were charged."""
         return frozenset(run.first.population for run in self._runs.values())
 
     def last(self, run: str) -> Receipt | None:
-        """The last receipt of `run`; None where nothing of it was answered."""
+        """Returns the last receipt of `run`; None if none of it was answered."""
         answered = self._runs.get(run)
         return answered.lines[answered.last] if answered else None
 
     @property
     def assumed(self) -> Assumed:
-        """The adversary that epsilon over all runs holds against: the strongest of theirs."""
+        """The adversary that epsilon over all runs holds against: the strongest of any run."""
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """The adversary of all runs, and of `now`. It trusts whom all of them trust."""
+        """Returns the joint adversary of all runs and `now`; it trusts a party only if all do."""
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())
@@ -126,11 +127,15 @@ class Receipts:
         return replace(joint, trusts=tuple(sorted(trusted)))
 
     def spending(self, alone: bool = False, now: Assumed | None = None) -> Spending:
-        """What a client of this site was charged over all runs.
+        """Returns the charges of a client of this site over all runs.
 
-        It is against the server with colluding sites, or `alone`, trusting this site only. Every
-        run is charged for the strongest adversary of all of them, and of `now` (a run that is asked
-        for). Raises `Incomposable` where one of them promises nothing against it.
+        Args:
+          alone: whether only this site is trusted, instead of the server with colluding sites.
+          now: adversary of a requested run; every run is charged for the strongest adversary of
+            all.
+
+        Raises:
+          Incomposable: if a run gives no guarantee against that adversary.
         """
         joint = self._joint(now)
         return sum((run.spending(alone, joint) for run in self._runs.values()), Counter())
@@ -138,17 +143,28 @@ class Receipts:
     def following(
         self, spending: Spending, assumed: Assumed | None, against: str | None
     ) -> tuple[Spending, Spending]:
-        """Returns the charges so far and the `spending` of a further run, both recomputed
-        for the strongest adversary of all of them. Raises `Incomposable`.
+        """Recomputes all charges for a further run.
+
+        Args:
+          spending: planned charges of the further run.
+          assumed: its adversary.
+          against: the party that its charges are against; None if there is no distinction.
+
+        Returns:
+          The charges so far and those of the further run, both for the strongest adversary of all
+          runs.
+
+        Raises:
+          Incomposable: if a run gives no guarantee against that adversary.
         """
         return self.spending(now=assumed), charged_here(
             spending, assumed, against, self._joint(assumed)
         )
 
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
-        """What holds for this site's clients at `delta`: with colluders, and trusting nobody else.
+        """Returns the guarantees at `delta`: against colluders, and trusting only this site.
 
-        The second is None where no line tells them apart.
+        The second is None if no line distinguishes the two.
         """
         both = any(each.alone for run in self._runs.values() for each in run.lines.values())
         bound = self._guarantee(delta)
@@ -158,7 +174,7 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """The composition of all runs at `delta`; infinite where a run promises nothing jointly."""
+        """Composes all runs at `delta`; infinite if a run gives no joint guarantee."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)
@@ -168,10 +184,12 @@ class Receipts:
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
-        """Whether what `receipt` charges stays within `limit`, by the composition of all runs.
+        """Whether the charge of `receipt` stays within `limit`, by the composition of all runs.
 
-        Epsilon against the server with colluding sites counts. `rounds` is how many more are
-        expected, so that a run's rounds are not accounted for one by one.
+        Args:
+          limit: largest epsilon against the server with colluding sites, and delta.
+          receipt: the exchange to charge.
+          rounds: number of rounds expected from the run, so that they are accounted for together.
         """
         run = self._runs.get(receipt.run)
         if run is not None and (run.first.at_once or receipt.round in run.rounds):
@@ -194,13 +212,24 @@ class Receipts:
             return False
 
     def charged(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> str:
-        """Charge `receipt`, durably, before coins are drawn; returns the head after its line.
+        """Charges `receipt` durably, before clients are sampled.
 
-        The identical line is charged once: its head is returned again. Raises `Declined`, charging
-        nothing, for any other question of an exchange that was answered, for a round or exchange
-        at or before the run's last, for a run that goes on under another federation or
-        configuration, and where it would spend more than `limit`. Raises `LedgerBroken` where
-        another process wrote to the file, or an earlier line could not be written.
+        An identical line is charged once; its head is returned again.
+
+        Args:
+          receipt: the exchange to charge.
+          limit: the site's budget.
+          rounds: number of rounds expected from the run.
+
+        Returns:
+          The head after its line.
+
+        Raises:
+          Declined: charging nothing, for another question of an answered exchange, a round or
+            exchange not after the run's last, a changed federation or configuration, or an exceeded
+            `limit`.
+          LedgerBroken: if another process wrote to the file, or an earlier line could not be
+            written.
         """
         self._refuse_another_writer()
         if (head := self._head_of(receipt)) is not None:
@@ -210,7 +239,7 @@ class Receipts:
         return self.head
 
     def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
-        """Raises `Declined` where `receipt` cannot follow, or would spend more than `limit`."""
+        """Raises `Declined` if `receipt` cannot follow, or would exceed `limit`."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
@@ -223,16 +252,16 @@ class Receipts:
             )
 
     def committed(self, run: str, count: int) -> None:
-        """Note, durably, how often the party of the last exchange of `run` has committed."""
+        """Records durably the number of commits by the party of the last exchange of `run`."""
         round, exchange = self._runs[run].last
         self._append(Commits(run, round, exchange, count))
 
     def commits(self, run: str) -> int:
-        """How often the party of the last exchange of `run` had committed when it answered."""
+        """Returns the commits of the party of the last exchange of `run` when it answered."""
         return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:
-        """The object that `privfed site receipts --json` prints."""
+        """Returns the object that `privfed site receipts --json` prints."""
         bound, alone = self.guarantees(limit.delta)
         return {
             "runs": encoded(self.runs),
@@ -244,12 +273,12 @@ class Receipts:
         }
 
     def _head_of(self, receipt: Receipt) -> str | None:
-        """The head after the line of an identical receipt; None where there is none."""
+        """Returns the head after the line of an identical receipt; None if there is none."""
         run = self._runs.get(receipt.run)
         return self._heads[receipt] if run and run.lines.get(receipt.place) == receipt else None
 
     def _append(self, line: Receipt | Commits) -> None:
-        """Add a line, durably. Raises `LedgerBroken` where the file is not as it was left."""
+        """Appends a line durably. Raises `LedgerBroken` if the file was changed meanwhile."""
         self._refuse_another_writer()
         text, link = chain.sealed(self.head, line.to_json())
         self._failed = True  # until the line is durable: a part of it may be in the file

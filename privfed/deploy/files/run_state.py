@@ -1,9 +1,10 @@
-"""What a site keeps of a run on disk: `state/`, a folder for each run, which nobody else reads.
+"""A site's state of its runs: `state/`, with one folder per run, readable by its owner only.
 
-A site's copy of a coordinator's ledger: it grows, and no line of it ever changes.
+It contains a copy of the coordinator's ledger, which grows, and whose lines never change.
 
-Who would roll the ledger back, so that rounds are charged once and drawn twice, or keep a second
-one, has to show a site other lines than it saw before: it refuses them, and keeps what it saw.
+A coordinator that rolls its ledger back, to charge rounds once and sample them twice, or that keeps
+a second ledger, has to show a site other lines than before. The site refuses them, and keeps the
+lines it has seen.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 
 @dataclass(frozen=True)
 class PartyStore:
-    """The question of the sum in hand, and its party's state, in a folder that nobody else reads.
+    """The question of the current sum and its party's state, in a private folder.
 
-    The question is durable before the first state of its party, and a state that is of another
-    question is none. It holds secrets: no copy of it is kept, and none is ever restored.
+    The question is durable before the first state of its party; a state of another question is
+    ignored. The folder holds secrets: no copy is kept, and none is ever restored.
     """
 
     folder: Path
 
     def begin(self, question: bytes) -> None:
-        """Keep the `question` of a new sum in the place of the last one and its state."""
+        """Stores the `question` of a new sum, replacing the last one and its state."""
         make_folder(self.folder, 0o700)
         self._state.unlink(missing_ok=True)
         self._write(self._question, question)
 
     def commit(self, state: bytes) -> None:
-        """Make a party's `state` durable in the place of the one before."""
+        """Stores a party's `state` durably, replacing the previous one."""
         self._write(self._state, state)
 
     def read(self) -> tuple[bytes, bytes] | None:
-        """The question in hand and the last state of its party; None where there is no state."""
+        """Returns the current question and its party's last state; None if there is no state."""
         if not self._state.exists() or not self._question.exists():
             return None
         return regular.read_bytes(self._question), regular.read_bytes(self._state)
@@ -66,14 +67,14 @@ class PartyStore:
 
 @dataclass
 class LedgerCopy:
-    """The lines that the file at `path` holds, verified."""
+    """The verified ledger lines in the file at `path`."""
 
     path: Path
 
     def __post_init__(self) -> None:
         data = regular.read_bytes(self.path) if self.path.exists() else b""
         *lines, torn = data.split(b"\n")
-        if torn:  # of a crash: nothing was answered for that line
+        if torn:  # of a crash: no question was answered for that line
             with _for_nobody_else():
                 durable.write_atomically(self.path, data[: len(data) - len(torn)])
         self._lines = lines
@@ -88,14 +89,16 @@ class LedgerCopy:
 
     @property
     def ledger(self) -> Ledger:
-        """What was seen of the ledger."""
+        """The ledger as seen so far."""
         return self._ledger
 
     def extend(self, since: bytes, data: bytes) -> None:
-        """Add those `data` that follow the line of hash `since`, durably.
+        """Appends the lines in `data` that follow the line of hash `since`, durably.
 
-        Lines that were seen before may come again, as they were. Raises `Declined` where anything
-        else follows there, or `since` was never seen.
+        Lines that were seen before may be repeated unchanged.
+
+        Raises:
+          Declined: if other lines follow there, or `since` was never seen.
         """
         *lines, torn = data.split(b"\n")
         if torn or since.hex() not in self._heads:
@@ -116,7 +119,7 @@ class LedgerCopy:
         self._lines, self._heads, self._ledger = self._lines + new, self._heads + heads, ledger
 
     def _append(self, lines: bytes) -> None:
-        """Append `lines`, durably, to a file that nobody else may read."""
+        """Appends `lines` durably to a file that only its owner may read."""
         with _for_nobody_else():
             durable.make_folder(self.path.parent, 0o700)
             durable.append(self.path, lines)
@@ -129,7 +132,7 @@ class LedgerCopy:
         return [link["hash"] for link in links]
 
     def _read(self, lines: list[bytes]) -> Ledger:
-        """The ledger that all `lines` make. Raises `Declined` where they make none."""
+        """Parses the ledger of all `lines`. Raises `Declined` if they are invalid."""
         try:
             return Ledger(self.path, chain.following(chain.START, lines, self.path))
         except AccountingError as error:
@@ -138,7 +141,7 @@ class LedgerCopy:
 
 @contextlib.contextmanager
 def _for_nobody_else() -> Iterator[None]:
-    """New files are readable by their owner alone."""
+    """Makes new files readable by their owner only."""
     mask = os.umask(0o077)
     try:
         yield
@@ -152,21 +155,21 @@ def _declined(reason: str) -> Declined:
 
 @dataclass(frozen=True)
 class RunState:
-    """The run's declaration, a copy of its ledger, and the party of the sum in hand."""
+    """The run's declaration, a copy of its ledger, and the party of the current sum."""
 
     folder: Path
 
     @property
     def parties(self) -> PartyStore:
-        """The party of the sum in hand."""
+        """The party of the current sum."""
         return PartyStore(self.folder)
 
     def ledger(self) -> LedgerCopy:
-        """What the site saw of the coordinator's ledger. Raises `Declined` where it was edited."""
+        """Returns the copy of the coordinator's ledger. Raises `Declined` if it was edited."""
         return LedgerCopy(self.folder / "ledger.jsonl")
 
     def declare(self, declaration: bytes) -> None:
-        """Keep a declaration that the site goes by from now on, durably."""
+        """Stores durably the declaration that the site uses from now on."""
         before = os.umask(0o077)
         try:
             make_folder(self.folder, 0o700)

@@ -1,4 +1,4 @@
-"""The folder of a site, by name, and how it is begun."""
+"""The files in a site's folder, and its creation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.deploy.site import policy
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """The files of a site under `path`: nobody but its owner may read any of them."""
+    """The files of a site under `path`; only its owner may read them."""
 
     path: Path
 
@@ -26,44 +26,46 @@ class SiteFolder:
 
     @property
     def policy(self) -> Path:
-        """What the site allows."""
+        """The site's policy."""
         return self.path / "policy.toml"
 
     @property
     def data(self) -> Path:
-        """How its table is read, and whose data these are."""
+        """The format of its table and the name of its population."""
         return self.path / "data.toml"
 
     @property
     def receipts(self) -> Path:
-        """What was answered, hash-chained: never restored from an older copy."""
+        """The answered exchanges, hash-chained: never restored from an older copy."""
         return self.path / "receipts.jsonl"
 
     @property
     def federation(self) -> Path:
-        """Who takes part, as this site agreed to it."""
+        """The participants, as this site agreed to them."""
         return self.path / "federation.toml"
 
     @property
     def socket(self) -> Path:
-        """Where the site is asked."""
+        """The socket at which the agent answers."""
         return self.path / "socket"
 
     @property
     def log(self) -> Path:
-        """What it declined, and why; nobody else reads it."""
+        """The refusals with reasons; for the site's owner only."""
         return self.path / "log"
 
     @property
     def state(self) -> Path:
-        """What it remembers of runs: never copied, never restored."""
+        """The state of runs: never copied, never restored."""
         return self.path / "state"
 
     def begin(self, name: str) -> SiteKey:
-        """Make the folder, mode 700, of a site that is called `name`, and return its fresh key.
+        """Creates the folder, mode 700, of a site called `name`, and returns its fresh key.
 
-        The key comes last: a folder that has one is whole. Raises `Refused`, changing nothing,
-        where anything lies there.
+        The key is written last: a folder with a key is complete.
+
+        Raises:
+          Refused: if the folder is not empty; nothing is changed.
         """
         key = SiteKey.draw(name)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):

@@ -1,1 +1,1 @@
-"""What a coordinator and its sites say to each other."""
+"""The messages between a coordinator and its sites."""

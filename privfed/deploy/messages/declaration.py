@@ -1,4 +1,4 @@
-"""What a run is, as its coordinator declares it to a site before it asks anything."""
+"""The declaration of a run, which a coordinator sends to a site before any question."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES = {"float32": torch.float32, "int64": torch.int64}
 
 @dataclass(frozen=True)
 class ExampleForm:
-    """What examples look like: of features and labels, the shape of each and its type."""
+    """The shapes and types of an example's features and labels."""
 
     x: tuple[int, ...]
     x_type: str
@@ -36,23 +36,28 @@ class ExampleForm:
 
     @classmethod
     def of(cls, examples: Examples) -> ExampleForm:
-        """The form of these."""
+        """Returns the form of `examples`."""
         x, y = examples.x, examples.y
         shapes = tuple(x.shape[1:]), tuple(y.shape[1:])
         return cls(shapes[0], _name(x.dtype), shapes[1], _name(y.dtype), examples.classes)
 
     def zeros(self, count: int) -> Examples:
-        """So many examples of this form, that are nobody's."""
+        """Returns `count` synthetic examples of this form, all zero."""
         x = torch.zeros((count, *self.x), dtype=_TYPES[self.x_type])
         return Examples(x, torch.zeros((count, *self.y), dtype=_TYPES[self.y_type]), self.classes)
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A run: the first line of its ledger, its run file, and what its model does not train.
+    """A run, as its coordinator declares it.
 
-    The first line cites the digest of the run file, and its hash names the run. `examples` is what
-    the model takes, `sealing` the coordinator's key `[32]` for sums that it alone may see.
+    Attributes:
+      opening: first line of the ledger; it cites the digest of the run file, and its hash
+        identifies the run.
+      text: the run file.
+      examples: input form of the model.
+      constants: tensors of the model that training does not change.
+      sealing: the coordinator's public key [32] for sums that only it may see.
     """
 
     opening: bytes
@@ -63,14 +68,14 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that a run is and may not change, in 64 hexadecimal digits."""
+        """SHA-256 of all parts of a run that may not change, in 64 hexadecimal digits."""
         constants = save(dict(sorted(self.constants.items())))
         parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
 
     @property
     def file_digest(self) -> str:
-        """What a ledger states of the run file; empty where the text is none."""
+        """The digest of the run file as ledgers state it; empty if the text is invalid."""
         try:
             return digest(self.text)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -83,7 +88,7 @@ class Declaration:
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """What the ledger's first line states. Raises `BadMessage`."""
+        """The terms in the ledger's first line. Raises `BadMessage`."""
         return dict(self._first.get("terms", {}))
 
     @property
@@ -95,14 +100,14 @@ class Declaration:
         return link
 
     def encode(self) -> bytes:
-        """The byte form."""
+        """Returns the byte form."""
         tensors = {name: value.cpu().contiguous() for name, value in self.constants.items()}
         parts = (self.opening, self.text.encode(), self._form)
         return self.sealing + b"".join(map(sized, parts)) + save(tensors)
 
     @property
     def _form(self) -> bytes:
-        """The byte form of what the model takes."""
+        """The byte form of `examples`."""
         form = self.examples
         facts = {
             "x": list(form.x),
@@ -115,7 +120,7 @@ class Declaration:
 
     @classmethod
     def decode(cls, data: bytes) -> Declaration:
-        """The declaration that these bytes are. Raises `BadMessage`."""
+        """Parses a declaration. Raises `BadMessage`."""
         reader = Reader(data)
         try:
             sealing = reader.take(KEY)

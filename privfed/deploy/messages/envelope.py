@@ -1,4 +1,4 @@
-"""Messages between a coordinator and its sites: what every one is bound to, and who signed it."""
+"""Envelopes of messages between a coordinator and its sites: their context and signature."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from privfed.secure.primitives import KEY, SIGNATURE, random_key, verified
 _FORMAT = b"PF1"
 """The version of these messages."""
 NO_RUN = bytes(KEY)
-"""What stands in the place of a run in messages that are of none."""
+"""Placeholder for the run in messages that belong to none."""
 
 
 class Kind(IntEnum):
-    """What a coordinator sends."""
+    """Kinds of a coordinator's messages."""
 
     HELLO = 0
-    """Which site is there: bytes that were never sent before, of no run."""
+    """Asks which site is there: fresh random bytes, of no run."""
     QUESTION = 1
     """The model of an exchange, and the invitation to its sum."""
     STEP = 2
     """The next message of the sum's protocol."""
     DECLARATION = 3
-    """What a run is, before anything is asked of it."""
+    """The declaration of a run, before any question."""
 
 
 class Reply(IntEnum):
-    """How a site answers, beside the answer itself: no text and no data are in it."""
+    """Kinds of a site's replies; except for the answer itself they contain no text and no data."""
 
     ANSWERED = 0
     DECLINED = 1
-    """The site's policy does not allow it: a fixed word follows (`deploy.policies.codes`)."""
+    """The site's policy forbids it: a fixed word follows (`privfed.deploy.site.policy.Code`)."""
     UNSIGNED = 2
-    """The coordinator did not sign it, or it is of another federation or run."""
+    """The coordinator did not sign it, or it belongs to another federation or run."""
     MALFORMED = 3
-    """The bytes are no message, or come out of turn."""
+    """The bytes are no message, or out of order."""
     FAILED = 4
-    """The site could not work it out; its own log says why."""
+    """The site failed to compute an answer; its own log states why."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message of the coordinator: of one federation (the hash of its file) and one run."""
+    """A coordinator's message for one federation (the hash of its file) and one run."""
 
     federation: bytes
     run: bytes
@@ -59,12 +59,12 @@ class Envelope:
 
     @property
     def text(self) -> bytes:
-        """What the coordinator signs."""
+        """The text that the coordinator signs."""
         start = b"privfed envelope" + self.federation + self.run + bytes([self.kind])
         return start + hashlib.sha256(self.body).digest()
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
-        """The same message, signed by the holder of `key`."""
+        """Returns the same message, signed by the holder of `key`."""
         return replace(self, signature=key.sign(self.text))
 
     def signed_by(self, public: bytes) -> bool:
@@ -72,13 +72,13 @@ class Envelope:
         return verified(public, self.signature, self.text)
 
     def encode(self) -> bytes:
-        """The byte form."""
+        """Returns the byte form."""
         start = _FORMAT + self.federation + self.run + bytes([self.kind])
         return start + sized(self.body) + self.signature
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
-        """The message that these bytes are. Raises `BadMessage`."""
+        """Parses an envelope. Raises `BadMessage`."""
         reader = Reader(data)
         if reader.take(len(_FORMAT)) != _FORMAT:
             raise BadMessage("wrong format", "bytes that are no message of this version")
@@ -91,12 +91,12 @@ class Envelope:
 
 
 def answered(reply: Reply, body: bytes = b"") -> bytes:
-    """The bytes of a site's answer."""
+    """Returns the bytes of a site's answer."""
     return bytes([reply]) + body
 
 
 def read_answer(data: bytes) -> tuple[Reply, bytes]:
-    """How a site answers, and the body of its answer. Raises `BadMessage`."""
+    """Parses a site's answer into its kind and body. Raises `BadMessage`."""
     if not data or data[0] not in tuple(Reply):
         raise BadMessage("wrong format", "bytes that are no answer of a site")
     return Reply(data[0]), data[1:]
@@ -104,23 +104,24 @@ def read_answer(data: bytes) -> tuple[Reply, bytes]:
 
 @dataclass(frozen=True)
 class Greeter:
-    """Asks addresses which site of the `federation` they lead to, with the coordinator's `key`.
+    """Asks addresses which site of the `federation` they lead to, signed by the coordinator's
+    `key`.
 
-    Whoever carries a greeting further has the site's answer too: it is then one more address of
-    that site, which can lose what is sent to it, as any carrier can.
+    A party that forwards a greeting also obtains the site's answer. It becomes one more address of
+    that site, which can lose messages to it, as any carrier can.
     """
 
     federation: FederationFile
     key: Ed25519PrivateKey
 
     def hello(self) -> bytes:
-        """A greeting that no site has answered yet."""
+        """Returns a new greeting."""
         federation = bytes.fromhex(self.federation.digest())
         envelope = Envelope(federation, NO_RUN, Kind.HELLO, bytes(random_key()))
         return envelope.signed(self.key).encode()
 
     def site_of(self, hello: bytes, answer: bytes) -> int | None:
-        """The number of the site that signed this `answer` to `hello`; None: no site of these."""
+        """Returns the number of the site that signed `answer` to `hello`; None if no site did."""
         try:
             reply, body = read_answer(answer)
             reader = Reader(body)
@@ -135,10 +136,10 @@ class Greeter:
 
 
 def greeting(key: SiteKey, hello: bytes) -> bytes:
-    """The body of a site's answer to the frame `hello`: its public key, and its signature."""
+    """Returns the body of a site's answer to the greeting `hello`: its public key and signature."""
     return key.public.raw + key.sign(_text(hello))
 
 
 def _text(hello: bytes) -> bytes:
-    """What a site signs."""
+    """Returns the text that a site signs."""
     return b"privfed site" + hashlib.sha256(hello).digest()

@@ -1,9 +1,9 @@
-"""What a site is asked for a sum: the released model, and all that its clients answer to.
+"""A site's question for a sum: the released model and all other inputs of its clients.
 
-A sum that its coordinator sees, and nobody on its way: signed by the site, and sealed.
+Also the site's sealed answer: a sum that only its coordinator can read, signed by the site.
 
-Its numbers are float64, little-endian. The coordinator declares an X25519 key; a site seals to it
-with a key of its own for each sum (ECIES, by `privfed.secure.primitives`).
+The numbers of a sum are float64, little-endian. The coordinator declares an X25519 key; a site
+seals to it with a fresh key for each sum (ECIES, by `privfed.secure.primitives`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 
 @dataclass(frozen=True)
 class QuestionForm:
-    """The task, scale and layout of an exchange, and the shapes of all that is sent for it."""
+    """The task, scale and layout of an exchange, and the shapes of all its tensors."""
 
     task: str
     scale: float
@@ -46,9 +46,9 @@ class QuestionForm:
 
 
 def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
-    """The questions of a `round` that begins at `state`.
+    """Returns the questions of a `round` that begins at `state`.
 
-    As the round's play asks them, whatever is released: their forms hang on public constants alone.
+    They follow the round's play with zero releases: their forms depend on public constants only.
     """
     conversation, questions = Conversation(play(algorithm, round, state)), []
     for number, exchange in enumerate(conversation):
@@ -59,7 +59,7 @@ def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) 
 
 @dataclass(frozen=True)
 class Question:
-    """Exchange `number` of a round: what is asked, and the mechanism's public `state`."""
+    """Exchange `number` of a round: the exchange, and the mechanism's public `state`."""
 
     round: int
     number: int
@@ -68,15 +68,15 @@ class Question:
 
     @property
     def model_hash(self) -> bytes:
-        """SHA-256 `[32]` of the model that is sent."""
+        """SHA-256 `[32]` of the broadcast model."""
         return model_hash(self.exchange)
 
     def width(self, algorithm: Algorithm) -> int:
-        """The length of a bounded row that answers."""
+        """Returns the length of a bounded row that answers."""
         return algorithm.mechanism.width(algorithm.wire(self.exchange.layout))
 
     def encode(self) -> bytes:
-        """The byte form: facts as JSON, then the tensors."""
+        """Returns the byte form: facts as JSON, then the tensors."""
         facts = {
             "round": self.round,
             "number": self.number,
@@ -89,7 +89,7 @@ class Question:
 
     @classmethod
     def decode(cls, data: bytes) -> Question:
-        """The question that these bytes are. Raises `BadMessage`."""
+        """Parses a question. Raises `BadMessage`."""
         reader = Reader(data)
         try:
             facts: Any = from_json(reader.sized().decode())
@@ -105,13 +105,13 @@ class Question:
 
     @property
     def form(self) -> QuestionForm:
-        """All of it but its numbers."""
+        """All properties of the question except its numbers."""
         exchange = self.exchange
         shapes = _shapes("broadcast", exchange.broadcast) | _shapes("state", self.state)
         return QuestionForm(exchange.task, exchange.scale, exchange.layout, shapes)
 
     def refuse_not_finite(self) -> None:
-        """Raises `BadMessage` for a model, or a state, that is missing or not finite."""
+        """Raises `BadMessage` if the model is missing, or the model or state is not finite."""
         broadcast = self.exchange.broadcast
         if "params" not in broadcast or broadcast["params"].dim() != 1:
             raise BadMessage("wrong model", "a question without a model")
@@ -121,18 +121,18 @@ class Question:
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors` with their `group` before their names."""
+    """Returns `tensors` with their names prefixed by `group`."""
     return {f"{group}/{name}": value.cpu().contiguous().clone() for name, value in tensors.items()}
 
 
 def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of `group`, by their own names."""
+    """Returns the tensors of `group` by their own names."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 
 
 def _shapes(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
-    """The shapes and types of `tensors`, with their `group` before their names."""
+    """Returns the shapes and types of `tensors`, with their names prefixed by `group`."""
     return {f"{group}/{name}": (tuple(t.shape), t.dtype) for name, t in tensors.items()}
 
 
@@ -148,7 +148,7 @@ class SealedSums:
     question: Question
 
     def seal(self, total: Tensor, key: SiteKey, coordinator: bytes) -> bytes:
-        """A site's sum `[m]` for the coordinator alone. Raises `BadMessage` for a bad key."""
+        """Signs and seals a site's sum `[m]` for the coordinator. Raises `BadMessage`."""
         plain = total.cpu().numpy().astype(_TYPE).tobytes()
         once = KeyPair(random_key())
         try:
@@ -160,7 +160,7 @@ class SealedSums:
         return once.public + seal_text(sealing, text, once.public)
 
     def open(self, data: bytes, length: int, site: PublicKey, coordinator: KeyPair) -> Tensor:
-        """The sum `[length]` of a `site`. Raises `BadMessage` for what it did not sign."""
+        """Opens the sum `[length]` of a `site`. Raises `BadMessage` unless the site signed it."""
         reader = Reader(data)
         once, sealed = reader.take(KEY), reader.rest()
         try:

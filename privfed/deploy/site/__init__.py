@@ -1,1 +1,1 @@
-"""What a site does when it is asked."""
+"""The agent of a site: its policy checks, charges and answers."""

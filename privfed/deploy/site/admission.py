@@ -1,4 +1,4 @@
-"""What a site charges itself for a question before it answers, or why it declines."""
+"""Charges a question to a site's receipts before it is answered, or declines it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from privfed.run.setup import Setup
 
 @dataclass(frozen=True)
 class Admission:
-    """Charges the questions of one run to a site's `receipts`, within `limit`, as it is then.
+    """Charges the questions of one run to a site's receipts, within its current budget.
 
-    What a round costs follows from the plan, which every site makes from public facts alone
-    (PRIVACY, section 9.6), and never from what the coordinator says. The coordinator's own ledger,
-    of which `ledger` is the site's copy, has to state the charge first. `federation`, `run` and
-    `config` are digests, 64 hexadecimal digits; `population` is what the site calls its people.
+    The cost of a round follows from the plan, which every site computes from public facts alone
+    (PRIVACY, section 9.6), and never from the coordinator's claims. The coordinator's own ledger
+    must state the charge first.
+
+    Attributes:
+      setup: plan and model of the run.
+      receipts: the site's receipts.
+      ledger: the site's copy of the coordinator's ledger.
+      limit: returns the current budget.
+      federation: digest of the federation file, 64 hexadecimal digits, as all digests.
+      run: digest that identifies the run.
+      config: digest of the declaration.
+      population: the site's name for its clients.
     """
 
     setup: Setup
@@ -33,10 +42,16 @@ class Admission:
     population: str
 
     def charge(self, question: Question, digest: str) -> None:
-        """Charge the question, durably. Raises `Declined`, charging nothing.
+        """Charges the question durably.
 
-        `digest` is of all its bytes, so that an exchange is answered to one question only. The last
-        one may come again, where no answer to it was committed: it is charged once.
+        The last question may be repeated if no answer to it was committed; it is charged once.
+
+        Args:
+          question: the question to charge.
+          digest: hash of all its bytes, so that an exchange is answered to one question only.
+
+        Raises:
+          Declined: if the question cannot be charged; nothing is charged.
         """
         rounds = self.setup.plan.config.run.rounds
         self._refuse_uncharged(question, rounds)
@@ -48,9 +63,9 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Raises `Declined` where not even the run's next round may be charged.
+        """Raises `Declined` if the run's next round would exceed the budget.
 
-        So that whoever declares the run is told before it charges a round that nobody answers.
+        So the coordinator learns it before it charges a round that the site would not answer.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
@@ -59,7 +74,7 @@ class Admission:
             self.receipts.refuse(receipt, self.limit(), rounds)
 
     def _receipt(self, round: int, exchange: int, model: str, question: str) -> Receipt:
-        """What an exchange of the run is charged."""
+        """Returns the receipt of an exchange of the run."""
         plan = self.setup.plan
         rounds, parts = plan.config.run.rounds, plan.config.data.sites_per_client
         return Receipt(
@@ -78,21 +93,21 @@ class Admission:
         )
 
     def committed(self, count: int) -> None:
-        """Note, durably, how often the party of the question in hand has committed."""
+        """Records durably the number of commits by the current question's party."""
         self.receipts.committed(self.run, count)
 
     @property
     def commits(self) -> int:
-        """How often the party of the last question had committed when it answered."""
+        """Number of commits by the last question's party when it answered."""
         return self.receipts.commits(self.run)
 
     def is_last(self, digest: str) -> bool:
-        """Whether the last question that was charged is the one of this `digest`."""
+        """Whether the last charged question has this `digest`."""
         last = self.receipts.last(self.run)
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Raises `Declined` for a round or an exchange that no charge of this run is for."""
+        """Raises `Declined` for a round or an exchange without a charge of this run."""
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (

@@ -1,4 +1,4 @@
-"""A site's answers to its coordinator: each checked first, and nothing said beside it."""
+"""A site's answers to its coordinator: each message is checked first, and reveals nothing else."""
 
 from __future__ import annotations
 
@@ -27,17 +27,22 @@ from privfed.secure.summation import Aborted
 from privfed.store.folders import held_alone
 
 _log = logging.getLogger(__name__)
-"""A site's own log, which nobody else reads."""
+"""A site's own log, which only its owner reads."""
 
 
 @dataclass
 class Agent:
-    """A site with `key` in a `federation` (the hash of its file), whose `coordinator` it answers.
+    """Answers a site's coordinator by protocol messages or fixed words.
 
-    `join` makes its part in a run that is declared, or raises `Declined`; `parties` are those in
-    runs that were declared before, by their hashes: `at_once` of them at most. What the site
-    answers is one of the protocol's messages or a fixed word; why it declines or fails is in its
-    own log alone.
+    The reasons for refusals and failures are in the site's own log only.
+
+    Attributes:
+      key: the site's key.
+      coordinator: the coordinator's public key.
+      federation: hash of the federation file.
+      join: creates the site's part in a declared run, or raises `Declined`.
+      parties: the site's parts in declared runs, by hash of the run.
+      at_once: largest number of these.
     """
 
     key: SiteKey
@@ -48,7 +53,7 @@ class Agent:
     at_once: int
 
     def answer(self, data: bytes) -> bytes:
-        """The bytes that answer these, whatever they are."""
+        """Returns the bytes that answer `data`, for any input."""
         try:
             return answered(Reply.ANSWERED, self._answer(Envelope.decode(data), data))
         except _Unsigned:
@@ -59,7 +64,7 @@ class Agent:
         except Aborted as malformed:
             _log.warning("not answered: %s", malformed)
             return answered(Reply.MALFORMED)
-        except Exception:  # whatever it is: its text may quote data
+        except Exception:  # any exception: its text may quote data
             _log.exception("failed")
             return answered(Reply.FAILED)
 
@@ -78,7 +83,7 @@ class Agent:
                 return self._party(envelope.run).step(envelope.body)
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """The site's part in the run that is declared, from now on."""
+        """Returns the site's part in the declared run, which is active from now on."""
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "a declaration of another run")
@@ -93,25 +98,31 @@ class Agent:
         return party
 
     def _party(self, run: bytes) -> RunParty:
-        """The site's part in `run`. Raises `BadMessage` where it has to be declared first."""
+        """Returns the site's part in `run`. Raises `BadMessage` for a run that was not declared."""
         if run not in self.parties:
             raise BadMessage("wrong run", "a run that was not declared")
         return self.parties[run]
 
 
 class _Unsigned(Exception):
-    """A message that the coordinator did not sign, or that is of another federation."""
+    """A message that the coordinator did not sign, or that belongs to another federation."""
 
 
 LARGEST = 1 << 30
-"""Bytes of the largest message that a site reads."""
+"""Bytes of the largest message that a site accepts."""
 
 
 def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
-    """The site in `folder`, all of whose files are as they should be.
+    """Opens the site in `folder` after a check of all its files.
 
-    Where this process is not `alone` with it, nothing is mended. Raises `Refused` and `Broken`, and
-    `LedgerBroken` for receipts that were edited.
+    Args:
+      folder: the site's folder.
+      alone: whether only this process uses the folder, so that files may be repaired.
+
+    Raises:
+      Refused: if a file is invalid.
+      Broken: if a file is damaged, or the folder is open to others.
+      LedgerBroken: if receipts were edited.
     """
     _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)
@@ -129,13 +140,13 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
 
 
 def _refuse_open_folder(path: Path) -> None:
-    """Raises `Broken` where others may look into the folder at `path`."""
+    """Raises `Broken` if other users may access the folder at `path`."""
     if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise Broken(f"{path} is open to others (mode {mode:o}); expected 700")
 
 
 def agent_of(member: Membership) -> Agent:
-    """The agent that answers for a site, with its part in runs that it was in."""
+    """Returns the agent of a site, with its part in earlier runs."""
     federation = member.federation
     return Agent(
         member.key,
@@ -149,9 +160,9 @@ def agent_of(member: Membership) -> Agent:
 
 @contextlib.contextmanager
 def serving(folder: SiteFolder) -> Iterator[Membership]:
-    """Answer at the socket of `folder` until the block ends, one process at a time.
+    """Answers at the socket of `folder` until the block ends, in one process at a time.
 
-    Raises as `open_member` does, and `Busy` where another process has the folder.
+    Raises as `open_member` does, and `Busy` if another process uses the folder.
     """
     with held_alone(folder.path, Busy(f"another agent serves {folder.path}; stop it first")):
         member = open_member(folder)
@@ -164,7 +175,7 @@ _FORM = "%(asctime)s %(levelname)s %(message)s"
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Write what a site's modules log to the file at `path`, mode 600, and to the terminal."""
+    """Writes the log of a site's modules to the file at `path`, mode 600, and to the terminal."""
     logger = logging.getLogger("privfed.deploy")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]

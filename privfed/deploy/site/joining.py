@@ -1,4 +1,4 @@
-"""How a site joins a run that its coordinator declares: what is asked first, and what is made."""
+"""Joins a site to a declared run: checks first, then setup."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from privfed.run.setup import Setup
 from privfed.secure.frames import BadMessage
 
 _log = logging.getLogger(__name__)
-"""A site's own log, which nobody else reads."""
+"""A site's own log, which only its owner reads."""
 AT_ONCE = 4
-"""Runs that a site takes part in at once; a further one takes the place of the oldest."""
+"""Number of runs that a site takes part in at once; a further one replaces the oldest."""
 _MARGIN = 2.0
-"""The time to train is to be so many times what the largest cohort was rehearsed to take."""
+"""Required ratio of training time to the rehearsed time of the largest cohort."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A site of a `federation`, by its `folder`, `key` and `receipts`."""
+    """A site of a `federation`, with its `folder`, `key` and `receipts`."""
 
     folder: SiteFolder
     key: SiteKey
@@ -49,7 +49,7 @@ class Membership:
 
     @property
     def number(self) -> int:
-        """The site's number. Raises `Refused` where its key is none of the federation's."""
+        """The site's number. Raises `Refused` if its key is not in the federation."""
         name = self.federation.name_of(self.key.public)
         if name is None:
             raise Refused(
@@ -59,19 +59,19 @@ class Membership:
         return self.federation.order.index(name)
 
     def join(self, declaration: Declaration) -> RunParty:
-        """The site's part in the declared run, from now on. Raises `Declined`.
+        """Joins the declared run and returns the site's part in it. Raises `Declined`.
 
-        It returns when `reading` of data.toml is over, in which the table is read: who cannot be
-        read by then does not count, and nobody sees how long that took.
+        It returns after `reading` seconds of data.toml, within which the table is read. Clients
+        that cannot be read by then do not count, and the reading time is not revealed.
         """
         party = self._party(declaration, new=True)
         self._state(declaration.run).declare(declaration.encode())
         return party
 
     def rejoined(self) -> dict[bytes, RunParty]:
-        """Its part in the runs that were declared last, by their hashes, before it answers again.
+        """Returns the site's part in the most recently declared runs, by hash.
 
-        A run that it declines by now is left out, and has to be declared anew.
+        Runs that it declines by now are left out, and must be declared again.
         """
         folders = self.folder.state.glob("*/declaration")
         latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-AT_ONCE:]
@@ -87,9 +87,9 @@ class Membership:
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
     ) -> tuple[SiteTable, Setup]:
-        """The site's table, and plan and model of the run whose file is `text`. Raises `Declined`.
+        """Returns the site's table, and the plan and model of the run file `text`.
 
-        Both rest on public facts: on the run, the policy, and what `data.toml` states.
+        Both depend on public facts only: the run, the policy, and `data.toml`. Raises `Declined`.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
@@ -103,9 +103,9 @@ class Membership:
         return table, setup
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
-        """How many seconds the largest cohort takes here. Raises `Declined` where that is too long.
+        """Returns the seconds that the largest cohort takes here. Raises `Declined` if too long.
 
-        Unless the policy allows simulations, of whose rows anybody may know when they were ready.
+        Policies that allow simulations permit any time, since timing may then reveal data.
         """
         seconds = rehearsed_seconds(self.number, setup, table)
         if not LocalPolicy.read(self.folder.policy).allow.simulation:
@@ -144,17 +144,17 @@ class Membership:
         )
 
     def _parties(self, work: SiteWork, declaration: Declaration) -> MakesParties:
-        """What makes the site's parties: of masked sums, or of sums that the coordinator sees."""
+        """Returns the factory of the site's parties: of masked sums, or of plain sums."""
         if work.setup.plan.config.secured:
             return MaskedParties(work, self.key.identity, self.federation.directory())
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
     def _with_people(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
-        """The run over the site's people; over nobody where its table cannot be read at all.
+        """Returns the run over the site's clients; over none if its table cannot be read.
 
-        It then takes part with its noise alone: whether its data are as they should be is nobody
-        else's business (PRIVACY, section 9.1, S1). All that hangs on them is over, logged too, once
-        it returns; a simulation returns at once.
+        In that case the site takes part with its noise alone: the state of its data is private
+        (PRIVACY, section 9.1, S1). All work that depends on the data, including its log, is
+        finished when this returns. A simulation returns at once.
         """
         config = setup.plan.config
         empty = setup.over(nobody(config, form))
@@ -163,7 +163,7 @@ class Membership:
             try:
                 read = readable_examples(config.parts["source"], table)
                 people = site_people(read.examples, config, table, form, self.key.name)
-            except Exception as error:  # whatever a file holds
+            except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
                 _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
                 return empty
@@ -187,7 +187,7 @@ class Membership:
 
 
 def too_slow(seconds: float, deadline: float) -> Refusal | None:
-    """Why what takes so many seconds does not fit; None where it does."""
+    """Returns a refusal if training is too slow for the deadline; None otherwise."""
     if deadline >= _MARGIN * seconds > 0.0:
         return None
     return Refusal(
@@ -199,7 +199,7 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
 
 
 def built(text: str, table: SiteTable) -> Config:
-    """The run file `text` as a site goes by it. Raises `Declined`."""
+    """Returns the configuration of the run file `text` for a site. Raises `Declined`."""
     try:
         return site_config(text, table)
     except Declined:

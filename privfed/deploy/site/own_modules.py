@@ -1,7 +1,7 @@
-"""A run file's parts from outside, before any of their code runs: allowed by a file's digest alone.
+"""External parts in a run file, checked before any of their code runs: allowed by digest only.
 
-To build a configuration is to import the parts that it names, and whatever is imported runs. So a
-run file that came from elsewhere is looked at as text first.
+Building a configuration imports the parts that it names, and importing runs their code. So a run
+file from elsewhere is first examined as text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MODEL = "model.name"
 
 
 def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
-    """Why the run file `text` may not even be built here; None where it may.
+    """Returns a refusal if the run file `text` may not be built here; None if it may.
 
-    The model may be a module of somebody's own, `module:name`, if the policy has the digest of that
-    module's file. What this file imports is not covered: read it before you list it. Every other
-    part has to be privfed's. No part is imported for this.
+    The model may be an external module, `module:name`, if the policy lists the digest of that
+    module's file. Files that it imports are not covered: read it before you list it. Every other
+    part must be privfed's own. No part is imported for this check.
     """
     try:
         keys = keys_of_outside_parts(text, "the run's file")
@@ -42,9 +42,10 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
 
 
 def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
-    """Why the model `name`, "module:name", may not be built here; None where its file is listed.
+    """Returns a refusal if the model `name`, "module:name", may not be built here.
 
-    A name that an installed package gave itself is refused: it says nothing of where its code is.
+    None if its file is listed. A name registered by an installed package is refused, because it
+    does not identify the file of its code.
     """
     module, colon, _ = name.partition(":")
     path = _file_of(module) if colon else None
@@ -71,12 +72,12 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of the file at `path`, as a policy lists it."""
+    """Returns the SHA-256 of the file at `path`, in the format of a policy."""
     return DIGEST + hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _defines(path: Path, name: str) -> bool:
-    """Whether the file itself defines `name` by its last statement about it. Nothing is run."""
+    """Whether the file itself defines `name`, once and without rebinding. No code is run."""
     kinds = ast.FunctionDef | ast.ClassDef
     try:
         body = ast.parse(path.read_bytes()).body
@@ -100,15 +101,15 @@ def _defines(path: Path, name: str) -> bool:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file that an import of `module` would run, and no other; None where there is none.
+    """Returns the only file that an import of `module` would run; None if there is none.
 
-    A module in a package is none: the package's own code would run first. Nothing is imported.
+    Modules in packages are excluded: the package's own code would run first. Nothing is imported.
     """
     if not module.isidentifier():
         return None
     try:
         spec = find_spec(module) or PathFinder.find_spec(module, [str(Path.cwd())])
-    except ValueError:  # of what was not imported from a file
+    except ValueError:  # of a module that was not imported from a file
         return None
     if spec is None or spec.submodule_search_locations is not None or not spec.has_location:
         return None

@@ -1,10 +1,10 @@
-"""A site's party of one sum, whatever the sum's protocol: it commits before it answers.
+"""A site's party of one sum, for any protocol: it commits before it answers.
 
-A site's parties of sums that the coordinator sees: with the site's own noise, or none.
+It includes the parties of plain sums, which the coordinator sees, with the site's noise or none.
 
-The sum leaves once for a question: that it is worked out is committed before it begins, and the sum
-before it leaves, so that a site that is killed in between has dropped out, and one that is killed
-later sends the same bytes again.
+A plain sum leaves once per question. Its computation is committed before it begins, and the sum
+before it leaves. So a site that is killed in between has dropped out, and one that is killed later
+sends the same bytes again.
 """
 
 from __future__ import annotations
@@ -33,45 +33,52 @@ from privfed.secure.masked.messages.wire import decode
 from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]
-"""Makes a state durable, and then how often that was done before: before an answer leaves."""
+"""Makes a state durable, with the number of commits, before an answer leaves."""
 
 
 class Party(Protocol):
-    """Answers the server's messages of one sum, each once, and the last one's again."""
+    """Contract of parties: answers each message of one sum once, and repeats the last answer."""
 
     def handle(self, message: bytes) -> bytes:
-        """The answer to the next message, committed. Raises `Aborted`."""
+        """Returns the committed answer to the next message. Raises `Aborted`."""
         ...
 
     def end(self) -> None:
-        """Commit that it answers nothing more."""
+        """Commits that it answers nothing more."""
         ...
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether `message` asks for what follows from clients' data, so that time would tell."""
+        """Whether the answer depends on clients' data, so that its time would reveal something."""
         ...
 
 
 class MakesParties(Protocol):
-    """Makes a site's parties of the sums of one run."""
+    """Contract of a factory of a site's parties for the sums of one run."""
 
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> Party:
-        """The party of the sum that answers `question`: new, or as of a committed `state`.
+        """Returns the party of a sum.
 
-        Raises `BadState` for a state that is damaged, or from before the last of `least` commits.
+        Args:
+          question: the question that the sum answers.
+          state: the last committed state; None for a new party.
+          commit: stores further states.
+          least: number of commits before the last answer.
+
+        Raises:
+          BadState: if the state is damaged, or older than `least` commits.
         """
         ...
 
 
 _BEGUN, _OVER = b"begun", b"over"
-"""States of a party that has begun to work its sum out, and of one that answers nothing more."""
+"""States of a party that has begun to compute its sum, and of one that answers nothing more."""
 
 
 @dataclass
 class PlainParty:
-    """The party of one such sum; `state` is what it committed last, after so many `commits`."""
+    """The party of one plain sum, with its last committed `state` after `commits` commits."""
 
     parties: PlainParties
     question: Question
@@ -80,7 +87,7 @@ class PlainParty:
     commits: int
 
     def handle(self, message: bytes) -> bytes:
-        """The site's sum, committed. Raises `BadMessage` where it was lost."""
+        """Returns the site's committed sum. Raises `BadMessage` if it was lost."""
         if message:
             raise BadMessage("wrong type", "a step of a sum that has none")
         if self.state in (_BEGUN, _OVER):
@@ -93,11 +100,11 @@ class PlainParty:
         return answer
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether it does: every answer is a sum."""
+        """True: every answer is a sum."""
         return True
 
     def end(self) -> None:
-        """Answer nothing more."""
+        """Commits that it answers nothing more."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -108,9 +115,9 @@ class PlainParty:
 
 @dataclass(frozen=True)
 class PlainParties:
-    """Makes the parties of the site whose `work` and `key` these are, in a `run`.
+    """Makes parties of plain sums for the site with this `work` and `key`, in a `run`.
 
-    What they send is sealed to the `coordinator`'s key `[32]`.
+    Their sums are sealed to the `coordinator`'s key `[32]`.
     """
 
     work: SiteWork
@@ -121,7 +128,7 @@ class PlainParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> PlainParty:
-        """The party of the sum that answers `question`. Raises `BadState` for a stale `state`."""
+        """Returns the party of the sum for `question`. Raises `BadState` for a stale `state`."""
         if state == b"":
             raise BadState("damaged", "an empty state")
         counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)
@@ -130,7 +137,7 @@ class PlainParties:
         return PlainParty(self, question, state, commit, least)
 
     def sealed(self, question: Question) -> bytes:
-        """The site's sum for `question`, for the coordinator alone."""
+        """Returns the site's sum for `question`, sealed for the coordinator."""
         total = self.work.plain_sum(question)
         return SealedSums(self.run, question).seal(total, self.key, self.coordinator)
 
@@ -144,21 +151,21 @@ class MaskedParty:
         )
 
     def handle(self, message: bytes) -> bytes:
-        """The answer to the next message, committed. Raises `Aborted`."""
+        """Returns the committed answer to the next message. Raises `Aborted`."""
         return self._party.handle(message)
 
     def end(self) -> None:
-        """Answer nothing more."""
+        """Commits that it answers nothing more."""
         self._party.end()
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether the row is asked for. Raises `Aborted` for bytes that are no message."""
+        """Whether the row is requested. Raises `Aborted` for bytes that are no message."""
         return isinstance(decode(message), Inbox)
 
 
 @dataclass(frozen=True)
 class MaskedParties:
-    """Makes the parties of the site whose `work` and `identity` these are, in a `directory`."""
+    """Makes parties of masked sums for the site with this `work` and `identity`."""
 
     work: SiteWork
     identity: Ed25519PrivateKey
@@ -167,7 +174,7 @@ class MaskedParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> MaskedParty:
-        """The party of the sum that answers `question`. Raises `BadState`."""
+        """Returns the party of the sum for `question`. Raises `BadState`."""
         return MaskedParty(self._client(question, state), commit, least)
 
     def _client(self, question: Question, state: bytes | None) -> MaskingClient:

@@ -1,10 +1,10 @@
-"""A site's own people, as its table holds them: the columns are the run's, the table is not.
+"""A site's clients, read from its own table with the columns that the run declares.
 
-A site's table where some people's rows cannot be read: they count for nothing, and no more.
+Clients with unreadable rows are left out of the table.
 
-A cell that is not as it was declared makes a table unreadable. At a site that would let one person
-take all others out of the sum (PRIVACY, section 9.1, S1): so whoever cannot be read is found, and
-left out.
+A cell that differs from its declaration makes a table unreadable. At a site this would let one
+client exclude all others from the sum (PRIVACY, section 9.1, S1). So clients with unreadable rows
+are identified and left out.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from privfed.deploy.messages.declaration import ExampleForm
 from privfed.run.population import sites_of
 
 _ROW = re.compile(r", row \d+")
-"""Where in a table a message says that something is wrong: among rows of one person, a place."""
+"""The row number in a message; among the rows of one client it is a relative position."""
 
 
 @runtime_checkable
 class _ReadsTables(Protocol):
-    """A source that makes examples of any table."""
+    """A source that can read examples from any table."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -47,14 +47,14 @@ class _ReadsTables(Protocol):
 
 
 class Readings(NamedTuple):
-    """Examples of all whose rows can be read, and of how many people they cannot, by the cause."""
+    """Examples of all readable clients, and the number of unreadable clients by cause."""
 
     examples: Examples
     causes: Mapping[str, int]
 
     @property
     def left_out(self) -> int:
-        """The number of people whose rows cannot be read."""
+        """The number of clients whose rows cannot be read."""
         return sum(self.causes.values())
 
     @property
@@ -64,15 +64,17 @@ class Readings(NamedTuple):
 
 
 def by_cause(causes: Mapping[str, int]) -> str:
-    """Lists each of the `causes` with its number of people, the most frequent one first."""
+    """Lists each of the `causes` with its number of clients, the most frequent one first."""
     return "\n".join(f"{n:,} people: {cause}" for cause, n in Counter(causes).most_common())
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
-    """What the `source` makes of a site's `table`.
+    """Reads a site's `table` with the `source`.
 
-    A row of a CSV that has too few cells, or too many, is nobody's, and left out. Raises `Refused`
-    where nobody's rows can be read.
+    CSV rows with too few or too many cells belong to no client and are left out.
+
+    Raises:
+      Refused: if no client's rows can be read.
     """
     if not isinstance(source, _ReadsTables):
         raise Refused("the run's data are no table; a site has a table")
@@ -104,9 +106,9 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
 
 
 def _good(people: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
-    """Those of `people` whose rows can be read, and how many cannot, by the cause.
+    """Returns the `people` with readable rows, and the number of others by cause.
 
-    Halves that cannot are halved again.
+    Groups that cannot be read are bisected.
     """
     waiting, good = [people], [np.empty(0, dtype=np.int64)]
     causes: Counter[str] = Counter()
@@ -122,10 +124,10 @@ def _good(people: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Co
 
 
 def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
-    """A site without people; `count` made-up ones have an example each, to build a model by.
+    """Returns a site with `count` synthetic clients of one zero example each, to build a model.
 
-    No check may read these as data: there is no test set, and what columns and labels mean is as
-    the run declares it.
+    No check may read these as data: there is no test set, and columns and labels mean what the run
+    declares.
     """
     made_up = form.zeros(count)
     if isinstance(config.source, DeclaredTable):
@@ -143,11 +145,13 @@ def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
 def site_people(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """The people of a site's `examples`, which were read from its `table`, who are at `site` alone.
+    """Returns the clients of a site's `examples`, which were read from its `table`.
 
-    All of them are at the first site that this process knows of, which is this one. Of whoever has
-    more than `table.rows` rows, the first ones count. Raises `Refused` for a table
-    that is not as the run declares it, or as the site does.
+    All of them are at this site, the only one known to this process. Of clients with more than
+    `table.rows` rows, the first rows count.
+
+    Raises:
+      Refused: if the table differs from the run's declaration or from the site's.
     """
     if examples.owners is None:
         raise Refused("data.client names no column: say whose a row is")

@@ -1,4 +1,4 @@
-"""`policy.toml`: what a site itself allows, enforced where the data are."""
+"""`policy.toml`: the permissions of a site, enforced where the data are."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from privfed.core.registry import BUILT_IN
 
 
 class Code(StrEnum):
-    """What a site tells the coordinator when it declines, and nothing else."""
+    """The only reason for a refusal that a site reveals to the coordinator."""
 
     PART = "part"
-    """A part from outside is named, whose code would run here."""
+    """An external part is named, whose code would run here."""
     PROOF = "proof"
     """The combination has no proof."""
     SIMULATION = "simulation"
@@ -36,31 +36,31 @@ class Code(StrEnum):
     PARAMETERS = "parameters"
     RELEASE = "release"
     RUN = "run"
-    """The run goes on under another federation or configuration than it began with."""
+    """The run continues under another federation or configuration than it began with."""
     ROUND = "round"
     """The round, or its exchange, is not after the last one answered."""
     QUESTION = "question"
     """The exchange was answered, and this is another question."""
     LEDGER = "ledger"
-    """The coordinator's ledger does not go on from what the site saw of it, or states no charge."""
+    """The coordinator's ledger does not continue the site's copy, or states no charge."""
     SOURCE = "source"
-    """The run is not about a table."""
+    """The run's data are no table."""
     CLIENT = "client"
-    """One person may have rows at more sites than the run takes into account."""
+    """A client may have rows at more sites than the run takes into account."""
     DEADLINE = "deadline"
     """The time to train is not set, or too short for this site's machine."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A public `code`, and the full `reason`, for the site's own log alone."""
+    """A public `code`, and the full `reason` for the site's own log only."""
 
     code: Code
     reason: str
 
 
 class Declined(Refused):
-    """A site declines: the message is the code alone, and the reason is private."""
+    """A site's refusal: the message is the code alone, and the reason is private."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"declined: {refusal.code}", refusal.reason)
@@ -71,18 +71,18 @@ class Declined(Refused):
 
     @property
     def code(self) -> Code:
-        """The public word."""
+        """The public code."""
         return self.refusal.code
 
 
 DIGEST = "sha256:"
-"""How the digest of a file begins, where a module of somebody's own is allowed by it."""
+"""Prefix of a file's digest, by which an external module is allowed."""
 RELEASES = ("training", "evaluation", "statistics")
-"""What a run may ask sites for."""
+"""The releases that a run may request from sites."""
 
 
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
-    """A check that each name of a list is `known` and there once, or is a file's digest."""
+    """Validates that each name of a list is `known` and unique, or is a file's digest."""
 
     def check(names: list[str]) -> list[str]:
         wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]
@@ -105,14 +105,14 @@ def _built_in(kind: str, *without: str) -> tuple[str, ...]:
 
 
 class SpendingLimit(Part):
-    """What the people of this site's table may be charged, all runs together."""
+    """The budget of each client in this site's table, over all runs."""
 
     epsilon: float = Field(2.0, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
 
 
 class Requirements(Part):
-    """What a run has to promise."""
+    """Requirements on a run."""
 
     protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
     mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [
@@ -120,29 +120,30 @@ class Requirements(Part):
         "discrete_gaussian",
     ]
     threat: Literal["curious", "lying"] = "lying"
-    """"lying": sums stay closed also where the server lies about who dropped out."""
+    """"lying": sums stay closed even if the server misreports dropouts."""
     sites: int = Field(3, ge=1, le=10_000)
-    """How many sites, at least, have to stay in a sum that is opened."""
+    """The smallest number of surviving sites of a sum that is opened."""
 
 
 class Allowances(Part):
-    """What a run may ask for."""
+    """Permissions of a run."""
 
     objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
     models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]
-    """By name; a module of somebody's own by the digest of its file."""
+    """By name; an external module by the digest of its file."""
     parameters: int = Field(10_000_000, ge=1)
-    """Of the largest model."""
+    """The largest number of model parameters."""
     deadline: float = Field(3600.0, gt=0, le=86_400)
-    """Seconds that a run may ask this site to train for, whose agent answers nothing else then."""
+    """Seconds that a run may train at this site; its agent answers nothing else meanwhile."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
-    """Whether seeded noise, sums without cryptography and measures that no ε covers are allowed.
-    With any of them nothing is promised to anybody."""
+    """Whether seeded noise, sums without cryptography and measures without an ε are allowed. With
+    any of them no client has a guarantee.
+    """
 
 
 class LocalPolicy(Part):
-    """A site's policy: what asks for more is declined (`privfed.deploy.site.policy_check`)."""
+    """A site's policy; runs that exceed it are declined (`privfed.deploy.site.policy_check`)."""
 
     budget: SpendingLimit = SpendingLimit()
     require: Requirements = Requirements()
@@ -150,7 +151,7 @@ class LocalPolicy(Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The policy in the file at `path`. Raises `Refused` with every mistake in it."""
+        """Reads the policy in the file at `path`. Raises `Refused` with every mistake in it."""
         document = read_toml(path, "policy")
         try:
             return cls.model_validate(document)

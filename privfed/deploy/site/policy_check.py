@@ -1,4 +1,4 @@
-"""Whether a run asks a site for more than its policy allows: a fixed word, and the full reason."""
+"""Checks a run against a site's policy: a public code, and the full private reason."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Reasons = Iterator[tuple[Code, str]]
 
 @runtime_checkable
 class _NamesThreat(Protocol):
-    """A protocol whose secrets are opened by shares, and that says against which server."""
+    """A protocol with shared secrets that states its threat model."""
 
     threat: Threat
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a run asks of a site, and what the site allows."""
+    """A run, and the policy of the site that is asked."""
 
     policy: LocalPolicy
     config: Config
@@ -37,7 +37,7 @@ class _Request:
     parameters: int
 
     def name(self, kind: str) -> str:
-        """By what name the catalogue knows the part of `kind`, however the run spelt it."""
+        """Returns the catalogue's name of the part of `kind`, however the run spells it."""
         return catalogued(kind, type(self.config.parts[kind]))
 
 
@@ -47,13 +47,20 @@ def refusal(
     federation: FederationFile,
     parameters: int,
 ) -> Refusal | None:
-    """Why a site of `federation` with this `policy` declines the run `config`; None if it does not.
+    """Returns the refusal of the run `config` by a site; None if the policy allows the run.
 
-    The run trains `parameters` numbers. The code is that of the first reason, and all reasons are
-    in the private text. It rests on the policy and on public facts of the run alone, so that
-    declining tells nothing of anybody's data. A run file that came from elsewhere is looked at by
-    `own_modules.outside_part` before it is built; what a round costs is held against the budget by
-    `privfed.deploy.files.receipts`.
+    It depends only on the policy and on public facts of the run, so that a refusal reveals no
+    client data. `own_modules.outside_part` examines run files from elsewhere before they are built;
+    `privfed.deploy.files.receipts` compares the cost of rounds with the budget.
+
+    Args:
+      policy: the site's policy.
+      config: the run.
+      federation: the federation of the site.
+      parameters: number of trained parameters.
+
+    Returns:
+      The code of the first reason, with all reasons in the private text.
     """
     request = _Request(policy, config, federation, parameters)
     reasons = [reason for check in _IN_ORDER for reason in check(request)]
@@ -63,7 +70,7 @@ def refusal(
 
 
 def _parts(request: _Request) -> Reasons:
-    """Parts of somebody else's, but for the model, which has its digest."""
+    """External parts, except the model, which is checked by its digest."""
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
             yield Code.PART, f"{kind}: {request.name(kind)} is a part from outside"
@@ -110,7 +117,7 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Central noise shows the server a site's sum, or that of all sites: allowed by name alone."""
+    """Central noise reveals a site's sum, or that of all sites: allowed by name only."""
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)
@@ -135,7 +142,7 @@ def _sites(request: _Request) -> Reasons:
     least = request.policy.require.sites
     if config.data.sites != pinned:
         yield Code.SITES, f"data.sites is {config.data.sites}; the federation has {pinned} sites"
-    elif not config.secured:  # the server sees each site's sum by itself
+    elif not config.secured:  # the server sees the sum of each site
         if pinned < least:
             yield Code.SITES, f"there are {pinned} sites, and require.sites is {least}"
     elif not config.by_sites:
@@ -145,7 +152,7 @@ def _sites(request: _Request) -> Reasons:
 
 
 def _shares(request: _Request) -> Reasons:
-    """How many sites have to stay in a sum, and how many shares open one."""
+    """The number of sites that must survive a sum, and of shares that open a secret."""
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
     if limits.minimum < least:
@@ -170,7 +177,7 @@ def _shares(request: _Request) -> Reasons:
 
 
 def _budget(request: _Request) -> Reasons:
-    """What the run itself plans to spend; what it does spend is counted round by round."""
+    """The planned spending of the run; actual spending is charged round by round."""
     privacy, limit = request.config.privacy, request.policy.budget
     noise = request.config.noise_multiplier
     fixed = privacy.noise_multiplier if privacy.noise_multiplier is not None else noise
@@ -195,7 +202,7 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """A module of somebody's own counts by its file, and by the file that defines it."""
+    """An external module is checked by its file, and by the file that defines it."""
     allowed, name = request.policy.allow.models, request.name("model")
     if name in BUILT_IN["model"]:
         if name not in allowed:

@@ -1,16 +1,16 @@
-"""A site's part in the sums of one run: each question checked first, and charged.
+"""A site's part in the sums of one run: each question is checked first, and charged.
 
-When a site's answer leaves: at a fixed time after it was asked for, whatever it was made of.
+Also the time at which an answer leaves: fixed, independent of the data.
 
-Training takes longer the more clients were drawn, and the more rows they have: when a sum leaves
-would tell of both (PRIVACY, section 9.1, S1). So it waits until `seconds` are over, a constant of
-the run that is large enough for the largest cohort. Where work was not done by then, the site has
-dropped out, which is to be rare enough to be charged, or never: rehearse it
-(`privfed.deploy.site.site_setup`). Reading a site's table takes longer the more it holds, too: it
-is given up at that time, since who is not read by then does not count.
+Training takes longer the more clients were sampled, and the more rows they have, so the time of a
+sum would reveal both (PRIVACY, section 9.1, S1). The sum therefore waits until `seconds` have
+passed, a constant of the run that is large enough for the largest cohort. If work takes longer, the
+site has dropped out; this must be rare enough to be charged, or never happen: rehearse it
+(`privfed.deploy.site.site_setup`). Reading a site's table also takes longer the larger it is. It is
+cut off at a fixed time, since clients that are not read by then do not count.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
-So an answer leaves a little later than that, by a part of `seconds` that is drawn afresh.
+So an answer leaves later by a fraction of `seconds` that is drawn afresh.
 """
 
 from __future__ import annotations
@@ -40,26 +40,27 @@ Work = TypeVar("Work")
 
 
 class Late(Aborted):
-    """A sum that was not ready in time: it does not leave, nor does it later."""
+    """A sum that was not ready in time; it never leaves."""
 
 
 @dataclass(frozen=True)
 class FixedTime:
-    """What follows from data leaves `seconds` after it was asked for; 0: at once.
+    """Releases data-dependent results `seconds` after the request; 0 means at once.
 
-    An answer that took longer than that never leaves, and a table that did is nobody's.
+    An answer that took longer never leaves, and a table that did is ignored.
     """
 
     seconds: float
     blur: float = 0.02
-    """An answer leaves up to this part of `seconds` later, uniformly."""
+    """Upper bound on a uniform random delay of an answer, as a fraction of `seconds`."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def answer(self, work: Callable[[], bytes]) -> bytes:
-        """What `work` answers, or raises, no sooner and no later.
+        """Returns or raises the result of `work` at the fixed time.
 
-        Raises `Late` where it took longer, once so much time is over for a further time.
+        Raises:
+          Late: at the next multiple of the fixed time, if the work took longer.
         """
         if not self.seconds:
             return work()
@@ -74,9 +75,10 @@ class FixedTime:
                 raise Late("the sum was not ready in time, and does not leave")
 
     def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
-        """What `work` returns, or raises, no sooner and no later; what `late` does if it is not.
+        """Returns or raises the result of `work` at the fixed time, or that of `late` if it took
+        longer.
 
-        What `work` still does then is not ended, and comes to nothing.
+        Work that is cut off is not interrupted; its result is ignored.
         """
         if not self.seconds:
             return work()
@@ -90,23 +92,23 @@ class FixedTime:
             self._wait(self.seconds - (self.clock() - began))
 
     def _wait(self, seconds: float) -> None:
-        """Sleep so long, and up to the blur longer."""
+        """Sleeps for `seconds` plus a random delay."""
         blur = self.blur * self.seconds * _random.random()
         self.sleep(max(0.0, seconds + blur))
 
 
 @dataclass
 class RunParty:
-    """What one site answers of one run, whose coordinator is known to have signed all of it.
+    """A site's answers in one run; the caller has verified the coordinator's signatures.
 
-    A question of another form than the run's is refused first: on some of them work fails where
-    somebody was drawn, and nowhere else. `admission` declines what the site's policy does not
-    allow, and charges the site's receipts, durably, before a coin is drawn.
+    A question of another form than the run's is refused first: some would make work fail only if
+    clients were sampled. `admission` declines questions that the site's policy does not allow, and
+    charges the site's receipts, durably, before clients are sampled.
 
-    What the sum's party does is committed to `store`, and then to the receipts, before it is
-    answered; a party that was killed goes on from there: the same bytes have the same answer, a row
-    that was asked for and did not leave is lost, and a state from before is refused. A row leaves
-    when `leaving` says, whoever was drawn.
+    The actions of a sum's party are committed to `store`, and then to the receipts, before each
+    answer. A killed party resumes from there: the same bytes get the same answer, a row that was
+    requested and did not leave is lost, and an older state is refused. A row leaves at the time set
+    by `leaving`, whatever the cohort.
     """
 
     work: SiteWork
@@ -115,7 +117,7 @@ class RunParty:
     store: PartyStore
     leaving: FixedTime
     declaration: bytes
-    """The byte form of the declaration that it goes by: the same bytes are no other run."""
+    """The byte form of its declaration; equal bytes are the same run."""
     _party: Party | None = field(default=None, init=False, repr=False)
 
     @property
@@ -124,7 +126,7 @@ class RunParty:
         return self.admission.ledger.head
 
     def question(self, body: bytes) -> bytes:
-        """The answer to a question: of a sum that begins, or of the one in hand, once more."""
+        """Answers a question: it starts a sum, or repeats the answer of the current one."""
         asked = _Asked.decode(body)
         if (party := self._restored(body)) is None:
             self.work.refuse_other_form(asked.question)
@@ -138,17 +140,18 @@ class RunParty:
         return self._handled(party, asked.invitation)
 
     def step(self, body: bytes) -> bytes:
-        """The answer to the next message of the sum in hand."""
+        """Answers the next message of the current sum."""
         party = self._party or self._restored(None)
         if party is None:
             raise BadMessage("wrong type", "a step of a sum that was not begun")
         return self._handled(party, body)
 
     def _restored(self, body: bytes | None) -> Party | None:
-        """The party in hand as it was committed last; None where it is none of the question `body`.
+        """Returns the current party in its last committed state; None if it answers another
+        question.
 
-        Any question is meant where none is given. Raises `BadMessage` for a state that is of no
-        use: what it answered is not known, and nothing else is answered.
+        Without a `body` any question matches. Raises `BadMessage` for an unusable state: its
+        earlier answers are unknown, and it answers nothing else.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
             return None
@@ -161,9 +164,9 @@ class RunParty:
         return self._party
 
     def _party_of(self, question: Question, state: bytes | None = None) -> Party:
-        """The party of `question`, whose every commit is in the receipts before an answer leaves.
+        """Returns the party of `question`, new or from a `state`.
 
-        It is new, or as of a `state`.
+        Each of its commits is in the receipts before an answer leaves.
         """
 
         def commit(state: bytes, count: int) -> None:
@@ -173,7 +176,7 @@ class RunParty:
         return self.parties(question, state, commit, self.admission.commits)
 
     def _handled(self, party: Party, message: bytes) -> bytes:
-        """Its answer: at the fixed time where it follows from clients' data."""
+        """Returns the party's answer, at the fixed time if it depends on clients' data."""
         if not party.sends_row(message):
             return party.handle(message)
         try:
@@ -193,7 +196,7 @@ class _Asked(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> _Asked:
-        """Raises `BadMessage`."""
+        """Parses a question's body. Raises `BadMessage`."""
         reader = Reader(body)
         question = Question.decode(reader.sized())
         return cls(question, reader.take(32), reader.sized(), reader.rest())

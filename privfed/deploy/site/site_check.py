@@ -1,6 +1,6 @@
-"""What a site's operator asks before a run: would this site take part, and what would it cost?
+"""Checks before a run whether a site would take part, and the cost, for its operator.
 
-Nothing leaves the site for it, and nothing is charged.
+No data leave the site, and nothing is charged.
 """
 
 from __future__ import annotations
@@ -31,9 +31,16 @@ from privfed.run.prepare import streams_of
 class SiteCheck(Encoded):
     """A run in which a site would take part.
 
-    `people` and `rows` are of its own table: keep them. `epsilon` is what its people will have
-    spent at `delta` by the site's own count, once the run is through, of a `budget`. The largest
-    `cohort` that may be drawn here takes `seconds`, the table `reading` seconds, of a `deadline`.
+    Attributes:
+      people: number of clients in its table; private.
+      rows: number of rows that count; private.
+      epsilon: epsilon spent at `delta` by the site's own count after the run.
+      budget: the site's largest epsilon.
+      delta: the site's delta.
+      cohort: size of the largest cohort that may be sampled here.
+      seconds: training time of that cohort.
+      reading: seconds to read the table.
+      deadline: seconds that the run allows for training.
     """
 
     people: int
@@ -46,13 +53,18 @@ class SiteCheck(Encoded):
     reading: float
     deadline: float
     warnings: tuple[str, ...] = ()
-    """What is no reason to decline, but should be put right."""
+    """Problems that should be fixed, but are no reason to decline."""
 
 
 def check_site(member: Membership, run: Path) -> SiteCheck:
-    """Hold the run file `run` against this site's table, policy and machine.
+    """Checks a run against a site's table, policy and machine.
 
-    Raises `Refused` where the site would decline the run, or its table is not as the run declares.
+    Args:
+      member: the site.
+      run: the run file.
+
+    Raises:
+      Refused: if the site would decline the run, or its table differs from the run's declaration.
     """
     try:
         return _checked(member, run)
@@ -114,13 +126,13 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
 
 
 def _open_table(path: Path) -> Iterator[str]:
-    """Warns of a table that every user of the machine may read, or change."""
+    """Warns of a table that every user of the machine may read or change."""
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
         yield f"{path} is open to other users of this machine (mode {mode:o}); expected 600 or 640"
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
-    """The refusal of a table, with how many people each cause would leave out of every round."""
+    """Returns a table's refusal, with the number of clients that each cause would exclude."""
     read = readable_examples(config.parts["source"], table)
     if not read.causes:
         return error

@@ -1,9 +1,9 @@
-"""A run as one site sets it up, from its declaration and from the site's own files.
+"""A run as one site sets it up, from its declaration and the site's own files.
 
-How long the largest cohort that a site may draw takes, before anything is asked of it.
+It also measures the time of the largest cohort that a site may sample, before any question.
 
-It is rehearsed with made-up people, as many and with as many rows as the site states in public, so
-that whether it fits says nothing of who is there.
+The rehearsal uses synthetic clients, as many and with as many rows as the site states publicly, so
+that its result reveals nothing about the actual clients.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from privfed.run.setup import Setup
 _NEVER = 1e-12
 """The probability of a larger cohort than is rehearsed."""
 _CHUNKS = 2
-"""So many chunks are trained; the others take as long."""
+"""Number of chunks that are trained; the others take as long."""
 
 
 def largest_cohort(setup: Setup, clients: int) -> int:
-    """How many of so many `clients` are drawn at most, but for a probability of 1e-12 a round."""
+    """Largest cohort of `clients` clients, except with probability 1e-12 per round."""
     rate = setup.plan.cost.witness.rate
     if rate >= 1.0:
         return clients
@@ -49,7 +49,7 @@ def largest_cohort(setup: Setup, clients: int) -> int:
 def rehearsed_seconds(
     site: int, setup: Setup, table: SiteTable, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """How long an exchange takes about the largest cohort of a site, with a row at each bound."""
+    """Returns the seconds of the slowest exchange for a site's largest cohort with maximal rows."""
     largest = largest_cohort(setup, table.clients)
     people = min(largest, _CHUNKS * setup.executor.chunk)
     work = SiteWork(site, setup.over(_made_up(setup, people, table.rows)), everybody=True)
@@ -63,7 +63,7 @@ def rehearsed_seconds(
 
 
 def _made_up(setup: Setup, people: int, rows: int) -> Federation:
-    """So many `people` with so many `rows` each, who are nobody."""
+    """Returns `people` synthetic clients with `rows` rows each."""
     federation = setup.federation
     x, y = federation.examples.made_up(people * rows)
     return replace(
@@ -76,9 +76,11 @@ def _made_up(setup: Setup, people: int, rows: int) -> Federation:
 
 
 def site_config(text: str, table: SiteTable) -> Config:
-    """The run file `text` as a site goes by it: where its data and files lie is the site's matter.
+    """Returns the configuration of the run file `text` with the site's own data and file paths.
 
-    Raises `Refused` for what is no run file, and `Declined` where the run is not about a table.
+    Raises:
+      Refused: if it is no valid run file.
+      Declined: if the run's data are no table, or clients may be at more sites than it allows.
     """
     config = read_resolved(text, "the run")
     source = config.parts["source"]
@@ -106,7 +108,7 @@ def site_config(text: str, table: SiteTable) -> Config:
 
 
 def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
-    """The source with other `keys`, which go together. Raises `Refused` where they do not."""
+    """Returns the source with other `keys`. Raises `Refused` if they do not fit."""
     try:
         return type(source).model_validate({**source.model_dump(), **keys})
     except ValidationError as error:
@@ -114,9 +116,9 @@ def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
 
 
 def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:
-    """Plan and model of the run, over somebody made up: what follows from public facts alone.
+    """Returns plan and model of the run over one synthetic client, from public facts alone.
 
-    They are the same at every site. `constants` are what the model does not train, as they were
-    declared; None: as they are built here. Raises `Refused`.
+    They are the same at every site. `constants` are the declared untrained tensors of the model;
+    None builds them here. Raises `Refused`.
     """
     return prepare(config, constants=constants, load=lambda config, _: nobody(config, form, 1))

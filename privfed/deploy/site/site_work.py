@@ -1,12 +1,13 @@
-"""What one site does for a sum: it draws its own clients, trains them, and adds up their rows.
+"""A site's work for a sum: it samples its own clients, trains them, and adds up their rows.
 
-The same parts as in a simulation do it: the run's sampler, executor, mechanism and codec, over the
-site's own clients alone. What leaves is a sum of whole numbers with the site's share of noise.
+The same parts as in a simulation are used: the run's sampler, executor, mechanism and codec, over
+the site's own clients alone. A sum of integers with the site's share of noise leaves the site.
 
-Numbers too small to be normal ones, which take a processor a hundred times as long.
+Denormal numbers are flushed to zero at a site, since processors take a hundred times as long for
+them.
 
-Whoever chooses the model would else choose how long training takes for whom (PRIVACY, section 9.1,
-S1): at a site they count as zero.
+Otherwise the model's sender could choose for which clients training takes long (PRIVACY, section
+9.1, S1).
 """
 
 from __future__ import annotations
@@ -45,29 +46,29 @@ from privfed.secure.limits import Leaves
 from privfed.secure.summation import Aborted, Accumulator, Session
 
 _log = logging.getLogger(__name__)
-"""A site's own log, which nobody else reads."""
+"""A site's own log, which only its owner reads."""
 
 
 @dataclass(frozen=True)
 class IsolatedTraining:
-    """An executor's work, each failure of which is one client's (PRIVACY, section 9.1, S1).
+    """An executor that confines each failure to one client (PRIVACY, section 9.1, S1).
 
-    Clients are trained by chunks. Where one of these fails, its clients are trained each by itself,
-    and of who fails then there is a row of zeros. Whether somebody did, only the site's log says.
+    Clients are trained by chunks. If a chunk fails, its clients are trained individually, and a
+    client that fails then contributes a row of zeros. Only the site's log records failures.
     """
 
     executor: LocalExecutor
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Those of `cohort` who are at hand."""
+        """Returns the available clients of `cohort`."""
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """The server's own answer, which no site gives."""
+        """Returns the server's own answer, which no site gives."""
         return self.executor.root(exchange, round)
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """The answers of `cohort`, most work first."""
+        """Yields the answers of `cohort`, most work first."""
         ids, size = self.executor.by_work(cohort.clients), self.executor.chunk
         for start in range(0, len(ids), size):
             yield from self._answers(exchange, cohort, ids[start : start + size])
@@ -75,7 +76,7 @@ class IsolatedTraining:
     def _answers(self, exchange: Exchange, cohort: Cohort, ids: Indices) -> list[Chunk]:
         try:
             return list(self.executor.chunks(exchange, replace(cohort, clients=np.sort(ids))))
-        except Exception:  # whatever it is: it is a matter of these clients alone
+        except Exception:  # any exception concerns these clients only
             _log.warning("training failed", exc_info=True)
         if len(ids) > 1:
             each = (self._answers(exchange, cohort, ids[k : k + 1]) for k in range(len(ids)))
@@ -87,9 +88,10 @@ class IsolatedTraining:
 
 @contextlib.contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Denormals are zero in this thread, and in those that it starts, until the block ends.
+    """Flushes denormals to zero in this thread, and in threads that it starts, until the block
+    ends.
 
-    It is then as it was before, so that blocks may lie in each other.
+    The previous mode is restored, so blocks may be nested.
     """
     before = flushes_denormals()
     torch.set_flush_denormal(True)
@@ -100,12 +102,12 @@ def flushed_denormals() -> Iterator[None]:
 
 
 def flushes_denormals() -> bool:
-    """Whether denormals are zero in this thread: half of the least normal number is tried."""
+    """Whether denormals are zero in this thread, tested by half of the smallest normal number."""
     return sys.float_info.min / 2 == 0.0
 
 
 def questions_of_each_kind(setup: Setup) -> list[Question]:
-    """The questions of a round of each kind that a run has, about its first model."""
+    """Returns the questions of a round of each kind of the run, with its first model."""
     rounds, state = setup.plan.config.evaluation_rounds, setup.initial_state()
     return [
         question
@@ -118,11 +120,11 @@ def questions_of_each_kind(setup: Setup) -> list[Question]:
 
 @dataclass
 class SiteWork:
-    """The work of site number `site`: `setup` has its own clients alone.
+    """The work of site number `site`; `setup` contains only its own clients.
 
-    It draws once in a round, whatever exchanges the round has (exchanges over one cohort are one
-    event), from streams of its own: no coin and no noise comes from elsewhere. In a rehearsal,
-    `everybody` is drawn.
+    It samples once in a round, for all exchanges of the round (exchanges with one cohort are one
+    event), from streams of its own: no sampling and no noise comes from elsewhere. In a rehearsal
+    `everybody` is true, and all clients are in the cohort.
     """
 
     site: int
@@ -132,7 +134,7 @@ class SiteWork:
 
     @property
     def encoded_summation(self) -> EncodedSummation:
-        """How rows become whole numbers, as all sites and the server know. Raises `Refused`."""
+        """The integer encoding of rows, known to all sites and the server. Raises `Refused`."""
         summation = self.setup.algorithm.summation
         if not isinstance(summation, EncodedSummation):
             raise Refused("a site sends sums of whole numbers; set secure.protocol")
@@ -140,7 +142,7 @@ class SiteWork:
 
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
-        """What each exchange looks like, of rounds that evaluate (True) and of those that train."""
+        """The form of each exchange, of rounds that evaluate (True) or train (False)."""
         forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
         for question in questions_of_each_kind(self.setup):
             forms[self._algorithm(question).evaluates] += (question.form,)
@@ -155,21 +157,21 @@ class SiteWork:
             raise BadMessage("wrong form", "a question of another form than this run's")
 
     def width(self, question: Question) -> int:
-        """The length of a bounded row that answers."""
+        """Returns the length of a bounded row that answers."""
         return question.width(self._algorithm(question))
 
     def _algorithm(self, question: Question) -> Algorithm:
-        """What happens in the question's round."""
+        """Returns the algorithm of the question's round."""
         return self.setup.algorithm_in(question.round)
 
     def encoding(self, question: Question) -> Encoding:
-        """What the sum that answers is opened for."""
+        """Returns the encoding of the sum that answers."""
         return self._algorithm(question).mechanism.encoding(question.state)
 
     def row(self, question: Question) -> Integers:
-        """The site's sum `[m]` for an exchange, with its share of noise, but no layers of it.
+        """Returns the site's integer sum `[m]` for an exchange, to be masked.
 
-        It is of whole numbers, to be masked.
+        It includes the site's share of noise, but no layers.
         """
         session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
         encoding, sent = self.encoding(question), _Outbox()
@@ -181,9 +183,7 @@ class SiteWork:
         return sent.row
 
     def plain_sum(self, question: Question) -> Tensor:
-        """The site's sum `[m]` for an exchange, as the coordinator sees it: with the site's own
-        noise, where it adds any.
-        """
+        """Returns the site's sum `[m]` for the coordinator, with the site's own noise, if any."""
         sites = np.arange(self.setup.plan.config.data.sites)
         leaves = np.where(sites == self.site, Leaves.NEVER, Leaves.BEFORE_SHARING)
         session = self._session(question, sites, leaves)
@@ -193,7 +193,7 @@ class SiteWork:
         return accumulator.close().total
 
     def _session(self, question: Question, sites: Indices, leaves: Indices) -> Session:
-        """What the sum for `question` is bound to."""
+        """Returns the context of the sum for `question`."""
         return Session(
             question.round,
             question.number,
@@ -206,7 +206,7 @@ class SiteWork:
         )
 
     def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
-        """Train those who were drawn, and add their bounded rows."""
+        """Trains the sampled clients, and adds their bounded rows."""
         algorithm, updates = self._algorithm(question), self._drawn(question)
         if not isinstance(algorithm.rule, SumRule):
             raise Refused("sites send sums alone; use a rule that sums suffice for")
@@ -218,7 +218,7 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """The clients of the question's round, drawn when it is asked about first."""
+        """Returns the clients of the question's round, sampled at its first question."""
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted("the round's clients were drawn before a restart, and are forgotten")
@@ -231,7 +231,7 @@ class SiteWork:
         return self._updates
 
     def _cohort(self, question: Question) -> Cohort:
-        """Those of the site's clients who are drawn in the round, by coins of their own."""
+        """Returns the site's clients sampled in the round, from its own random streams."""
         people = self.setup.federation.people().with_equal_sizes()
         return self._algorithm(question).draw(question.round, people, self.setup.streams)
 

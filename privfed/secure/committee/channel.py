@@ -1,10 +1,10 @@
-"""A committee's sum in one process: every message flows as bytes between the server and clients.
+"""A committee's sum in one process: messages pass as bytes between the server and its clients.
 
-The keys of a run's clients, where a simulation plays all of them in one process.
+It also holds the keys of a run's clients, since a simulation plays all of them in one process.
 
-A deployment has one book, of all clients of a run, and agrees on secrets once. Here each cohort has
-a run of its own, with cards of its own: so a cohort that was not met before agrees anew. The times
-of simulated rounds have that in them; estimates of a round's operations and bytes do not.
+A deployment has one key book for all clients of a run, and clients agree on secrets once. Here each
+cohort has its own run with its own cards, so each new cohort agrees anew. Measured times of
+simulated rounds include this; estimates of a round's operations and bytes do not.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """The `book` of a run, which all of its clients have checked, and the key `pairs` of all."""
+    """The checked key `book` of a run, and the key `pairs` of all its clients."""
 
     book: KeyBook
     pairs: dict[int, KeyPair]
 
     @functools.cached_property
     def rings(self) -> dict[int, Keyring]:
-        """What each client goes on with from round to round."""
+        """Each client's ring, which persists from round to round."""
         return {client: self.ring(client) for client in self.book.cards}
 
     def ring(self, client: int) -> Keyring:
-        """A ring of this client's that has taken no exchange."""
+        """Returns a ring of this client for which no exchange was taken."""
         return Keyring(self.pairs[client], self.book.cards[client], self.book)
 
 
 def simulated_keys(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
-    """A new run of `clients`, with this `name` (drawn, unless given)."""
+    """Returns a new run of `clients` with this `name`, drawn at random if None."""
     name = name or os.urandom(KEY)
     pairs = {client: KeyPair(os.urandom(KEY)) for client in clients}
     cards = {
@@ -66,9 +66,9 @@ _going_on = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """The run that `clients` are in: the one of earlier exchanges, or a new one.
+    """Returns the run of `clients`: the one of earlier exchanges, or a new one.
 
-    A simulation that goes back to an exchange is another run.
+    If a simulation returns to an earlier exchange, a new run starts.
     """
     run = _going_on(clients)
     if any(ring.next > (round, exchange) for ring in run.rings.values()):
@@ -78,9 +78,9 @@ def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
 
 
 class CommitteeChannel:
-    """A server and its clients, who send their rows one by one, and some of whom open the sum.
+    """Runs a server and its clients, who send rows one by one; a committee opens the sum.
 
-    Who is refused by name, or refuses, counts as dropped; `faults` lists the names.
+    A client that is refused, or that refuses a message, counts as dropped out; `faults` lists why.
     """
 
     largest = math.inf

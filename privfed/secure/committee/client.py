@@ -1,7 +1,7 @@
-"""A client of a committee's sum: one message a round, and two more where it sits in the committee.
+"""A client of a committee's sum: one message per round, and two more as a committee member.
 
-The client trusts its own terms, the run's key book and what it computes; anything odd that a server
-says ends the sum for this client. What that achieves is proved in `privfed.secure.committee`.
+The client trusts its own terms, the run's key book and its own computation; any violation by the
+server ends the sum for this client. `privfed.secure.committee` proves the guarantee.
 """
 
 from __future__ import annotations
@@ -49,10 +49,15 @@ _ENDED = 3
 class CommitteeClient:
     """Answers a call, and as a member of the committee an inbox and ballots, in this order.
 
-    `identity` is its long-term signing key, `ring` what it agreed on by the book of `terms`, the
-    same over all of a run. `row` is asked once for the encoded row `[length]`, when it is masked,
-    after `ring` has stored that this exchange is taken. The client raises `BadMessage` for what it
-    will not answer; it then answers nothing more in this sum.
+    The client raises `BadMessage` for a message that it does not answer, and then answers nothing
+    more in this sum.
+
+    Args:
+      identity: its long-term signing key.
+      ring: its secrets of the run, agreed on by the book of `terms`.
+      terms: the sum that it expects.
+      row: called once, at the time of masking, for the encoded row [length], after `ring` has
+        stored that this exchange is taken.
     """
 
     def __init__(
@@ -69,7 +74,11 @@ class CommitteeClient:
         self._drawn: dict[int, tuple[tuple[int, ...], Tree]] = {}
 
     def handle(self, message: Message) -> FromClient:
-        """The answer to the server's next message. Raises `Aborted`, mostly a `BadMessage`."""
+        """Answers the server's next message.
+
+        Raises:
+          Aborted: if the client refuses the message, usually as `BadMessage`.
+        """
         try:
             if self._agreed and message.context != self._agreed:
                 raise BadMessage("wrong session", "a message of another session")
@@ -139,7 +148,7 @@ class CommitteeClient:
         )
 
     def _unseal(self, sender: int, sealed: bytes) -> bytes | None:
-        """The key that `sender` dealt this member under the roster that it agreed to, if it did."""
+        """Returns the key that `sender` dealt under the agreed roster; None if unreadable."""
         context = shares_context(self._agreed, sender, self.me)
         return unseal(self._openers[sender], sealed, context)
 
@@ -157,7 +166,7 @@ class CommitteeClient:
         return Ballot(self._agreed, self.me, vote, roots)
 
     def _draw(self, sender: int, sealed: bytes) -> bytes:
-        """Draw this member's numbers for the secrets of `sender`: their root, or zeros."""
+        """Draws this member's numbers for the secrets of `sender`; returns their root, or zeros."""
         key = self._unseal(sender, sealed)
         if key is None:
             return bytes(DIGEST)
@@ -168,7 +177,7 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Of survivors' fresh seeds, and of their pairs with who is not in the sum."""
+        """Opens survivors' fresh seeds, and the seeds of their pairs with absent clients."""
         self._check_votes(ballots.votes)
         shares = []
         for client, (column, levels) in sorted(self._drawn.items()):

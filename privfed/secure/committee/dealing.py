@@ -1,13 +1,15 @@
-"""What a client deals the committee: shares of the seeds of its masks, each with a commitment.
+"""Shares of mask seeds that a client deals to the committee, each with a commitment.
 
-A client's secrets are, in order, the fresh seed of its own mask, and those of its pairs with all
-others of the roster. Each is shared by a polynomial of degree T - 1 (Shamir 1979). What member j is
-sent is one key, from which it draws a number p_j for each secret. Members 1 to T - 1 have p_j as
-their share: these and the secret fix the polynomial f. For the others the server is sent
-f(j) - p_j, which without p_j tells nothing. (Shares from keys: Cramer, Damgard & Ishai 2005.)
+A client's secrets are, in order, the fresh seed of its self-mask, and the seeds of its pairs with
+all others of the roster. Each is shared by a polynomial of degree T - 1 (Shamir 1979). Member j
+receives one key, from which it draws a number p_j for each secret. Members 1 to T - 1 have p_j as
+their share: these and the secret determine the polynomial f. For the other members the server
+receives f(j) - p_j, which reveals nothing without p_j. (Shares from keys: Cramer, Damgard & Ishai
+2005.)
 
-By hashes of 16 bytes the server knows each number, and each secret, when it is opened: a wrong one
-is left out and its member known, and so is a client whose shares do not give its secret back.
+By hashes of 16 bytes the server verifies each number and each secret when it is opened. A wrong
+number is left out and its member identified, and so is a client whose shares do not reconstruct its
+secret.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 DIGEST = 16
-"""Bytes of a hash: 128 bits against all but its author, whom two openings would not help."""
+"""Bytes of a hash: 128 bits against all but its author, who gains nothing by two openings."""
 
 Tree = tuple[tuple[bytes, ...], ...]
-"""The hashes of all levels: leaves, as many as a power of two, first, and the root last."""
+"""The hashes of all levels: first the leaves, padded to a power of two, and last the root."""
 
 
 def tree(leaves: Iterable[bytes]) -> Tree:
-    """The tree over `leaves` of `DIGEST` bytes, filled up with zeros."""
+    """Returns the tree over `leaves` of `DIGEST` bytes, padded with zeros."""
     level = list(leaves)
     level += [bytes(DIGEST)] * ((1 << (len(level) - 1).bit_length()) - len(level))
     levels = [tuple(level)]
@@ -42,7 +44,7 @@ def tree(leaves: Iterable[bytes]) -> Tree:
 
 
 def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
-    """The hashes that lead from the leaves with these `numbers` to the root, level by level."""
+    """Returns the hashes that lead from the leaves with these `numbers` to the root, by level."""
     places, needed = set(numbers), []
     for level in levels[:-1]:
         needed += [level[at ^ 1] for at in sorted(places) if at ^ 1 not in places]
@@ -51,7 +53,7 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 
 
 def proved_root(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
-    """The root of the tree of `count` leaves that has these `leaves`, by their numbers.
+    """Returns the root of a tree of `count` leaves that contains these `leaves`, by number.
 
     None for a proof of another length.
     """
@@ -73,7 +75,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 class Dealt:
     """The roots of members' trees of numbers, the corrections, and commitments to the secrets.
 
-    `corrections` are, for each secret in order, those of members T to c.
+    `corrections` are those of members T to c, for each secret in order.
     """
 
     roots: bytes
@@ -81,7 +83,7 @@ class Dealt:
     secrets: bytes
 
     def fits(self, clients: int, committee: Committee) -> bool:
-        """Whether it is as much as a roster of so many `clients` asks for."""
+        """Whether the sizes match a roster of `clients` and its committee."""
         corrections = clients * (committee.members - committee.threshold + 1)
         sizes = (committee.members * DIGEST, corrections * LENGTH, clients * DIGEST)
         return sizes == (len(self.roots), len(self.corrections), len(self.secrets))
@@ -90,7 +92,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Shares of `secrets` for members with these `keys`, of whom `threshold` give each back."""
+    """Shares `secrets` among members with these `keys`; `threshold` of them reconstruct each."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []
@@ -111,7 +113,7 @@ def deal_secrets(
 
 
 def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
-    """p_j of each of `count` secrets, for the member with this `key`: below 2^256."""
+    """Returns p_j of each of `count` secrets for the member with this `key`: below 2^256."""
     digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 
@@ -119,9 +121,9 @@ def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
 def member_share(
     drawn: int, corrections: bytes, number: int, place: int, shape: tuple[int, int]
 ) -> int:
-    """The share of secret `number` of the member at `place`, who drew `drawn`.
+    """Returns the share of secret `number` for the member at `place`, who drew `drawn`.
 
-    `shape` is T, and how many members there are.
+    `shape` is T and the number of members.
     """
     threshold, members = shape
     if place < threshold:
@@ -132,7 +134,7 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Lagrange's coefficients at places T to c, for the values at 0 to T - 1."""
+    """Lagrange coefficients at places T to c, for the values at 0 to T - 1."""
     points = range(threshold)
     rows = []
     for place in range(threshold, members + 1):
@@ -149,7 +151,7 @@ def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
 
 
 def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...]) -> Tree:
-    """The tree of the numbers that the member at `place` drew for a client's secrets."""
+    """Returns the tree of the numbers that the member at `place` drew for a client's secrets."""
     numbers = (drawn.to_bytes(KEY, "little") for drawn in column)
     return tree(
         number_commitment(agreed, dealer, place, number, part)
@@ -158,17 +160,17 @@ def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...])
 
 
 def number_commitment(agreed: bytes, dealer: int, place: int, number: int, part: bytes) -> bytes:
-    """The commitment `[DIGEST]` to the number that a member drew for secret `number`."""
+    """Returns the commitment `[DIGEST]` to the number that a member drew for secret `number`."""
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(place) + NUMBER.pack(number) + part
     return hashlib.sha256(b"privfed number" + text).digest()[:DIGEST]
 
 
 def secret_commitment(agreed: bytes, dealer: int, number: int, secret: bytes) -> bytes:
-    """The commitment `[DIGEST]` to secret `number` of a client."""
+    """Returns the commitment `[DIGEST]` to secret `number` of a client."""
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(number) + secret
     return hashlib.sha256(b"privfed secret" + text).digest()[:DIGEST]
 
 
 def commitment_at(commitments: bytes, number: int) -> bytes:
-    """The commitment of that number, of all in order."""
+    """Returns commitment `number` of the concatenated `commitments`."""
     return commitments[number * DIGEST : (number + 1) * DIGEST]

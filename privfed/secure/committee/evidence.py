@@ -1,15 +1,15 @@
-"""Proofs that a client lied in a committee's sum: by what it signed itself, whoever shows them.
+"""Proofs that a client of a committee's sum deviated, by its own signatures; any party can verify.
 
-An honest client is never proved to lie, whatever server and other clients say, unless somebody
-forges its signature or finds another text with a hash of its own of 128 bits:
+No proof against an honest client exists, whatever the server and other clients send, unless its
+signature is forged or a second input is found for one of its 128-bit hashes:
 
-- *Wrong share.* A member signs, with its vote, the root of what it drew for each survivor, and then
-  what it opens. An honest one opens, of each, numbers that are of this root.
-- *Wrong dealing.* A client signs the roots of what members draw, the corrections and commitments to
-  its secrets. Of an honest one, numbers that are of its roots give the secrets that it committed to
+- *Wrong share.* A member signs, with its vote, the root of the numbers it drew for each survivor,
+  and then the numbers it opens. An honest member opens only numbers under this root.
+- *Wrong dealing.* A client signs the roots of members' numbers, the corrections and commitments to
+  its secrets. For an honest client, numbers under its roots reconstruct its committed secrets
   from any `threshold` members.
 
-All is signed under the hash of one call, for which an honest client signs each message once.
+All signatures are under the hash of one call, for which an honest client signs each message once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """A committee that was called: `members` in order, by the keys of `identities`."""
+    """A called committee: its `members` in order, with the keys in `identities`."""
 
     openings: Openings
     members: tuple[int, ...]
@@ -47,7 +47,7 @@ class Seats:
 
 @dataclass(frozen=True)
 class WrongOpening:
-    """Who signed both opened what is not of the roots that it had voted with."""
+    """Proof that a member opened numbers that are not under the roots of its own ballot."""
 
     ballot: Ballot
     disclosure: Disclosure
@@ -55,11 +55,11 @@ class WrongOpening:
 
     @property
     def client(self) -> int:
-        """Who lied."""
+        """The client that deviated."""
         return self.disclosure.sender
 
     def holds(self, seats: Seats) -> bool:
-        """Whether that is so, with these survivors."""
+        """Whether the proof is valid for these survivors."""
         survivors, agreed = seats.openings.survivors, seats.openings.agreed
         public = seats.identities.get(self.client, b"")
         vote = MemberVote(self.client, self.ballot.vote)
@@ -78,20 +78,20 @@ class WrongOpening:
         )
 
     def encoded(self) -> bytes:
-        """What follows call and survivors in a proof."""
+        """Returns the part of a proof after call and survivors."""
         return sized(self.ballot.body()) + sized(self.disclosure.body())
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongOpening:
-        """The proof with these bytes. Raises `BadMessage`."""
+        """Parses such a proof. Raises `BadMessage`."""
         return cls(read_framed(Ballot, context, data), read_framed(Disclosure, context, data))
 
 
 @dataclass(frozen=True)
 class UnusableDealing:
-    """What members by their places drew, `texts`, does not give the secrets that were committed to.
+    """Proof that the numbers in `texts`, by members' places, do not give the committed secrets.
 
-    It is all of the roots that who signed `dealing` committed to.
+    The numbers are under the roots that the signer of `dealing` committed to.
     """
 
     dealing: SignedDealing
@@ -100,11 +100,11 @@ class UnusableDealing:
 
     @property
     def client(self) -> int:
-        """Who lied."""
+        """The client that deviated."""
         return self.dealing.sender
 
     def holds(self, seats: Seats) -> bool:
-        """Whether that is so, with these survivors."""
+        """Whether the proof is valid for these survivors."""
         opens, dealt, texts = seats.openings, self.dealing.dealt, dict(self.texts)
         if self.client not in opens.survivors or len(texts) != opens.committee.threshold:
             return False
@@ -120,13 +120,13 @@ class UnusableDealing:
         return opens.seeds(self.client, texts, dealt) is None
 
     def encoded(self) -> bytes:
-        """What follows call and survivors in a proof."""
+        """Returns the part of a proof after call and survivors."""
         texts = (COUNT.pack(place) + sized(text) for place, text in self.texts)
         return sized(self.dealing.body()) + COUNT.pack(len(self.texts)) + b"".join(texts)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> UnusableDealing:
-        """The proof with these bytes. Raises `BadMessage`."""
+        """Parses such a proof. Raises `BadMessage`."""
         dealing, count = read_framed(SignedDealing, context, data), data.count()
         return cls(dealing, tuple((data.count(), data.sized()) for _ in range(count)))
 
@@ -138,17 +138,17 @@ _KINDS: Mapping[str, type[Evidence]] = {
 
 
 def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
-    """Who lied in the sum of `call` with these survivors, with the proof."""
+    """Returns the culprit of the sum of `call` with these survivors, with the proof."""
     names = records([NUMBER.pack(who) for who in survivors])
     proof = call.context + sized(call.body()) + names + evidence.encoded()
     return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)
 
 
 def proves_a_lie(culprit: Culprit, terms: RoundTerms) -> bool:
-    """Whether the culprit's own signed messages prove what it is accused of.
+    """Whether the culprit's own signed messages prove the accusation.
 
-    `terms` are those of any sum of the run. False for a count of complaints, which is none, and for
-    bytes that are no proof.
+    `terms` are those of any sum of the run. False for a count of complaints, which is no proof, and
+    for invalid bytes.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:
@@ -167,7 +167,7 @@ def proves_a_lie(culprit: Culprit, terms: RoundTerms) -> bool:
 
 
 def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
-    """The committee of a call of the run. Raises `Aborted` for a call of another one."""
+    """Returns the committee of a call of this run. Raises `Aborted` for a call of another run."""
     of = replace(terms, round=call.round, exchange=call.exchange, model_hash=call.model_hash)
     of.require(call)
     require_survivors(survivors, call.clients)

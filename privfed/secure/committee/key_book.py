@@ -1,8 +1,8 @@
-"""The public keys of a run: a card that each client signed, and the book of all of them.
+"""The public keys of a run: a card signed by each client, and the book of all cards.
 
-A client has one X25519 key pair for a run, and draws with it a nonce. Its long-term Ed25519 key
-signs both. All that is derived or signed in the run is bound to the book, and so to every nonce in
-it: no two books with an honest client's fresh card are alike, whatever a run is named.
+A client draws one X25519 key pair and a nonce for a run. Its long-term Ed25519 key signs both. All
+keys and signatures of the run are bound to the book, and so to every nonce in it: no two books with
+an honest client's fresh card are equal, whatever the names of runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privfed.secure.primitives import KEY, KeyPair, LowOrder, SignedMessage, der
 
 
 def agree(pair: KeyPair, public: bytes) -> bytes:
-    """The secret that `pair` shares with the holder of `public`. Raises `BadMessage`."""
+    """Returns the secret that `pair` shares with the holder of `public`. Raises `BadMessage`."""
     try:
         return pair.agree(public)
     except LowOrder as error:
@@ -27,22 +27,22 @@ def agree(pair: KeyPair, public: bytes) -> bytes:
 
 
 def run_secret(book: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """s_uv `[32]`: what two clients begin a run with, from what their keys in `book` agree on."""
+    """s_uv `[32]`: the initial secret of two clients in a run, from the agreement of their keys."""
     return derive(secret, book, b"committee run" + _between(*sorted((client, other))))
 
 
 def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """r_uv `[32]`: what two clients mask with under the roster with the hash `agreed`."""
+    """r_uv `[32]`: the seed of two clients' mask under the roster with the hash `agreed`."""
     return derive(secret, agreed, b"committee pair" + _between(*sorted((client, other))))
 
 
 def mask_key(agreed: bytes, seed: bytes) -> bytes:
-    """What a mask is expanded from: of a pair's seed, or of a client's fresh one."""
+    """Returns the key of a mask from a pair's seed or a client's fresh seed."""
     return derive(seed, agreed, b"committee mask")
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """What a member's key is sealed with: one text for each roster and direction."""
+    """Returns the key that seals a member's key; it seals one text per roster and direction."""
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
@@ -51,13 +51,13 @@ def _between(client: int, other: int) -> bytes:
 
 
 def shares_context(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """What a sealed text is bound to: the roster under which it was dealt, and whom it is for."""
+    """Returns the context of a sealed text: its roster, sender and receiver."""
     return agreed + _between(sender, receiver)
 
 
 @dataclass(frozen=True)
 class KeyCard(SignedMessage):
-    """A client's public key `[32]` for the run with the name `run` `[32]`, signed by the client.
+    """A client's public key `[32]` for the run named `run` `[32]`, signed by the client.
 
     The client draws the `nonce` `[32]` for this card alone.
     """
@@ -75,9 +75,9 @@ class KeyCard(SignedMessage):
 
 @dataclass(frozen=True)
 class KeyBook:
-    """The cards of all clients of the run `run`, which all of them know.
+    """The cards of all clients of the run `run`, known to all of them.
 
-    `identities` are their long-term keys, known from elsewhere.
+    `identities` are their long-term keys, from a trusted source.
     """
 
     run: bytes
@@ -85,11 +85,12 @@ class KeyBook:
     cards: Mapping[int, KeyCard]
 
     def check(self) -> None:
-        """Raises `BadMessage` for cards of others, of another run, without a signature, or alike.
+        """Checks all cards once per run; a client that keeps the `digest` recognises a checked
+        book.
 
-        And for a key of low order, with which nobody could agree on anything.
-
-        Once a run: who keeps the `digest` of a book that it has checked knows it again.
+        Raises:
+          BadMessage: for cards of unknown clients or another run, without a valid signature, with
+            duplicate keys, or with a key of low order, which allows no agreement.
         """
         if self.cards.keys() - self.identities.keys():
             raise BadMessage("unknown client", "a card of a client that nobody knows")
@@ -110,7 +111,7 @@ class KeyBook:
 
     @cached_property
     def digest(self) -> bytes:
-        """The hash of all its cards, by which clients compare it."""
+        """The hash of all its cards, by which clients compare books."""
         cards = (self.cards[client] for client in sorted(self.cards))
         text = b"".join(NUMBER.pack(card.client) + card.public + card.nonce for card in cards)
         return hashlib.sha256(b"privfed key book" + self.run + text).digest()

@@ -1,19 +1,19 @@
-"""What a client agreed on with everybody in a run: new for each exchange, and forgotten before it.
+"""A client's shared secrets with all clients of a run: new for each exchange, and erased before it.
 
-**What holds.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
-fsync, rename, fsync of the folder), and let a client that was cut off go on only from what was
-stored last, in one process at a time. Then, whenever it is killed, it sends for one call of an
-exchange at most, and no secret of an exchange serves two sums: what is stored before an exchange's
-secrets are used, is that from which these do not follow. A client that is killed between that and
-its answer has dropped out of this exchange, and takes part in the next; so has a member that is
-killed before it opened. Who never stored a ring has lost its keys, as the private key is not kept:
-it sits out the run.
+**Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
+fsync, rename, fsync of the folder), and let an interrupted client resume only from the last stored
+state, in one process at a time. Then, whenever it is killed, it sends for at most one call of an
+exchange, and no secret of an exchange serves two sums: the state stored before an exchange's
+secrets are used does not determine these secrets. A client that is killed between this step and its
+answer has dropped out of this exchange, and takes part in the next; so has a member that is killed
+before it opened. A client that never stored a ring has lost its keys, as the private key is not
+kept: it is excluded from the run.
 
-**What does not hold.** An old state is as good as the last to whoever holds nothing else: from it a
-client sends again. Such a client is to the others one of those who collude with the server, and of
-its own rows nothing is promised. So its owner writes down each exchange before the answer leaves
-(`after`), and a state from before is refused as stale. That sees no folder in which both were
-rolled back, and no copy that runs elsewhere.
+**Limits.** An old state is as valid as the last one to a process that holds nothing else: from it a
+client sends again. Other clients must count such a client as colluding with the server, and its own
+rows have no guarantee. So its owner records each exchange before the answer leaves (`after`), and
+an older state is refused as stale. This detects neither a folder in which both were rolled back nor
+a copy that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _NEVER = (-1, -1)
 
 
 def _unstored(data: bytes) -> None:
-    """Keeps nothing: a client that crashes has left the run."""
+    """Stores nothing: a client that crashes has left the run."""
 
 
 @dataclass(frozen=True, repr=False)
 class _Chain:
-    """What two clients have in common: `rounds` after this one, and `exchanges` of it, to come."""
+    """Two clients' common secrets: `rounds` gives later rounds, `exchanges` later exchanges."""
 
     rounds: bytes
     exchanges: bytes
 
     @classmethod
     def of_round(cls, secret: bytes) -> Self:
-        """At the beginning of the round with this `secret`."""
+        """Returns the chain at the beginning of the round with this `secret`."""
         return cls(_hashed(b"round", secret), _hashed(b"exchanges", secret))
 
     def after(self, rounds: int, exchanges: int) -> _Chain:
-        """So many rounds later, and then so many exchanges."""
+        """Advances by a number of rounds, and then by a number of exchanges."""
         chain = self
         for _ in range(rounds):
             chain = self.of_round(chain.rounds)
@@ -61,16 +61,19 @@ class _Chain:
 
     @property
     def secret(self) -> bytes:
-        """That of the exchange that comes next, which does not follow from what is `after`."""
+        """The secret of the next exchange; states `after` it do not determine it."""
         return _hashed(b"exchange", self.exchanges)
 
 
 class Keyring:
-    """What the holder of `card` and of its key `pair` has agreed on with everybody in a `book`.
+    """The secrets that the holder of `card` and its key `pair` shares with all clients of a `book`.
 
-    The book has to be checked. The ring does not keep the private key. `book` is the book's hash,
-    `next` the first exchange (round, number) that it has secrets for. `store` takes `to_bytes`.
-    Raises `BadMessage` for a book in which another card than this one is the client's.
+    The book must be checked beforehand. The ring does not keep the private key. The attribute
+    `book` is the book's hash, `next` the first exchange (round, number) with available secrets.
+    `store` receives `to_bytes`.
+
+    Raises:
+      BadMessage: if the book holds another card for this client.
     """
 
     def __init__(
@@ -92,9 +95,10 @@ class Keyring:
         store(self.to_bytes())
 
     def take(self, round: int, exchange: int) -> Mapping[int, bytes]:
-        """Of each client the secret of this exchange; what is stored first has it no longer.
+        """Returns each client's secret for this exchange, after storing a state that lacks it.
 
-        Raises `BadMessage` for an exchange that is not after the last.
+        Raises:
+          BadMessage: if the exchange is not after the last one.
         """
         if (round, exchange) < self.next:
             raise BadMessage("answered already", "a call for an exchange that this client has left")
@@ -107,7 +111,7 @@ class Keyring:
         return {other: chain.secret for other, chain in chains.items()}
 
     def to_bytes(self) -> bytes:
-        """All it needs to go on from here, its secrets: for a file of its owner's alone."""
+        """Serialises the ring with its secrets: only for a file that its owner alone can read."""
         entries = (
             _ENTRY.pack(other, chain.rounds, chain.exchanges)
             for other, chain in sorted(self._chains.items())
@@ -125,11 +129,11 @@ class Keyring:
         store: Callable[[bytes], None],
         after: tuple[int, int] = _NEVER,
     ) -> Self:
-        """The ring of client `me` in `book` whose `to_bytes` these are.
+        """Restores the ring of client `me` in `book` from the result of `to_bytes`.
 
-        Raises `BadState` for bytes that are damaged, of another format or of another client or
-        book; and for a ring from before the exchange `after`, for which its owner knows that it
-        answered.
+        Raises:
+          BadState: if the bytes are damaged, of another format, client or book, or if the ring is
+            older than exchange `after`, which its owner knows was answered.
         """
         content, check = data[:-KEY], data[-KEY:]
         if hashlib.sha256(content).digest() != check or content[:3] != _FORMAT[:3]:

@@ -1,10 +1,10 @@
-"""The messages of a committee's sum: frozen values with one byte form each, checked whole.
+"""The messages of a committee's sum: each is a frozen value with one validated byte form.
 
-A client sends one `Contribution` for a `Call`. With members of the committee the server goes on:
-`MemberInbox`, `Ballot`, `Ballots`, `Disclosure`. Every message begins with the hash of the call,
-the roster that was agreed: it binds the run, its key book and settings, round, exchange, model and
-who takes part. Numbers are little-endian. Bytes that are no message, or more or less than one,
-raise `BadMessage`.
+A client sends one `Contribution` for a `Call`. Members of the committee then exchange
+`MemberInbox`, `Ballot`, `Ballots` and `Disclosure` with the server. Every message begins with the
+hash of the call, the agreed roster: it binds the run, its key book and settings, round, exchange,
+model and participants. Numbers are little-endian. Bytes that are not exactly one message raise
+`BadMessage`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DOMAIN = b"privfed committee"
 
 @dataclass(frozen=True)
 class Call(WireMessage):
-    """Server to all of a cohort, with the model: what is summed, of whom. Its hash is the context.
+    """Server to all of a cohort, with the model: the sum and its roster. Its hash is the context.
 
     `agreement` is the hash of the settings and of the run's key book.
     """
@@ -50,7 +50,7 @@ class Call(WireMessage):
 
     @property
     def context(self) -> bytes:
-        """The hash of the roster and all else that it says."""
+        """The hash of the roster and of all other fields."""
         return hashlib.sha256(b"privfed call" + self.body()).digest()
 
     def body(self) -> bytes:
@@ -71,9 +71,9 @@ class Call(WireMessage):
 
 @dataclass(frozen=True)
 class SignedDealing(SignedMessage):
-    """What a client dealt in its `Contribution`, with that message's signature.
+    """The dealing of a client's `Contribution`, with that message's signature.
 
-    `rest` is the hash `[32]` of what is signed beside it: the sealed keys and the masked row.
+    `rest` is the hash `[32]` of the other signed parts: the sealed keys and the masked row.
     """
 
     context: bytes
@@ -87,12 +87,12 @@ class SignedDealing(SignedMessage):
         return self.context, NUMBER.pack(self.sender), _dealt_bytes(self.dealt), self.rest
 
     def body(self) -> bytes:
-        """Its bytes after the context."""
+        """Returns its bytes after the context."""
         return b"".join((self.signature, *self.covered()[1:]))
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> SignedDealing:
-        """The dealing with this body. Raises `BadMessage`."""
+        """Parses a dealing from its body. Raises `BadMessage`."""
         signature, sender = read_sender(data)
         dealt = Dealt(*(data.sized() for _ in range(3)))
         return cls(context, sender, dealt, data.take(KEY), signature=signature)
@@ -104,13 +104,13 @@ def _dealt_bytes(dealt: Dealt) -> bytes:
 
 @dataclass(frozen=True)
 class Contribution(ClientMessage):
-    """Client to server, its one message: a masked row, and what takes its masks off.
+    """Client to server, its one message: a masked row, and shares that remove its masks.
 
-    Its signature is on what is dealt and on a hash of the rest, so that what it dealt can be shown
-    without its row.
+    Its signature covers the dealing and a hash of the rest, so that the dealing can be shown
+    without the row.
 
-    `sealed` is, for each member of the committee in order, the key that it draws its shares with.
-    The rest of what is `dealt` is for the server.
+    `sealed` is, for each member of the committee in order, the key from which it draws its shares.
+    The other parts of `dealt` are for the server.
     """
 
     sealed: tuple[bytes, ...]
@@ -121,7 +121,7 @@ class Contribution(ClientMessage):
 
     @cached_property
     def dealing(self) -> SignedDealing:
-        """What it deals, apart from the rest, and signed as well."""
+        """The signed dealing, without the row."""
         rest = hashlib.sha256(records(list(self.sealed)))
         rest.update(self.words)
         agreed, signature = self.context, self.signature
@@ -143,7 +143,7 @@ class Contribution(ClientMessage):
 
 @dataclass(frozen=True)
 class MemberInbox(WireMessage):
-    """Server to a member: who survived, in order, each with its sealed text."""
+    """Server to a member: the survivors in order, each with its sealed text."""
 
     context: bytes
     sealed: tuple[tuple[int, bytes], ...]
@@ -151,7 +151,7 @@ class MemberInbox(WireMessage):
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Whose rows are in the sum."""
+        """The clients whose rows are in the sum."""
         return tuple(client for client, _ in self.sealed)
 
     def body(self) -> bytes:
@@ -163,7 +163,7 @@ class MemberInbox(WireMessage):
 
 
 def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
-    """What members sign who agree on the survivors, under the roster with the hash `agreed`."""
+    """Returns the text that agreeing members sign under the roster with the hash `agreed`."""
     return b"privfed committee vote" + agreed + b"".join(map(NUMBER.pack, survivors))
 
 
@@ -180,13 +180,13 @@ class MemberVote:
         return verified(public, self.signature, text)
 
     def packed(self) -> bytes:
-        """Its bytes, of one size."""
+        """Returns its bytes, of constant size."""
         return NUMBER.pack(self.member) + self.signature
 
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
-    """Member to server: its vote, and the root of what it drew for each survivor, or zeros."""
+    """Member to server: its vote, and the root of its numbers for each survivor, or zeros."""
 
     vote: bytes
     roots: tuple[bytes, ...]
@@ -205,7 +205,7 @@ class Ballot(ClientMessage):
 
 @dataclass(frozen=True)
 class Ballots(WireMessage):
-    """Server to a member: votes of so many members as open a sum."""
+    """Server to a member: enough votes of members to open a sum."""
 
     context: bytes
     votes: tuple[MemberVote, ...]
@@ -221,9 +221,9 @@ class Ballots(WireMessage):
 
 @dataclass(frozen=True)
 class Disclosure(ClientMessage):
-    """Member to server: what it drew for each survivor's seed, and its pairs with who is gone.
+    """Member to server: its numbers for each survivor's seed and for its pairs with dropouts.
 
-    Each text has these numbers, and the proof that they are of the root that it voted with.
+    Each text has these numbers, and the proof that they are under the root of its ballot.
     """
 
     shares: tuple[tuple[int, bytes], ...]
@@ -251,12 +251,12 @@ _FORMS: Forms[Message] = Forms(
 
 
 def message_bytes(message: Message) -> bytes:
-    """The byte form of `message`."""
+    """Returns the byte form of `message`."""
     return _FORMS.encode(message)
 
 
 def read_message(data: bytes) -> Message:
-    """The message that these bytes are. Raises `BadMessage`."""
+    """Parses a message. Raises `BadMessage`."""
     return _FORMS.decode(data)
 
 

@@ -1,4 +1,4 @@
-"""What members open, and how the server takes masks off with it."""
+"""Openings by committee members, and the removal of masks with them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from privfed.secure.primitives import KEY, Expander
 def opened_numbers(
     clients: tuple[int, ...], survivors: tuple[int, ...], client: int
 ) -> dict[int, int]:
-    """Which secrets of a survivor are opened, by the client that each is a pair's with.
+    """Returns the numbers of a survivor's opened secrets, by the other client of each pair.
 
-    Its fresh seed, under its own number, and the seeds of its pairs with clients of the roster who
-    are not in the sum: never of a pair of two survivors.
+    These are its fresh seed, under its own number, and the seeds of its pairs with clients of the
+    roster that are not in the sum: never of a pair of two survivors.
     """
     here = set(survivors)
     others = [other for other in clients if other != client]
@@ -46,13 +46,14 @@ class Openings:
 
     @cached_property
     def numbers(self) -> Mapping[int, dict[int, int]]:
-        """Of each survivor which secrets are opened."""
+        """The numbers of each survivor's opened secrets."""
         return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
 
     def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
-        """Whether `text` opens the client's secrets to the member at `place`, whose `root` it is.
+        """Whether `text` opens the client's secrets for the member at `place` under its `root`.
 
-        It is the numbers that the member drew for them, and the proof that these are.
+        It contains the member's numbers for these secrets, and the proof that they are under the
+        root.
         """
         numbers = self.numbers[client].values()
         parts = _parts(text, len(numbers))
@@ -67,10 +68,15 @@ class Openings:
     def seeds(
         self, client: int, texts: Mapping[int, bytes], dealt: Dealt
     ) -> dict[int, bytes] | None:
-        """The opened seeds of a client, by the other of each pair (its own: by itself).
+        """Returns a client's opened seeds, by the other client of each pair (its own under itself).
 
-        From the right `texts` of members by their places. None where what comes out is not what the
-        client committed to.
+        Args:
+          client: a survivor.
+          texts: valid openings of members, by their places.
+          dealt: the client's dealing.
+
+        Returns:
+          The seeds; None if they are not those that the client committed to.
         """
         numbers = self.numbers[client]
         shape = (self.committee.threshold, self.committee.members)
@@ -96,7 +102,7 @@ class Openings:
     def remove(
         self, masks: Expander, total: Words, client: int, seeds: Mapping[int, bytes]
     ) -> None:
-        """Take a survivor's opened masks off the `total` `[length]`."""
+        """Removes a survivor's opened masks from the `total` `[length]`."""
         for other, seed in seeds.items():
             masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
 

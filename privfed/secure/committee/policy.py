@@ -1,9 +1,9 @@
-"""How large a committee is, and how many of it and of a cohort have to stay: from public constants.
+"""The size of a committee, and its thresholds, from public constants.
 
-Of a roster of n clients at most k work with the server, and all of these may sit in the committee:
-so nothing rests on who drew it, or when its members were corrupted. Of its c members
-T = floor((c + k) / 2) + 1 open a sum, and never fewer than k + 2; c is the smallest number, from
-the one configured on, of which T is no more than the part that is to stay.
+Of a roster of n clients at most k collude with the server, and all of these may sit in the
+committee. So nothing depends on how it was drawn, or on when its members were corrupted. T =
+floor((c + k) / 2) + 1 of its c members open a sum, and never fewer than k + 2; c is the smallest
+number, at least the configured one, for which T does not exceed the fraction that must survive.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from privfed.secure.frames import NUMBER
 from privfed.secure.summation import Aborted
 
 _EXACT = 1e-9
-"""A tolerance that shields floor and ceil from the last bits of a product."""
+"""A tolerance that protects floor and ceil from rounding errors of a product."""
 
 
 @dataclass(frozen=True)
 class Committee:
-    """`members` of `clients`, of whom `threshold` open a sum of at least `survivors` rows.
+    """The size and the thresholds of a committee.
 
-    At most `corrupt` of the clients, members or not, work with the server.
+    Attributes:
+      clients: clients of the roster.
+      members: clients in the committee.
+      threshold: members that open a sum.
+      survivors: smallest number of rows of a sum.
+      corrupt: largest number of clients, members or not, that collude with the server.
     """
 
     clients: int
@@ -35,12 +40,14 @@ class Committee:
 
 @dataclass(frozen=True)
 class CommitteePolicy:
-    """What each client insists on, whatever the server says.
+    """The requirements that each client enforces, whatever the server sends.
 
-    `threshold` is the fraction of a cohort, and of its committee, that has to stay, `colluders` the
-    largest fraction of the cohort that may work with the server, `members` how many the committee
-    has at least (or everybody). `size` is the cohort that is expected, a public constant: colluders
-    are counted of no fewer, or a server could make up a small cohort.
+    Attributes:
+      threshold: fraction of a cohort, and of its committee, that must survive.
+      colluders: largest fraction of a cohort that may collude with the server.
+      members: smallest size of the committee; all clients of a smaller cohort.
+      size: expected cohort size, a public constant; colluders are a fraction of at least this size,
+        so that a server cannot present a small cohort.
     """
 
     threshold: float
@@ -49,11 +56,11 @@ class CommitteePolicy:
     size: int = 0
 
     def corrupt(self, clients: int) -> int:
-        """How many of `clients` may work with the server."""
+        """Returns the number of `clients` that may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def committee(self, clients: int) -> Committee:
-        """The committee of `clients`. Raises `Aborted` where none keeps what is promised."""
+        """Returns the committee of `clients`. Raises `Aborted` if none gives the guarantees."""
         corrupt = self.corrupt(clients)
         least = min(self.members, clients)
         fits = (
@@ -69,19 +76,19 @@ class CommitteePolicy:
         return Committee(clients, members, threshold, survivors, corrupt)
 
     def _lost(self, clients: int) -> int:
-        """How many of `clients` may be missing in the end."""
+        """Returns the number of `clients` that may be missing in the end."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
 def _quorum(members: int, corrupt: int) -> int:
-    """T: two sets of so many members have an honest one in common, and k know no secret."""
+    """T: two such sets of members share an honest one, and k colluders know no secret."""
     return max((members + corrupt) // 2 + 1, corrupt + 2)
 
 
 def drawn(round: int, exchange: int, clients: tuple[int, ...], members: int) -> tuple[int, ...]:
-    """The `members` of `clients`, in order, who sit in the committee of an exchange of a round.
+    """Returns the `members` of `clients`, in order, in the committee of an exchange of a round.
 
-    Hashes spread the work over clients. Any others would do as well for what is promised.
+    Hashes spread the work over clients. The guarantees hold for any other choice.
     """
     seed = b"privfed committee" + NUMBER.pack(round) + NUMBER.pack(exchange)
 

@@ -1,4 +1,4 @@
-"""Sums that a committee opens as a part of a configuration: what they promise, cost and refuse."""
+"""Committee sums as a configurable part: guarantees, costs and refusals."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from privfed.secure.summation import Aborted, Session
 
 _EXACT = 1e-9
 _FRAMES = 4 + 32 + 8
-"""Bytes of a message beside what it says: format, context, sender."""
+"""Bytes of a message in addition to its content: format, context, sender."""
 
 
 class CommitteeSums(SecureProtocol):
-    """Sums that a committee opens: each client sends one message a round, and the server sees sums.
+    """Sums that a committee opens: one message per client and round; the server learns only sums.
 
-    Clients agree on keys once in a run. A client's one message is its row under a fresh mask and
-    under masks that cancel between clients, and, sealed for each member of a small committee of
-    the cohort, shares of what takes them off. Members vote for one set of survivors, and open it.
+    Clients agree on keys once in a run. A client's one message contains its row under a fresh mask
+    and under masks that cancel between clients. It also contains, sealed for each member of a small
+    committee of the cohort, shares that remove these masks. Members vote for one set of survivors,
+    and open their sum.
 
-    *Trust*: up to a fraction `colluders` of a cohort, whoever sits in the committee, may work with
-    a server that lies in every message (proved in `privfed.secure.committee`). Computational: as
-    safe as X25519, AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. Who steals a client's
-    keys reads its later rows of the run, and no earlier ones. No client is stopped from lying about
-    its own row; who lies about shares is named, and left out of later sums.
+    *Trust*: up to a fraction `colluders` of a cohort, in the committee or not, may collude with a
+    malicious server (proved in `privfed.secure.committee`). Computational: as secure as X25519,
+    AES-256, HKDF, ChaCha20-Poly1305, Ed25519 and SHA-256. A party that steals a client's keys reads
+    its later rows of the run, and no earlier ones. A client can still send an arbitrary row. A
+    client that sends invalid shares is identified and excluded from later sums.
 
     Source: Ma et al. 2023 (Flamingo), sections 4 and 5; Bonawitz et al. 2017.
     """
@@ -47,12 +48,13 @@ class CommitteeSums(SecureProtocol):
     opener: ClassVar[str] = "the server"
     names_liars: ClassVar[bool] = True
     threshold: float = Field(0.75, gt=0.5, le=1)
-    """The fraction of a cohort, and of its committee, that has to stay to the end."""
+    """The fraction of a cohort, and of its committee, that must survive to the end."""
     colluders: float = Field(0.1, ge=0, lt=1)
-    """The part of a cohort that may work with the server."""
+    """The fraction of a cohort that may collude with the server."""
     committee: int = Field(20, ge=3)
-    """How many members a committee has at least (or all of a smaller cohort); more where the
-    colluders ask for more."""
+    """The smallest number of committee members (all clients of a smaller cohort); more if the
+    colluders require it.
+    """
 
     @property
     def may_collude(self) -> float:
@@ -63,25 +65,25 @@ class CommitteeSums(SecureProtocol):
         return ()
 
     def policy(self, size: int) -> CommitteePolicy:
-        """What clients insist on, for cohorts of an expected `size`."""
+        """Returns the clients' requirements for cohorts of an expected `size`."""
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def begun(self, limits: Limits) -> int:
-        """Two more than may collude, at least: one honest row would be open."""
+        """At least two more than may collude: a single honest row would be revealed."""
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors: of n clients `threshold` n stay, and two more than may collude."""
+        """The fewest survivors: of n clients `threshold` n, and two more than may collude."""
         begun = self.begun(limits)
         stay = math.ceil(self.threshold * begun - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
 
     def colluding(self, limits: Limits) -> float:
-        """An upper bound on the part of the counted noise known to who works with the server.
+        """Upper bound on the fraction of counted noise known to the server and its colluders.
 
-        Of n clients these are at most K = colluders max(n, size). They know K / m of what m
-        survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger n,
-        K / m is at most colluders / threshold, as m is at least threshold n.
+        Of n clients at most K = colluders max(n, size) collude. They know K / m of the noise of m
+        survivors. For n <= size, K is colluders size and m at least `fewest`; for larger n, K / m
+        is at most colluders / threshold, as m is at least threshold n.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -107,7 +109,7 @@ class CommitteeSums(SecureProtocol):
         return min(1.0, max(missing, few) + absent)
 
     def _members(self, clients: int) -> tuple[int, int]:
-        """How many members the committee of so many clients has, and how many open a sum."""
+        """Returns the committee's size for `clients`, and the number of members that open a sum."""
         try:
             committee = self.policy(0).committee(clients)
         except Aborted:
@@ -115,7 +117,7 @@ class CommitteeSums(SecureProtocol):
         return committee.members, committee.threshold
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """Of one round, keys agreed: each number that a member draws is hashed by both ends."""
+        """Counts one round after key agreement; both ends hash each number that a member draws."""
         members, threshold = self._members(clients)
         row = Expander(codec.length, codec.bits)
         numbers, pairs = clients * clients * members, clients * clients
@@ -129,13 +131,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """The roster; and, for the part of clients who are members, an inbox and votes."""
+        """The roster; and, for the fraction of clients who are members, an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """A masked row, what is dealt; and a member's ballot and opening, where nobody drops."""
+        """A masked row and its dealing; and a member's ballot and opening without dropouts."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

@@ -1,7 +1,7 @@
-"""The server of a committee's sum: adds masked rows as they come, and has their masks opened.
+"""The server of a committee's sum: adds masked rows as they arrive, and has their masks opened.
 
-What a single client or member gets wrong is refused by name and leaves everything as it was. It
-holds one sum `[length]`, and of each client the commitments and sealed texts of its one message.
+An invalid message from one client or member is refused by name and changes nothing. The server
+holds one sum `[length]`, and the commitments and sealed texts of each client's one message.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _ORDER = (Contribution, Ballot, Disclosure)
 
 
 class CommitteeServer:
-    """Takes messages by `handle`, and ends a step by `proceed`; then `total` takes the masks off.
+    """Takes messages by `handle`, ends a step by `proceed`, and removes the masks by `total`.
 
-    `culprits` are clients who lied: their own signed messages prove it (`evidence`), or more
-    members say so than may lie.
+    `culprits` are clients that deviated: their own signed messages prove it (`evidence`), or more
+    members complain than may be Byzantine.
     """
 
     def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
@@ -61,11 +61,11 @@ class CommitteeServer:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Who was proved to lie in this sum so far, in order."""
+        """Clients identified as Byzantine in this sum so far, in order."""
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     def handle(self, client: int, message: Message) -> None:
-        """Take the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        """Accepts the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
         self._require_alive()
         if not isinstance(message, _ORDER) or not isinstance(message, _ORDER[self._step]):
             raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
@@ -87,7 +87,7 @@ class CommitteeServer:
         self._awaited.discard(client)
 
     def proceed(self) -> Mapping[int, FromServer]:
-        """End the step: whom to send what next. Raises `Aborted` where too few are left."""
+        """Ends the step; returns the next messages. Raises `Aborted` if too few clients remain."""
         self._require_alive()
         self._step += 1
         self._alive = False  # unless the step succeeds
@@ -140,9 +140,12 @@ class CommitteeServer:
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _count_complaints(self) -> None:
-        """Name who dealt badly to more members than may lie. Raises `Aborted` where these stop it.
+        """Records clients that dealt unusable shares to more members than may be Byzantine.
 
-        Hostile clients may lie beside those who work with the server.
+        Byzantine members may be in addition to the server's colluders.
+
+        Raises:
+          Aborted: if too few members hold good shares of such a client.
         """
         good = Counter(who for member in self._ballots for who in self._good(member))
         liars = self._committee.corrupt + self._terms.limits.hostile
@@ -156,13 +159,13 @@ class CommitteeServer:
             raise Aborted(f"wrong dealing: client {client} dealt garbled shares")
 
     def _good(self, member: int) -> set[int]:
-        """Whose shares a member holds, as they were committed to."""
+        """Returns the clients whose shares the member holds as committed."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
 
     def _place(self, member: int) -> int:
-        """The place of a member in the committee, from 1."""
+        """Returns the place of a member in the committee, from 1."""
         return 1 + self._members.index(member)
 
     def _root(self, client: int, place: int) -> bytes:
@@ -183,7 +186,7 @@ class CommitteeServer:
         self._openings[member] = {who: texts[who] for who in good}
 
     def total(self) -> tuple[Words, int]:
-        """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        """Returns the sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
         self._require_alive()
         self._alive = False
         self._require(self._openings.keys(), "helped to take the masks off")
@@ -196,7 +199,7 @@ class CommitteeServer:
         return self._masks.reduce(total), len(self._survivors)
 
     def _seeds(self, client: int) -> Mapping[int, bytes] | None:
-        """The opened seeds of a survivor; None, and it is named, where its shares give others."""
+        """Returns a survivor's opened seeds; records a proof and returns None if they are wrong."""
         places = sorted(
             (self._place(member), shares[client])
             for member, shares in self._openings.items()

@@ -1,4 +1,4 @@
-"""What a client knows of a committee's sum before it is called, and how all are configured."""
+"""A client's knowledge of a committee's sum before its call, and the common configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _settings(codec: Codec, policy: CommitteePolicy, limits: Limits, book: bytes
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """One sum as each party knows it by itself: nothing of it is taken from a message.
+    """One sum as each party knows it independently of any message.
 
     `book` was checked when the run began.
     """
@@ -35,13 +35,13 @@ class RoundTerms:
     book: KeyBook
 
     def call(self, clients: tuple[int, ...]) -> Call:
-        """The call to this sum, of such a cohort."""
+        """Returns the call to this sum for the cohort `clients`."""
         agreed = _settings(self.codec, self.policy, self.limits, self.book.digest)
         shape = (self.codec.bits, self.codec.length)
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` for a call to another sum, or of parties configured otherwise."""
+        """Raises `BadMessage` for a call to another sum, or from another configuration."""
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):
@@ -59,12 +59,12 @@ class RoundTerms:
             raise BadMessage("wrong roster", f"more clients than {self.limits.capacity}")
 
     def committee(self, clients: tuple[int, ...]) -> tuple[Committee, tuple[int, ...]]:
-        """The committee of a cohort, and who sits in it, in order. Raises `Aborted`."""
+        """Returns the committee of a cohort and its members, in order. Raises `Aborted`."""
         committee = self.policy.committee(len(clients))
         return committee, drawn(self.round, self.exchange, clients, committee.members)
 
     def least(self, committee: Committee) -> int:
-        """How many rows a sum has at least."""
+        """Returns the smallest number of rows of a sum."""
         return max(committee.survivors, self.limits.least(committee.clients))
 
 

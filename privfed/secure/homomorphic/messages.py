@@ -1,9 +1,9 @@
-"""The messages of homomorphic sums: frozen values with one byte form each, all of them signed.
+"""The messages of homomorphic sums: each is a signed frozen value with one byte form.
 
 An `Opening` goes from the key holder to all, a `Row` from a client to the server, the `Total` from
-the server to the key holder. The hash of the opening is the session's context, and every other
-message names it. A signature is on the kind, the context, who or how many, and the hash of each
-ciphertext, so that no byte of a message is without it. Numbers are little-endian.
+the server to the key holder. The hash of the opening is the session's context, which every other
+message contains. A signature covers the kind, the context, the sender or count, and the hash of
+each ciphertext, so that it covers every byte of a message. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from privfed.secure.primitives import KEY, SIGNATURE, SignedMessage
 _FORMAT = b"PH2"
 _START = len(_FORMAT) + 1
 SIZE = COUNT.size
-"""Bytes of a text's size before it."""
+"""Bytes of the size that precedes a text."""
 HEADER = _START + KEY + NUMBER.size + SIZE + SIGNATURE
-"""Bytes of a row or a total beside its ciphertexts, each of which has its size before it."""
+"""Bytes of a row or a total without its ciphertexts and their sizes."""
 OPENING = _START + 4 * NUMBER.size + 5 * SIZE + 3 * KEY + len("ckks") + SIGNATURE
-"""Bytes of an opening beside its public key, with hashes of 32 bytes."""
+"""Bytes of an opening without its public key, with hashes of 32 bytes."""
 
 
 @dataclass(frozen=True)
 class _Signed(SignedMessage):
-    """What the messages have in common: each has an author who signs it."""
+    """Base of the messages: each has an author who signs it."""
 
     author: ClassVar[str]
     domain: ClassVar[bytes] = b"privfed encrypted sum"
 
     def check(self, public: bytes) -> None:
-        """Raises `BadMessage` where the holder of `public` did not sign it."""
+        """Raises `BadMessage` unless the holder of `public` signed it."""
         if not self.signed_by(public):
             raise BadMessage("wrong signature", f"not what {self.author} signed")
 
 
 @dataclass(frozen=True)
 class Opening(_Signed):
-    """Key holder to all: what is to be summed, and the key to encrypt it with.
+    """Key holder to all: the sum's parameters, and the encryption key.
 
-    Its hash is the session's context; 32 fresh random bytes in `nonce` make it unlike any other.
-    `agreed` is the hash of what the parties were configured with (`privfed.secure.identities`).
+    Its hash is the session's context; 32 fresh random bytes in `nonce` make it unique. `agreed` is
+    the hash of the parties' configuration (`privfed.secure.identities`).
     """
 
     scheme: bytes
@@ -61,7 +61,7 @@ class Opening(_Signed):
     author: ClassVar[str] = "the key holder"
 
     def encode(self) -> bytes:
-        """The byte form."""
+        """Returns the byte form."""
         return b"".join((_start(self.kind), *self.covered(), self.signature))
 
     def covered(self) -> tuple[bytes, ...]:
@@ -71,7 +71,7 @@ class Opening(_Signed):
 
     @classmethod
     def decode(cls, data: bytes) -> Opening:
-        """The message that these bytes are. Raises `BadMessage`."""
+        """Parses an opening. Raises `BadMessage`."""
         reader = _begun(data, cls.kind)
         round, exchange, bits, length = (reader.number() for _ in range(4))
         scheme, *others = (reader.sized() for _ in range(5))
@@ -81,7 +81,7 @@ class Opening(_Signed):
 
     @cached_property
     def context(self) -> bytes:
-        """The hash of all that it says, which every other message of the session names."""
+        """The hash of all its fields, which every other message of the session contains."""
         return hashlib.sha256(b"".join((_start(self.kind), *self.covered()))).digest()
 
 
@@ -94,7 +94,7 @@ class _Encrypted(_Signed):
     blocks: tuple[bytes, ...]
 
     def encode(self) -> bytes:
-        """The byte form."""
+        """Returns the byte form."""
         head = _start(self.kind) + self._head() + self.signature
         return head + b"".join(map(sized, self.blocks))
 
@@ -106,7 +106,7 @@ class _Encrypted(_Signed):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message that these bytes are. Raises `BadMessage`."""
+        """Parses a message. Raises `BadMessage`."""
         reader = _begun(data, cls.kind)
         context, number, count = reader.take(KEY), reader.number(), reader.count()
         signature = reader.take(SIGNATURE)
@@ -115,7 +115,7 @@ class _Encrypted(_Signed):
         return cls(context, number, blocks, signature=signature)
 
     def ciphertexts(self, scheme: Scheme, key: Any, length: int) -> list[Any]:
-        """The ciphertexts of a row `[length]`, checked for `key`. Raises `BadMessage`."""
+        """Returns the ciphertexts of a row `[length]`, checked for `key`. Raises `BadMessage`."""
         sizes = scheme.blocks(length)
         if len(self.blocks) != len(sizes):
             raise BadMessage(
@@ -135,7 +135,7 @@ class Row(_Encrypted):
 
 @dataclass(frozen=True)
 class Total(_Encrypted):
-    """Server to key holder: the encrypted sum. `number` is of how many rows."""
+    """Server to key holder: the encrypted sum. `number` is the number of rows."""
 
     kind: ClassVar[int] = 3
     author: ClassVar[str] = "the server"

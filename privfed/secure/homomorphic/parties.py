@@ -1,7 +1,7 @@
-"""The three parties of a homomorphic sum. Each checks who signed a message before it reads more.
+"""The three parties of a homomorphic sum. Each verifies a message's signature before using it.
 
-They know each other's long-term keys (`PartyDirectory`) and what they were configured with
-(`Terms`) beforehand, from elsewhere; nothing of it is taken from a message.
+They know each other's long-term keys (`PartyDirectory`) and their configuration (`Terms`)
+beforehand, from another source than the messages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from privfed.secure.summation import Aborted, Session
 
 
 def public_half(keys: Any) -> bytes:
-    """The public key and the parameters of TenSEAL's `keys`, and no other key.
+    """Returns the public key and the parameters of TenSEAL's `keys`, and no other key.
 
-    Always by way of bytes: TenSEAL's `make_context_public` forgets the secret key but keeps a
+    It serialises to bytes, because TenSEAL's `make_context_public` drops the secret key but keeps a
     decryptor that still works.
     """
     return bytes(
@@ -44,13 +44,15 @@ def public_half(keys: Any) -> bytes:
 
 
 def read_public(data: bytes, scheme: Scheme) -> Any:
-    """A public key with the parameters of `scheme`. Raises `BadMessage`.
+    """Parses a public key with the parameters of `scheme`.
 
-    Raises `ValueError` where a secret key is with it.
+    Raises:
+      BadMessage: for invalid bytes or other parameters.
+      ValueError: if a secret key is included.
     """
     try:
         key = tenseal().context_from(data, n_threads=1)
-        public = key.has_public_key()  # which TenSEAL cannot say of a symmetric one
+        public = key.has_public_key()  # TenSEAL raises an error here for a symmetric one
     except (ValueError, RuntimeError) as error:
         raise BadMessage("no public key", "bytes that TenSEAL cannot read") from error
     if key.has_secret_key():
@@ -62,10 +64,10 @@ def read_public(data: bytes, scheme: Scheme) -> Any:
 
 
 def check_parameters(key: Any, scheme: Scheme) -> None:
-    """Raises `BadMessage` where N, q or t of `key` are not those that `scheme` is proved for.
+    """Raises `BadMessage` unless N, q and t of `key` are those for which `scheme` is proved.
 
-    TenSEAL shows no moduli, but SEAL hashes all of them with the scheme and N: BLAKE2b over words
-    of 64 bits. The hash of the scheme's constants has to be the same.
+    TenSEAL does not expose the moduli, but SEAL hashes all of them with the scheme and N: BLAKE2b
+    over words of 64 bits. This hash must equal that of the scheme's constants.
     """
     context, expected = key.seal_context().data, scheme.parameters
     if list(context.key_parms_id()) != _identifier(scheme):
@@ -88,7 +90,7 @@ def _identifier(scheme: Scheme) -> list[int]:
 
 @dataclass(frozen=True)
 class PartyDirectory:
-    """Long-term Ed25519 public keys: of the key holder, the server, and each client asked."""
+    """Long-term Ed25519 public keys of the key holder, the server, and each invited client."""
 
     holder: bytes
     server: bytes
@@ -97,7 +99,7 @@ class PartyDirectory:
 
 @dataclass(frozen=True)
 class Terms:
-    """What each party knows by itself of the one sum that it takes part in."""
+    """A party's own knowledge of the one sum that it takes part in."""
 
     session: Session
     scheme: Scheme
@@ -107,7 +109,7 @@ class Terms:
 
     @cached_property
     def agreed(self) -> bytes:
-        """The hash of all that the parties have to be configured alike for."""
+        """The hash of the configuration that all parties must share."""
         return agreement(
             sum="homomorphic",
             scheme=self.scheme,
@@ -119,18 +121,20 @@ class Terms:
 
     @property
     def largest(self) -> int:
-        """The largest number that a party sends: of a site, the sum of all rows there may be."""
+        """The largest number that a party sends; for a site, the largest sum of all rows."""
         return self.codec.largest * (self.limits.rows if self.limits.sites else 1)
 
     @property
     def least(self) -> int:
-        """How many rows a total has at least."""
+        """The smallest number of rows of a total."""
         return max(self.limits.minimum, FEWEST)
 
     def accept(self, message: bytes) -> tuple[Opening, Any]:
-        """An opening of this sum by its key holder, and its public key. Raises `BadMessage`.
+        """Returns an opening of this sum by its key holder, and its public key.
 
-        Raises `ValueError` for an opening that has the secret key in it.
+        Raises:
+          BadMessage: if the opening is invalid or of another sum.
+          ValueError: if it contains the secret key.
         """
         opening = Opening.decode(message)
         opening.check(self.directory.holder)
@@ -150,10 +154,10 @@ class Terms:
 
 
 class KeyHolder:
-    """Makes a session's keys and opens its total: the one party that has the secret key.
+    """Creates a session's keys and opens its total; it alone has the secret key.
 
-    `identity` is its long-term key, as each party's is. It opens what the server signed, and
-    cannot tell whether the total is of all the rows that the server was sent.
+    `identity` is its long-term key. It opens the total that the server signed, and cannot verify
+    that this contains all rows that the server received.
     """
 
     def __init__(self, terms: Terms, identity: Ed25519PrivateKey) -> None:
@@ -178,10 +182,13 @@ class KeyHolder:
         return self._opening.encode()
 
     def open(self, message: bytes) -> tuple[Integers, int]:
-        """The exact sum `[length]` and of how many rows it is. Raises `Aborted`.
+        """Returns the exact sum `[length]` and its number of rows.
 
-        It opens one total only: a second would tell the difference of the two, which may be one
+        It opens one total only: a second would reveal the difference of the two, which may be one
         row.
+
+        Raises:
+          Aborted: if the total is invalid, or violates the limits.
         """
         terms, total = self._terms, Total.decode(message)
         if total.context != self._opening.context:
@@ -204,10 +211,10 @@ class KeyHolder:
 
 
 class EncryptingClient:
-    """Encrypts encoded rows with the public key of an opening message, and signs them.
+    """Encrypts encoded rows with the public key of an opening, and signs them.
 
-    It answers an opening of its own sum that the key holder signed, whose key has the scheme's own
-    parameters, and no other. In a simulation all clients share this object.
+    It answers only an opening of its own sum that the key holder signed, whose key has the scheme's
+    parameters. In a simulation all clients share this object.
     """
 
     def __init__(self, opening: bytes, terms: Terms) -> None:
@@ -216,9 +223,10 @@ class EncryptingClient:
         self._context = accepted.context
 
     def encrypt(self, client: int, identity: Ed25519PrivateKey, row: Integers) -> bytes:
-        """The message of `client`, whose long-term key `identity` is, with its row `[length]`.
+        """Returns the message of `client` with its row `[length]`, signed by `identity`.
 
-        Raises `ValueError` for a row of another form, or beyond the largest number of a party.
+        Raises:
+          ValueError: if the row has another form or exceeds the largest number of a party.
         """
         scheme, codec = self._terms.scheme, self._terms.codec
         if row.shape != (codec.length,) or row.dtype != np.int64:
@@ -237,7 +245,7 @@ class EncryptingClient:
 class SummingServer:
     """Adds encrypted rows of the directory's clients; it has no secret key.
 
-    It holds one encrypted sum, whatever the cohort, and 32 bytes for each ciphertext in it.
+    It holds one encrypted sum, independent of the cohort, and 32 bytes per added ciphertext.
     """
 
     def __init__(self, opening: bytes, terms: Terms, identity: Ed25519PrivateKey) -> None:
@@ -249,7 +257,7 @@ class SummingServer:
         self._hashes: set[bytes] = set()
 
     def add(self, message: bytes) -> None:
-        """Add one client's row. Raises `BadMessage`, and then the sum is as it was before."""
+        """Adds one client's row. Raises `BadMessage`, and then the sum is unchanged."""
         row = self._signed(message)
         terms = self._terms
         if row.number in self._senders:
@@ -258,7 +266,7 @@ class SummingServer:
             raise BadMessage("too many", f"more than secure.capacity = {terms.limits.capacity}")
         ciphertexts = row.ciphertexts(terms.scheme, self._key, terms.codec.length)
         hashes = self._unseen(ciphertexts)
-        try:  # into a new sum: a library's error half way leaves the old one as it was
+        try:  # into a new sum, so that an error of the library leaves the old one unchanged
             pairs = zip(self._sum, ciphertexts, strict=True)
             self._sum = [total + block for total, block in pairs] if self._sum else ciphertexts
         except (ValueError, RuntimeError) as error:
@@ -267,7 +275,7 @@ class SummingServer:
         self._hashes |= hashes
 
     def _signed(self, message: bytes) -> Row:
-        """A row of this session that a client of the directory signed."""
+        """Parses a row of this session signed by a client of the directory."""
         row = Row.decode(message)
         if row.context != self._context:
             raise BadMessage("wrong session", "a message of another one")
@@ -278,10 +286,9 @@ class SummingServer:
         return row
 
     def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
-        """The hashes of ciphertexts that are new in this session, whatever bytes they came in.
+        """Returns the hashes of ciphertexts that are new in this session, in any encoding.
 
-        They are of SEAL's ciphertext alone, written anew: these numbers, and nothing else, are what
-        is summed.
+        The hashes cover SEAL's ciphertext alone, re-serialised: only these numbers are summed.
         """
         content = self._terms.scheme.content
         contents = (content(bytes(block.serialize()), block.size()) for block in ciphertexts)
@@ -291,7 +298,7 @@ class SummingServer:
         return hashes
 
     def total(self) -> bytes:
-        """The message with the sum to the key holder. Raises `Aborted` for too few rows."""
+        """Returns the message with the sum to the key holder. Raises `Aborted` for too few rows."""
         if len(self._senders) < self._terms.least:
             raise Aborted("fewer clients sent than a sum needs")
         blocks = tuple(bytes(block.serialize()) for block in self._sum)

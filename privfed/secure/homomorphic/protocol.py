@@ -1,32 +1,31 @@
 """Sums under homomorphic encryption: a server adds ciphertexts that it cannot read.
 
 Three parties. A *key holder*, which is not the server (one of the hospitals, or all clients with
-one key), makes a fresh key pair for each session: a lost key opens one sum, and no errors can be
-provoked and compared under one key. It takes 4 ms, and 124 kB to each client. *Clients* encrypt
-their encoded rows. The *server* adds each message to one encrypted sum as it arrives and hands the
+one key), makes a fresh key pair for each session. So a lost key opens one sum, and errors cannot be
+provoked and compared under one key. This takes 4 ms, and 124 kB to each client. *Clients* encrypt
+their encoded rows. The *server* adds each message to one encrypted sum as it arrives and sends the
 total to the key holder, who decrypts it, once.
 
-What that protects. The server sees ciphertexts and who sent them. The key holder sees the exact
-sum; it rounds, and adds central noise, before anything else leaves it, and so is trusted with
-that.
+Protection. The server sees ciphertexts and their senders. The key holder sees the exact sum; it
+rounds, and adds central noise, before it releases anything, and is trusted to do so.
 
 Every message is signed by a long-term Ed25519 key of a directory that all parties know beforehand
 (a public-key infrastructure, which the simulator plays): the opening by the key holder, a row by
 its client, the total by the server. Signatures bind the session's context, the sender and the hash
-of each ciphertext, and the context binds what all were configured with. So whoever carries,
-changes, swaps, repeats or invents messages, of this session or another, makes a sum fail or lack a
-row, and has no wrong one accepted. A client encrypts only with a key that the key holder signed
-and that has the parameters of the proof; a row or a ciphertext that a session has already is
-refused, under whatever name and in whatever bytes it comes.
+of each ciphertext, and the context binds the parties' configuration. So a party that carries,
+changes, swaps, repeats or invents messages, of this session or another, can make a sum fail or lack
+a row, but cannot have a wrong one accepted. A client encrypts only with a key that the key holder
+signed and that has the parameters of the proof. A repeated row or ciphertext of a session is
+refused, under any name and in any encoding.
 
-What it does not protect. **The key holder and the server together read every row.** So does a
-server that gives the key holder one client's row as the total: **it is trusted to hand over the
-total of all rows**, which its signature says and nothing proves. A client can spoil the sum with
-its own row; one that sees another's row on its way can make a new ciphertext of it, by adding an
-encryption of zero, that counts as its own: transport has to hide rows from other clients. A client
-that is shown an old opening of the same round, exchange and model once more answers it, and server
-and key holder refuse the answer. Nothing is flooded with noise: that a total tells its key holder
-nothing beyond the sum is not proved.
+Limits. **The key holder and the server together read every row.** So does a server that sends the
+key holder one client's row as the total: **it is trusted to send the total of all rows**,
+which its signature states and nothing proves. A client can spoil the sum with its own row. A client
+that sees another's row in transit can turn it into a new ciphertext, by adding an encryption of
+zero, that counts as its own: transport must hide rows from other clients. A client that receives an
+old opening of the same round, exchange and model again answers it, and server and key holder refuse
+the answer. No noise flooding is used: it is not proved that a total reveals nothing beyond the sum
+to its key holder.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ from privfed.secure.summation import Session
 
 
 def party_directory(session: Session) -> PartyDirectory:
-    """The simulated directory of a session: of its cohort, its key holder and its server."""
+    """Returns the simulated directory of a session: its cohort, key holder and server."""
     holder, server = (verifying_key(office_identity(name)) for name in ("holder", "server"))
     return PartyDirectory(holder, server, client_directory(session.clients.tolist()))
 
 
 class EncryptedChannel:
-    """All three parties of one session in one process; every message passes as bytes."""
+    """Runs all three parties of one session in one process; every message passes as bytes."""
 
     def __init__(self, session: Session, scheme: Scheme, codec: Codec, limits: Limits) -> None:
         self.largest: float = codec.largest
@@ -93,7 +92,7 @@ class EncryptedChannel:
 
 
 class _Homomorphic(SecureProtocol):
-    """What sums under either scheme have in common."""
+    """Base of sums under either scheme."""
 
     opener: ClassVar[str] = "the key holder"
 
@@ -123,7 +122,7 @@ class _Homomorphic(SecureProtocol):
         return Operations(signatures=signatures, exact_blocks=blocks)
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """The session's opening, most of which is its public key."""
+        """The session's opening, mainly its public key."""
         return float(OPENING + PUBLIC_KEY)
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
@@ -136,7 +135,7 @@ class _Homomorphic(SecureProtocol):
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Sums are whole numbers below half the plaintext modulus; they do not wrap at 2^bits."""
+        """Raises `Refused` unless sums stay below half the plaintext modulus: they cannot wrap."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
                 f"sums of {limits.most_rows} rows of up to {codec.largest} do not fit "
@@ -160,23 +159,24 @@ class _Homomorphic(SecureProtocol):
 class Bfv(_Homomorphic):
     """Homomorphic sums (BFV): exact; the server adds ciphertexts, a key holder sees the sum.
 
-    Integers numbers modulo a prime of 33 bits, 4096 to a ciphertext: 15.4 bytes a number.
+    Integers modulo a prime of 33 bits, 4096 to a ciphertext: 15.4 bytes a number.
 
-    Of distributed noise the key holder, a client or all of them, knows its own share, and those of
-    `colluders`: one client's at least, and a fraction `colluders` of an expected cohort at most.
+    The key holder, one client or all of them, knows its own share of distributed noise, and those
+    of `colluders`: at least one client's share, and at most a fraction `colluders` of an expected
+    cohort.
     """
 
     bits: int = Field(32, ge=8, le=32)
-    """The bits of a whole number that is summed."""
+    """The bits of an integer that is summed."""
     colluders: float = Field(0.1, ge=0, lt=1)
-    """The part of a cohort whose shares of noise the key holder may know."""
+    """The fraction of a cohort whose shares of noise the key holder may know."""
     seen: ClassVar[str] = (
         "the server sees ciphertexts, a key holder the exact sum; together they read every row"
     )
 
     @property
     def scheme(self) -> Scheme:
-        """Exact sums of whole numbers."""
+        """Exact sums of integers."""
         return BfvScheme(self.bits)
 
     @property
@@ -187,11 +187,11 @@ class Bfv(_Homomorphic):
         return limits.size / self.fewest(limits)
 
     def withstood(self, limits: Limits) -> float:
-        """All clients: what hides rows is that the key holder does not work with the server."""
+        """All clients: rows are hidden if the key holder does not collude with the server."""
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """The key holder is a client, or all are: one at least knows its own share of the noise."""
+        """The key holder is one client, or all are: it knows at least its own share of noise."""
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 
@@ -200,10 +200,10 @@ class Ckks(_Homomorphic):
 
     2048 numbers to a ciphertext, 30.3 bytes a number; BFV needs half and is exact by itself.
 
-    A CKKS result carries the ciphertext's noise in its last digits. Whoever sees it beside the
-    ciphertexts computes the secret key from it (Li & Micciancio 2021: CKKS is not IND-CPA-D). Here
-    the key holder alone sees decrypted numbers; it rounds them to whole numbers, which are the
-    exact sum while the limits hold, and only noised results leave it.
+    A CKKS result carries the ciphertext's noise in its last digits. A party that sees it together
+    with the ciphertexts can compute the secret key (Li & Micciancio 2021: CKKS is not IND-CPA-D).
+    Here only the key holder sees decrypted numbers. It rounds them to integers, which are the exact
+    sum within the limits, and releases only noised results.
     """
 
     bits: int = Field(24, ge=8, le=28)
@@ -215,5 +215,5 @@ class Ckks(_Homomorphic):
 
     @property
     def scheme(self) -> Scheme:
-        """Sums of real numbers, rounded by who opens them."""
+        """Sums of real numbers, rounded by the key holder."""
         return CkksScheme(self.bits)

@@ -1,29 +1,29 @@
-"""BFV and CKKS: TenSEAL behind whole numbers and bytes.
+"""BFV and CKKS: an interface to TenSEAL in integers and bytes.
 
-What homomorphic sums can hold: the parameters of both schemes, and the noise of a sum.
+The capacity of homomorphic sums: the parameters of both schemes, and the noise of a sum.
 
 BFV and CKKS both work in the ring of degree N = 4096, with ciphertexts modulo a prime q of 54 bits
 and public keys modulo 109 bits, the most that leaves 128 bits of security at that degree with
 ternary secrets (the homomorphic encryption standard of 2018).
 
 The noise of a sum. SEAL encrypts with the public key modulo q p, p of 55 bits, and divides by p.
-The noise of its samplers, below 21 (2 N + 1), is gone by then; what is left is a rounding error
-f s + e: f pseudo-random, uniform in [-1/2, 1/2] and fresh for each row, s the key in {-1, 0, 1},
-and e a rounding error of f s, within the same interval and symmetric. In a coefficient that is at
-most (N + 1) / 2. Uniform numbers are sub-Gaussian with their own variance, those within 1/2 with
+The noise of its samplers, below 21 (2 N + 1), vanishes in this division. What remains is a rounding
+error f s + e: f pseudo-random, uniform in [-1/2, 1/2] and fresh for each row, s the key in {-1, 0,
+1}, and e a rounding error of f s, within the same interval and symmetric. In a coefficient that is
+at most (N + 1) / 2. Uniform numbers are sub-Gaussian with their own variance, those within 1/2 with
 1/4, so that n rows exceed z sqrt(n) (sqrt(N / 12) + 1/2) with a probability below 2 exp(-z^2 / 2):
-4e-22 for z = 10, used here. How a message is rounded depends on it and is counted at its worst.
+4e-22 for z = 10, used here. The rounding of a message depends on it and is counted at its worst.
 
 - BFV rounds q m / t by at most 1/2, and a sum is exact while n / 2 + z sqrt(n) (sqrt(N / 12) + 1/2)
   stays below q / 2t = 2^21: 3.5 million rows. Up to 1023 it is exact whatever the random choices.
 - CKKS rounds a message's coefficients by at most 1/2, which is N / 2 in a slot, as is e. There f s
-  has the variance |s|^2 N / 24, and |s|^2 <= z^2 N but with a probability of 4 exp(-z^2 / 2). In
+  has the variance |s|^2 N / 24, and |s|^2 <= z^2 N except with probability 4 exp(-z^2 / 2). In
   units of 1 / scale a slot is off by less than n N / 2 + z sqrt(n) (z N / sqrt(24) + N / 2), which
-  has to stay below scale / 4. Numbers below 2^(bits - 1) times the scale, 2^(53 - bits), are below
+  must stay below scale / 4. Numbers below 2^(bits - 1) times the scale, 2^(53 - bits), are below
   2^52, a quarter of q, which leaves room for the noise. Rounding in float64 adds less than 1e-3.
 
-All this is for rows encrypted as written. A client that is not honest can spoil a sum, as in any
-protocol that hides rows.
+All this is for rows encrypted as specified. A Byzantine client can spoil a sum, as in any protocol
+that hides rows.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ Q = 2**54 - 172031
 P = 2**55 - 311295
 """The primes that SEAL takes: the largest of 54 and of 55 bits that are 1 modulo 2 N."""
 Z = 10.0
-"""How many deviations of its noise a sum is proved for."""
+"""Number of standard deviations of its noise for which a sum is proved exact."""
 CIPHERTEXT = 61_750
-"""Bytes of a ciphertext, about: two polynomials of 54 bits in 64, compressed."""
+"""Approximate bytes of a ciphertext: two polynomials of 54 bits in 64, compressed."""
 PUBLIC_KEY = 123_550
-"""Bytes of a public key with its parameters, about."""
+"""Approximate bytes of a public key with its parameters."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def most_rows(per_row: float, deviation: float, room: float) -> int:
 
 
 def tenseal() -> Any:
-    """The library. Raises `Refused` where it is not installed."""
+    """Returns the library. Raises `Refused` if it is not installed."""
     try:
         return importlib.import_module("tenseal")
     except ImportError as error:
@@ -83,19 +83,19 @@ def tenseal() -> Any:
 
 
 def varint(number: int) -> bytes:
-    """A number as protocol buffers write it."""
+    """Encodes a number as protocol buffers do."""
     if number < 128:
         return bytes([number])
     return bytes([128 + number % 128]) + varint(number // 128)
 
 
 def bytes_field(number: int, body: bytes) -> bytes:
-    """A field of bytes as protocol buffers write it."""
+    """Encodes a field of bytes as protocol buffers do."""
     return bytes([number << 3 | 2]) + varint(len(body)) + body
 
 
 _LARGEST = 70_000
-"""Bytes of the largest ciphertext that is read."""
+"""Bytes of the largest ciphertext that is accepted."""
 _PREFIX = 4
 """Bytes before a ciphertext of 2^14 bytes and more within a vector: its field, and its size."""
 _SCALE = struct.Struct("<Bd")
@@ -103,9 +103,9 @@ _SCALE = struct.Struct("<Bd")
 
 @dataclass(frozen=True)
 class Scheme(ABC):
-    """Encrypts blocks of up to `slots` whole numbers; sums stay below 2^(`bits` - 1) in size.
+    """Encrypts blocks of up to `slots` integers; sums stay below 2^(`bits` - 1) in size.
 
-    Keys and ciphertexts are TenSEAL's; a ciphertext read for a key stays with it.
+    Keys and ciphertexts are TenSEAL's; a ciphertext read for a key keeps a reference to it.
     """
 
     bits: int
@@ -113,37 +113,37 @@ class Scheme(ABC):
     code: ClassVar[int]
     """SEAL's number of the scheme."""
     modulus: ClassVar[int]
-    """The plain modulus t; 0 where there is none."""
+    """The plain modulus t; 0 if there is none."""
     transformed: ClassVar[bool]
     """Whether its ciphertexts are in the form of a number-theoretic transform."""
     slots: ClassVar[int]
 
     @property
     def parameters(self) -> Parameters:
-        """What every key of this scheme has to have."""
+        """The parameters that every key of this scheme must have."""
         return Parameters(DEGREE, (Q, P), self.modulus)
 
     @property
     def room(self) -> float:
-        """What every sum's numbers have to stay below in size."""
+        """Exclusive bound on the absolute value of every sum's numbers."""
         return float(2 ** (self.bits - 1))
 
     @abstractmethod
     def keys(self) -> Any:
-        """A fresh key pair. TenSEAL makes relinearisation keys as well; nobody is sent them."""
+        """Creates a fresh key pair. TenSEAL also makes relinearisation keys; they are not sent."""
 
     @abstractmethod
     def encrypt(self, key: Any, block: Integers) -> bytes:
-        """TenSEAL's bytes of one encrypted `block` of up to `slots` numbers."""
+        """Returns TenSEAL's bytes of one encrypted `block` of up to `slots` numbers."""
 
     @abstractmethod
     def decrypt(self, ciphertext: Any) -> Integers:
-        """The numbers of one block. Raises `Aborted` for what is no sum within the limits."""
+        """Returns the numbers of one block. Raises `Aborted` if it is no sum within the limits."""
 
     @property
     @abstractmethod
     def most_rows(self) -> int:
-        """How many rows a sum may have, but for a probability below 1e-20 per number."""
+        """The largest number of rows, except with probability below 1e-20 per number."""
 
     @abstractmethod
     def _load(self, key: Any, data: bytes) -> Any: ...
@@ -154,13 +154,14 @@ class Scheme(ABC):
         return 1.0
 
     def blocks(self, length: int) -> list[int]:
-        """The sizes of the blocks of a row `[length]`."""
+        """Returns the sizes of the blocks of a row `[length]`."""
         return [min(self.slots, length - start) for start in range(0, length, self.slots)]
 
     def read(self, key: Any, data: bytes, size: int) -> Any:
-        """One ciphertext of `size` numbers, in TenSEAL's own bytes. Raises `BadMessage`.
+        """Parses one ciphertext of `size` numbers from TenSEAL's own bytes. Raises `BadMessage`.
 
-        TenSEAL takes a vector's size from the sender and would read beyond the slots.
+        The size is checked because TenSEAL takes it from the sender and would read beyond the
+        slots.
         """
         if len(data) > _LARGEST:
             raise BadMessage("wrong length", f"a ciphertext of {len(data)} bytes")
@@ -179,10 +180,10 @@ class Scheme(ABC):
         return vector
 
     def content(self, data: bytes, size: int) -> bytes:
-        """SEAL's ciphertext within the bytes of TenSEAL's vector of `size` numbers.
+        """Returns SEAL's ciphertext within the bytes of TenSEAL's vector of `size` numbers.
 
-        All else in them, which does not change what is summed, its sender could choose: it has to
-        be the sizes `[size]` and this scheme's scale. Raises `BadMessage`.
+        All other bytes do not affect the sum, but its sender could choose them. They must be the
+        sizes `[size]` and this scheme's scale. Raises `BadMessage` otherwise.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]
@@ -196,7 +197,7 @@ class Scheme(ABC):
 
     @property
     def _end(self) -> bytes:
-        """What follows the ciphertext in a vector's bytes."""
+        """The bytes after the ciphertext in a vector."""
         return b""
 
 

@@ -1,4 +1,4 @@
-"""A masked sum in one process: every message flows as bytes between the server and its clients."""
+"""A masked sum in one process: messages pass as bytes between the server and its clients."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from privfed.secure.summation import Session
 
 
 def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
-    """The operations of all `graph.clients` and of the server, where nobody drops out.
+    """Counts the operations of all `graph.clients` and of the server without dropout.
 
-    *A client* of k neighbours agrees with each on a key for shares and on one for masks, derives
-    one key for each direction of a channel and for each mask, and its own mask's; it deals shares
-    of 2 + `layers` secrets to k + 1 holders, by t products each, and expands k + 1 masks, a base
-    and `layers` of noise. It signs five messages, and on a random graph whom it masked with. *The
-    server* tries both its keys, checks the signatures, puts its seed together again from t shares
-    (with layers two secrets), for t (t - 1) products of weights that all clients share on the
-    complete graph, and takes its mask and the layers off. In one process clients check no other
-    signatures, and of two the first to ask for their secret makes it for both.
+    *A client* with k neighbours agrees with each on a key for shares and on one for masks. It
+    derives one key for each direction of a channel, for each mask and for its self-mask. It shares
+    2 + `layers` secrets with k + 1 holders, by t products each, and expands k + 1 masks, a base and
+    `layers` of noise. It signs five messages, and on a random graph also an attestation. *The
+    server* tests both of a client's keys, checks the signatures, and reconstructs its seed from t
+    shares (with layers, two secrets). The t (t - 1) products for the weights are common to all
+    clients on the complete graph. It then removes the client's mask and layers. In one process
+    clients check no other signatures, and each pair computes its agreement once.
     """
     n, k, t = graph.clients, graph.degree, graph.threshold
     secrets, opened = 2 + layers, 2 if layers else 1
@@ -52,9 +52,9 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 
 
 class MaskedChannel:
-    """A server and its clients, who share keys at once and send their rows one by one.
+    """Runs a server and its clients: keys are shared on construction, rows are sent one by one.
 
-    Who is refused by name, or refuses, counts as dropped; `faults` lists the names.
+    A client that is refused, or that refuses a message, counts as dropped out; `faults` lists why.
     """
 
     largest = math.inf
@@ -104,7 +104,7 @@ class MaskedChannel:
 
     def send(self, client: int, row: Integers) -> None:
         self._rows[client] = row
-        del row  # the client takes it out, and then it is nobody's any more
+        del row  # so that the client holds the only reference when it takes the row
         if inbox := self._inboxes.pop(client, None):
             self._delivery.ask({client: inbox}, Leaves.BEFORE_MASKING)
         self._rows.pop(client, None)

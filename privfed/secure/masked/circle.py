@@ -1,9 +1,9 @@
-"""The sparse graph of who masks with whom: neighbours on a circle (Bell et al. 2020, section 3).
+"""The sparse mask graph: neighbours on a circle (Bell et al. 2020, section 3).
 
-SecAgg+, for a server that follows the protocol: each client has the k nearest others on a random
-circle as neighbours. k is the smallest even number with which, but for a probability of 2^-40,
-honest survivors stay connected and no honest client has t or more colluding neighbours, and, but
-for 2^-20, every client keeps t neighbours that stay.
+SecAgg+, for a server that follows the protocol: each client's neighbours are the k nearest others
+on a random circle. k is the smallest even number that gives two guarantees. Except with probability
+2^-40, honest survivors stay connected and no honest client has t or more colluding neighbours.
+Except with probability 2^-20, t neighbours of every client survive.
 """
 
 from __future__ import annotations
@@ -25,22 +25,28 @@ _CORRECT = 20
 
 
 class CircleShape(NamedTuple):
-    """How many neighbours each client has, and how many of them have to stay."""
+    """The number of neighbours of each client, and how many of them must survive."""
 
     degree: int
     threshold: int
 
 
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
-    """The sparsest graph that keeps the promises; None where the complete one is no larger.
+    """Returns the sparsest graph that gives the guarantees; None if the complete one is no larger.
 
-    Of `corrupt` that may collude and `lost` that may drop out. With a `degree`, that one. Raises
-    `Aborted` where it does not keep them.
+    Args:
+      clients: clients of the roster.
+      corrupt: clients that may collude.
+      lost: clients that may drop out.
+      degree: number of neighbours to use; 0 for the smallest possible.
+
+    Raises:
+      Aborted: if `degree` is given but does not give the guarantees.
     """
     least, most = (degree, degree) if degree else (2, clients - 2)
     if degree >= clients - 1:
         return None
-    while least < most:  # what k keeps, k + 2 keeps: safer and connected at least as likely
+    while least < most:  # if k suffices, so does k + 2: safer, and at least as likely connected
         middle = (least + most) // 4 * 2
         least, most = (
             (least, middle) if _keeps(clients, corrupt, lost, middle) else (middle + 2, most)
@@ -52,7 +58,7 @@ def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> C
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
-    """The threshold with which `degree` neighbours keep the promises; None where there is none."""
+    """Returns the threshold with which `degree` neighbours suffice; None if there is none."""
     if degree < 2 or degree % 2 or degree > clients - 2:
         return None
     if _log2_cut(clients, corrupt + lost, degree) >= -(SECURE + 1):
@@ -67,7 +73,7 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
 
 
 def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
-    """P[of `degree` clients, drawn without replacement, j or more are marked], j = 0 ... k + 1."""
+    """P[at least j of `degree` clients, drawn without replacement, are marked], j = 0 ... k + 1."""
     others = clients - marked
     least, most = max(0, degree - others), min(degree, marked)
     first = _log_choose(marked, least) + _log_choose(others, degree - least)
@@ -85,7 +91,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _log2_cut(clients: int, gone: int, degree: int) -> float:
-    """log2 of the probability that honest survivors are cut in two (Bell et al., lemma 3.7)."""
+    """log2 of the probability that honest survivors are disconnected (Bell et al., lemma 3.7)."""
     n, k = clients, degree
     if gone < k:
         return -math.inf
@@ -96,7 +102,7 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
 
 
 def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """The neighbours of `me`, in order: the `degree` nearest on a circle drawn by `seed`."""
+    """Returns the neighbours of `me` in order: the `degree` nearest on the circle of `seed`."""
     if degree == len(clients) - 1:
         return tuple(other for other in clients if other != me)
     circle, places = _circle(seed, clients)
@@ -108,11 +114,11 @@ def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> t
 
 @functools.lru_cache(maxsize=2)
 def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Clients in the order of their hashes, and the place of each."""
+    """Returns the clients in the order of their hashes, and the place of each."""
     circle = tuple(sorted(clients, key=functools.partial(_place, seed)))
     return circle, {client: at for at, client in enumerate(circle)}
 
 
 def _place(seed: bytes, client: int) -> bytes:
-    """The place of a client on the circle that `seed` draws."""
+    """Returns the place of a client on the circle of `seed`."""
     return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()

@@ -1,8 +1,8 @@
-"""A client of a masked sum: one answer to each message of the server, and nothing twice.
+"""A client of a masked sum: it answers each message of the server once.
 
-The client trusts its own policy, the public list of identities and what it computes; all that a
-server says is checked against these, and anything odd ends the session for this client. What that
-achieves against a server that lies is proved in `privfed.secure.masked`.
+The client trusts its own policy, the public directory of identities and its own computation. It
+checks every message of the server against these, and ends the session on any violation.
+`privfed.secure.masked` proves the guarantee against a malicious server.
 """
 
 from __future__ import annotations
@@ -39,20 +39,34 @@ from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unsea
 class MaskingClient(ClientMemory):
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
-    `me` is its number, `identity` its long-term signing key. `row` is asked once for the encoded
-    row `[length]`, when it is masked. To it come the layers of `noise`, if there are any, whose
-    keys are drawn afresh for each session. A sum of fewer survivors than `limits` allow is not
-    unmasked, where those count whose shares this client could open. A server that is configured
-    otherwise is refused. The client raises `BadMessage` for what it will not answer; it then
-    answers nothing more. One client takes part in one session of a round's exchange: to open two
-    and take their difference is up to its owner to prevent.
+    The client does not unmask a sum of fewer survivors than `limits` allow, counting only clients
+    whose shares it could open. It refuses a server with another configuration. It raises
+    `BadMessage` for a message that it does not answer, and then answers nothing more. One client
+    takes part in one session of a round's exchange: its owner must prevent that two sums are
+    opened, whose difference could reveal a row.
 
-    `to_bytes` is all that it needs to go on in another process (`from_bytes`). A party that may
-    crash answers through `privfed.secure.masked.committed_party` alone, which keeps its `progress`.
+    `to_bytes` returns all that it needs to resume in another process (`from_bytes`). A party that
+    may crash answers only through `privfed.secure.masked.committed_party`, which keeps its
+    `progress`.
+
+    Args:
+      me: number of the client.
+      identity: its long-term signing key.
+      directory: long-term public key of each client.
+      policy: its own requirements.
+      expected: the sum that it expects.
+      row: called once, at the time of masking, for the encoded row [length].
+      limits: limits of the sum.
+      noise: layers of noise that are added to the row, with keys drawn afresh for each session;
+        None without layers.
     """
 
     def handle(self, message: Message) -> FromClient:
-        """The answer to the server's next message. Raises `Aborted`, mostly a `BadMessage`."""
+        """Answers the server's next message.
+
+        Raises:
+          Aborted: if the client refuses the message, usually as `BadMessage`.
+        """
         try:
             if self._context and message.context != self._context:
                 raise BadMessage("wrong session", "a message of another session")
@@ -119,7 +133,7 @@ class MaskingClient(ClientMemory):
         return share_hashes(self._agreed, dealer, holder, shares)
 
     def _checked_graph(self, roster: Roster) -> Graph:
-        """What this client's own policy makes of the cohort: the server has to offer that graph."""
+        """Returns the graph by the client's own policy, which the server's roster must match."""
         clients = roster.clients
         if list(clients) != sorted(set(clients)) or self.me not in clients:
             raise BadMessage("wrong roster", "clients out of order, twice, or without this one")
@@ -142,7 +156,7 @@ class MaskingClient(ClientMemory):
         return graph
 
     def _check_keys(self, roster: Roster) -> None:
-        """The neighbours' keys are signed by whom they name, and no two alike. Or `BadMessage`."""
+        """Raises `BadMessage` unless neighbours' keys are signed by their owners and distinct."""
         nonces = dict(zip(roster.clients, roster.nonces, strict=True))
         if nonces[self.me] != self._nonce:
             raise BadMessage("wrong nonce", "a roster of another session of this client's")
@@ -162,7 +176,7 @@ class MaskingClient(ClientMemory):
         return seal(key, text, between(self._agreed, self.me, other))
 
     def _unseal(self, other: int, sealed: bytes) -> tuple[int, ...] | None:
-        """What `other` dealt this client under the roster that this client agreed to, if it did."""
+        """Returns the shares from `other` under the agreed roster; None if unreadable."""
         key = channel_key(self._agreed, self._secrets[other], other, self.me)
         text = unseal(key, sealed, between(self._agreed, other, self.me))
         return read_shares(text, other, self.me, 2 + self._layer_count) if text else None
@@ -177,7 +191,7 @@ class MaskingClient(ClientMemory):
         for sender, sealed in inbox.sealed:
             held = self._unseal(sender, sealed)
             if held and self._hashes(sender, self.me, held) == hashes[sender]:
-                self._held[sender] = held  # who garbles its shares is masked with, and not counted
+                self._held[sender] = held  # masked with in any case, but counted only then
         self._require_enough(self._places.keys(), "senders of shares")
         mine = {who: self._hashes(who, who, self._held[who]) for who in {self.me} & {*self._held}}
         every = tuple(sorted({**hashes, **mine}.items()))
@@ -192,11 +206,11 @@ class MaskingClient(ClientMemory):
         return Attestation(self.me, left_out, self._identity.sign(text))
 
     def _counted(self, clients: Collection[int]) -> int:
-        """How many `clients` are, without neighbours whose shares this client could not open."""
+        """Counts `clients`, except neighbours whose shares this client could not open."""
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
-        """Raises `BadMessage` for too few `clients`; nobody counts who is only named."""
+        """Raises `BadMessage` for too few `clients`; a client that is only named does not count."""
         total, counted = self._expected_parties, self._counted(clients)
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:
@@ -257,7 +271,7 @@ class MaskingClient(ClientMemory):
                 raise BadMessage("not attested", "a neighbour that did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
-        """One share of each neighbour's: of its seed or of its key, never of both."""
+        """Reveals one share per neighbour: of its seed or of its mask key, never of both."""
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
             raise BadMessage("wrong voters", "votes twice, or of others than survivors who may")
@@ -271,11 +285,11 @@ class MaskingClient(ClientMemory):
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)
         gone = self._expected_parties - self._counted(self._survivors.clients)
-        layers = self._too_much(max(gone, votes.gone))  # none that this client's own count keeps
+        layers = self._too_much(max(gone, votes.gone))  # at least this client's own count
         return Unmask(self._context, self.me, seeds, keys, layers, self._acknowledged)
 
     def _too_much(self, gone: int) -> OpenLayers:
-        """Of each neighbour's first layer of noise that comes off with `gone` gone, a share."""
+        """Returns a share of each neighbour's first layer that is removed with `gone` dropouts."""
         if not self._noise:
             return ()
         keeping = self._noise.layers.keeping(self._expected_parties, gone, self._survivors.clients)

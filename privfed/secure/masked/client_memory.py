@@ -1,4 +1,4 @@
-"""What a client of a masked sum remembers: taken in by steps, forgotten, and written down."""
+"""The memory of a client of a masked sum: how it is filled, wiped and serialised."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORGOTTEN = (
 
 
 class ClientMemory(ABC):
-    """All that a client was made with and has learnt, without what it says to it."""
+    """Holds a client's configuration and state; subclasses process the messages."""
 
     _nonce: bytes
     _seed: bytearray
@@ -70,7 +70,7 @@ class ClientMemory(ABC):
 
     @property
     def step(self) -> int:
-        """How many messages it has answered; 5 also where it refused one, and so has ended."""
+        """The number of messages answered; 5 also after it refused one and so ended."""
         return self._step
 
     @abstractmethod
@@ -89,7 +89,7 @@ class ClientMemory(ABC):
     def _take_survivors(self, survivors: Survivors) -> None: ...
 
     def _take_roster(self, roster: Roster) -> tuple[int, ...]:
-        """All that follows from the roster, before any key of it is used; its neighbours."""
+        """Sets all state that follows from the roster, before any key is used."""
         self._graph, self._roster, self._agreed = (
             self._checked_graph(roster),
             roster,
@@ -111,14 +111,14 @@ class ClientMemory(ABC):
                 wipe(secret)
 
     def end(self) -> None:
-        """Forget every secret; nothing is answered any more."""
+        """Wipes every secret; no further message is answered."""
         self._step = ENDED
         self._wipe()
         for name in _FORGOTTEN:
             self.__dict__.pop(name, None)
 
     def to_bytes(self) -> bytes:
-        """What it needs to go on from here, with its secrets: for a file of its owner's alone."""
+        """Serialises the state, with secrets: only for a file that its owner alone can read."""
         step, state = self._step, PartyState(self.me, self._step, self.progress, self._context)
         if step in (1, 2):
             private = (self._seed, self._channel_secret, self._mask_secret)
@@ -145,9 +145,11 @@ class ClientMemory(ABC):
         limits: Limits,
         noise: ClientNoise | None = None,
     ) -> Self:
-        """The client whose `to_bytes` these are, and who was made with all the rest.
+        """Restores the client that wrote `data` by `to_bytes`; other arguments are as at
+        construction.
 
-        Raises `BadState` for bytes that are damaged, of another format or of another client.
+        Raises:
+          BadState: if the bytes are damaged, of another format or of another client.
         """
         reader = StateReader(data)
         client = cls(reader.me, identity, directory, policy, expected, row, limits, noise)

@@ -1,9 +1,9 @@
-"""The committed state of a client of a masked sum, as bytes: what it needs to go on after a crash.
+"""The committed state of a client of a masked sum, serialised so that it can resume after a crash.
 
-The bytes hold the client's secrets, and are no message: they stay with the client, in a file that
-nobody else may read. They begin with their format, a hash of the `PartyTerms` that the client was
-made with and its number, and end with a hash of all before, by which damage is seen. That is no
-signature: who may write the file may make one up, and may read the secrets in it anyhow.
+The bytes contain the client's secrets and are never sent: they stay in a file that only the client
+can read. They begin with their format, a hash of the `PartyTerms` of the client, and its number.
+They end with a hash of all before, which detects damage. This is no signature: a party that can
+write the file can forge a state, but could also read its secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind", Roster, Survivors)
 
 
 class BadState(Broken):
-    """A client's state that it cannot go on from, by the name of its fault."""
+    """A state from which a client cannot resume; `fault` names the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class BadState(Broken):
 
 @dataclass(frozen=True)
 class PartyTerms:
-    """Who a client is, and all that it was made with and insists on: a state is bound to these."""
+    """A client's identity, configuration and policy; a state is bound to these."""
 
     me: int
     directory: Mapping[int, bytes]
@@ -58,16 +58,16 @@ class PartyTerms:
 
     @property
     def digest(self) -> bytes:
-        """The hash `[32]` of these terms and of the version of the protocol."""
+        """The hash `[32]` of these terms and of the protocol version."""
         return agreement(state="masks", terms=self)
 
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """How far a party has come: how often it committed, and its last answer.
+    """A party's progress: its number of commits and its last answer.
 
-    `question` is the hash of the message that `answer` was given to. `row_asked` is set before the
-    row is asked for.
+    `question` is the hash of the message to which `answer` was given. `row_asked` is set before the
+    row is requested.
     """
 
     commits: int = 0
@@ -78,13 +78,16 @@ class Progress:
 
 @dataclass(frozen=True, repr=False)
 class PartyState:
-    """What a client holds after `step`: secrets only as long as they are needed.
+    """A client's state after `step`; secrets are held only while needed.
 
-    `secrets` are its nonce, the seed of its own mask, and the private keys of channels and masks
-    (steps 1 and 2), `layers` the seeds of its layers of noise (2). `held` are shares of secrets,
-    with whom they are of, and `shared` those who sent any (from 2 on, as `roster`), `acknowledged`
-    the hash of these shares' hashes (3 and 4). `survivors` it voted for (4). After the end it holds
-    nothing.
+    Attributes:
+      secrets: nonce, seed of the self-mask, private keys of channels and masks (steps 1 and 2).
+      layers: seeds of the layers of noise (step 2).
+      roster: the agreed roster (from step 2 on).
+      held: shares of other clients' secrets, by client (from step 2 on).
+      shared: clients that sent shares (from step 2 on).
+      acknowledged: hash of the hashes of these shares (steps 3 and 4).
+      survivors: the survivors it voted for (step 4).
     """
 
     me: int
@@ -100,7 +103,7 @@ class PartyState:
     survivors: Survivors | None = None
 
     def to_bytes(self, terms: PartyTerms) -> bytes:
-        """These bytes, bound to `terms`."""
+        """Serialises the state, bound to `terms`."""
         data = _FORMAT + terms.digest + NUMBER.pack(self.me) + self._body()
         return data + hashlib.sha256(data).digest()
 
@@ -117,9 +120,10 @@ class PartyState:
 
 
 class StateReader:
-    """Takes the bytes of a state apart: whose it is first, and the rest once its terms are known.
+    """Parses a state: its client first, and the rest once the terms are known.
 
-    Raises `BadState` for bytes that are damaged, of another format, or of another client.
+    Raises:
+      BadState: if the bytes are damaged, of another format or of another client.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -134,7 +138,7 @@ class StateReader:
         self._terms, self.me = self._reader.take(KEY), self._reader.number()
 
     def state(self, terms: PartyTerms) -> PartyState:
-        """The state of a client with these `terms`."""
+        """Returns the state of a client with these `terms`."""
         if self._terms != terms.digest:
             raise BadState(
                 "foreign",

@@ -1,25 +1,25 @@
 """A party of a masked sum that survives a crash: it commits its state before it answers.
 
-**What holds.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
-fsync, rename, fsync of the folder), and let a party that was cut off go on only from what was
-stored last, in one process at a time. Then, whenever it is killed, all that ever leaves it is what
-one `MaskingClient` that was never killed would have answered: every answer was stored with the
-state after it, so that it is the only one to its step, and is given again byte for byte. What was
-computed and not stored never left; it is computed afresh.
+**Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
+fsync, rename, fsync of the folder), and let an interrupted party resume only from the last stored
+state, in one process at a time. Then, whenever it is killed, all messages that leave it are those
+of one `MaskingClient` that was never killed. Every answer is stored together with the state after
+it, so it is the only answer to its step, and is repeated byte for byte. Results that were computed
+but not stored never left; they are computed afresh.
 
-Except the row: it is asked for once in a lifetime, which is committed *before* it is asked for. A
-party that is killed between that and its masked row has dropped out. (Asked for until that
-succeeds, coins and noise would be those with which nothing crashed, and no longer independent:
-PRIVACY, section 2.)
+The row is an exception: it is requested once in a lifetime, and the request is committed *before*
+it is made. A party that is killed between this commit and its masked row has dropped out. (If the
+row were requested until this succeeds, random draws and noise would be conditioned on the absence
+of a crash, and no longer independent: PRIVACY, section 2.)
 
-**What does not hold.** An old state, a backup or a copied folder, is as good as the last to
-whoever holds nothing else: from it a party votes again, for other survivors, or is asked for
-another row. Such a party is to the others one of those who collude with the server, and of its own
-rows nothing is promised. Nothing restores a state, therefore; and a party is told how often it had
-committed when it last answered (`least`, which its owner writes to its ledger of answers after
-`store`, before the answer leaves). A state from before is refused as stale. This sees a state that
-was rolled back, and neither a folder of which the ledger was rolled back with it nor a copy that
-runs elsewhere.
+**Limits.** An old state (a backup or a copied folder) is as valid as the last one to a process that
+holds nothing else. From an old state a party votes again, for other survivors, or is asked for
+another row. Other clients must count such a party as colluding with the server, and its own rows
+have no guarantee. Therefore no function restores a state. In addition, a party receives `least`,
+its number of commits at its last answer. Its owner writes this number to its ledger of answers
+after `store`, before the answer leaves. An older state is refused as stale. This detects a state
+that was rolled back, but neither a folder whose ledger was rolled back with it nor a copy that runs
+elsewhere.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ _ORDER: tuple[type[Message], ...] = (Invitation, Roster, Inbox, Survivors, Votes
 
 
 class CommittedParty:
-    """Answers for `client`, new or from `MaskingClient.from_bytes`, what `store` has committed.
+    """Answers for `client`, new or from `MaskingClient.from_bytes`, after `store` has committed.
 
-    `store` takes `MaskingClient.to_bytes`, secrets and all. Where it raises, or anything else stops
-    an answer half way, this object answers nothing more: another goes on from what was stored.
-    Raises `BadState` for a client that has committed fewer than `least` times.
+    `store` receives `MaskingClient.to_bytes`, including secrets. If it raises, or an answer is
+    interrupted otherwise, this object answers nothing more; a new one resumes from the stored
+    state.
+
+    Raises:
+      BadState: if the client has committed fewer than `least` times.
     """
 
     def __init__(
@@ -59,20 +62,22 @@ class CommittedParty:
             )
         self._client, self._store, self._idle = client, store, True
         self._lost = client.progress.row_asked and client.step == _ORDER.index(Inbox)
-        if client.progress.commits > least:  # cut off before its owner wrote that down
+        if client.progress.commits > least:  # interrupted before its owner recorded the commit
             store(client.to_bytes())
 
     @property
     def commits(self) -> int:
-        """How often it has committed: what its owner writes down before an answer leaves."""
+        """Its number of commits, which its owner records before an answer leaves."""
         return self._client.progress.commits
 
     def handle(self, message: bytes) -> bytes:
-        """The answer to the server's next message; the last one's again, byte for byte.
+        """Returns the answer to the server's next message, or repeats the last answer byte for
+        byte.
 
-        Raises `Aborted`, mostly a `BadMessage`, for what is no message, which changes nothing; for
-        another message of a step that was answered, which changes nothing either; and for what the
-        client refuses, which ends the session for it.
+        Raises:
+          Aborted: usually a `BadMessage`. The state is unchanged if the bytes are no message, or if
+            another message of this step was answered before. If the client refuses the message, the
+            session ends.
         """
         if not self._idle:
             raise BadMessage("cut off", "a party that was stopped before it could commit")
@@ -94,13 +99,13 @@ class CommittedParty:
         return answer
 
     def end(self) -> None:
-        """Commit that it answers nothing more, not even what it answered last."""
+        """Commits that it answers nothing more; its last answer is not repeated either."""
         self._client.end()
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
     def _claim_the_row(self, asked: Message) -> None:
-        """Commit that the row is asked for, where `asked` leads to that."""
+        """Commits that the row is requested, if `asked` requires it."""
         if isinstance(asked, Inbox) and not self._lost:
             self._commit(replace(self._client.progress, row_asked=True))
 

@@ -1,16 +1,17 @@
-"""Proofs that a client lied in a masked sum: by what it signed itself, whoever shows them.
+"""Proofs that a client of a masked sum deviated, by its own signatures; any party can verify them.
 
-An honest client is never proved to lie, whatever server and other clients say, unless somebody
-forges its signature or meets a hash again:
+No proof against an honest client exists, whatever the server and other clients send, unless its
+signature is forged or two inputs have the same hash:
 
-- *Wrong share.* In one message it signs which hashes of shares it was handed (`acknowledged`) and
-  the shares that it tells. An honest client tells none that has another hash than it was handed.
-- *Wrong dealing.* It signs the hash of each share that it deals, and by which its secrets are
-  known. Shares that have an honest client's hashes are those it dealt: they lie on one polynomial,
-  and so any `threshold` of them give its secret.
+- *Wrong share.* In one message a client signs the hashes of the shares that it received
+  (`acknowledged`) and the shares that it reveals. An honest client reveals no share whose hash
+  differs from the received one.
+- *Wrong dealing.* A client signs the hash of each share that it deals, and commitments to its
+  secrets. Shares with an honest client's hashes are those it dealt: they lie on one polynomial,
+  so any `threshold` of them reconstruct its secret.
 
-All that is signed or hashed is bound to a roster, which holds a nonce of the client for each
-session: what it signed in two sessions does not go together.
+All signed and hashed texts are bound to a roster, which holds a nonce of the client for each
+session: signatures of two sessions cannot be combined.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ from privfed.secure.summation import Culprit, Reason
 def gives_its_secret(
     dealing: Dealing, agreed: bytes, mask_key: bytes, which: int, secret: bytes
 ) -> bool:
-    """Whether `secret` is secret `which` of who signed `dealing`, and has the public `mask_key`."""
+    """Whether `secret` matches secret `which` of the signer of `dealing`.
+
+    `mask_key` is the signer's public mask key.
+    """
     if which == SEED:
         return commit(agreed, secret) == dealing.commitment
     if which == MASK_KEY:
@@ -58,7 +62,7 @@ def gives_its_secret(
 
 @dataclass(frozen=True)
 class WrongShare:
-    """Who signed `unmask` told a share with another hash than in `hashes`, which it was handed."""
+    """Proof that the signer of `unmask` revealed a share whose hash is not the one it received."""
 
     unmask: Unmask
     hashes: ShareHashes
@@ -66,11 +70,11 @@ class WrongShare:
 
     @property
     def client(self) -> int:
-        """Who lied."""
+        """The client that deviated."""
         return self.unmask.sender
 
     def holds(self, roster: Roster, directory: Directory) -> bool:
-        """Whether that is so, under the roster."""
+        """Whether the proof is valid under the roster."""
         unmask, agreed, me = self.unmask, roster.agreed(), self.client
         if not unmask.signed_by(directory.get(me, b"")):
             return False
@@ -84,23 +88,23 @@ class WrongShare:
         )
 
     def encoded(self) -> bytes:
-        """What follows invitation and roster in a proof."""
+        """Returns the part of a proof after invitation and roster."""
         pairs = [NUMBER.pack(dealer) + sized(hashes) for dealer, hashes in self.hashes]
         return sized(self.unmask.body()) + COUNT.pack(len(pairs)) + b"".join(pairs)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongShare:
-        """The proof with these bytes. Raises `BadMessage`."""
+        """Parses such a proof. Raises `BadMessage`."""
         unmask = read_framed(Unmask, context, data)
         return cls(unmask, tuple((data.number(), data.sized()) for _ in range(data.count())))
 
 
 @dataclass(frozen=True)
 class WrongDealing:
-    """The `shares` of secret `which`, by their holders, that who signed `dealing` dealt are wrong.
+    """Proof that the `shares` of secret `which`, by holder, from the signer of `dealing` are wrong.
 
-    They have the hashes it signed, and do not give the secret that it committed to or, of a mask
-    key, advertised in the roster.
+    Their hashes are those it signed, but they do not reconstruct the secret that it committed to
+    or, for a mask key, advertised in the roster.
     """
 
     dealing: Dealing
@@ -110,11 +114,11 @@ class WrongDealing:
 
     @property
     def client(self) -> int:
-        """Who lied."""
+        """The client that deviated."""
         return self.dealing.sender
 
     def holds(self, roster: Roster, directory: Directory) -> bool:
-        """Whether that is so, under the roster, which holds the client's advertised keys."""
+        """Whether the proof is valid under the roster, which holds the client's advertised keys."""
         dealing, agreed, me = self.dealing, roster.agreed(), self.client
         if not dealing.signed_by(directory.get(me, b"")):
             return False
@@ -138,12 +142,12 @@ class WrongDealing:
         return not gives_its_secret(dealing, agreed, mask_key, self.which, secret)
 
     def encoded(self) -> bytes:
-        """What follows invitation and roster in a proof."""
+        """Returns the part of a proof after invitation and roster."""
         return sized(self.dealing.body()) + COUNT.pack(self.which) + shares_bytes(self.shares)
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongDealing:
-        """The proof with these bytes. Raises `BadMessage`."""
+        """Parses such a proof. Raises `BadMessage`."""
         dealing, which = read_framed(Dealing, context, data), data.count()
         return cls(dealing, which, read_open_shares(data))
 
@@ -155,7 +159,7 @@ _KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShar
 def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
-    """Who lied in the session of `invitation`, with the proof; `keys` are those it advertised."""
+    """Returns the culprit of the session of `invitation` with its proof; `keys` are its own."""
     shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()
@@ -164,9 +168,9 @@ def accusation(
 
 
 def proves(culprit: Culprit, directory: Directory) -> bool:
-    """Whether the culprit's own signed messages prove what it is accused of.
+    """Whether the culprit's own signed messages prove the accusation.
 
-    False for a count of complaints, which is none, and for bytes that are no proof.
+    False for a count of complaints, which is no proof, and for invalid bytes.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:
@@ -187,7 +191,7 @@ def proves(culprit: Culprit, directory: Directory) -> bool:
 
 
 def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | None:
-    """The mask key that `client` advertised for this roster; None where none is shown."""
+    """Returns the mask key that `client` advertised for this roster; None if none is shown."""
     nonces = dict(zip(roster.clients, roster.nonces, strict=True))
     for keys in roster.keys:
         if keys.sender == client and keys.nonce == nonces.get(client):
@@ -197,10 +201,10 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
 
 @dataclass(frozen=True)
 class Blame:
-    """Collects `culprits` of the session of `invitation` and its `roster`: of each the first proof.
+    """Collects the `culprits` of a session, each with its first proof.
 
-    Clients had advertised `keys`. Of the holders of a client's shares no more than `liars` lie: one
-    complaint more proves that what it dealt was garbled.
+    At most `liars` holders of a client's shares are Byzantine: one more complaint shows that its
+    shares were garbled.
     """
 
     invitation: Invitation
@@ -210,7 +214,7 @@ class Blame:
     culprits: dict[int, Culprit]
 
     def prove(self, evidence: Evidence) -> None:
-        """Take a proof."""
+        """Adds a proof."""
         if evidence.client not in self.culprits:
             keys = self.keys[evidence.client]
             self.culprits[evidence.client] = accusation(
@@ -218,7 +222,7 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Name those whom more than `liars` holders complain about; of each holder one list."""
+        """Adds clients with more than `liars` complaints; each holder gives one list."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.liars:

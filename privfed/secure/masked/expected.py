@@ -1,4 +1,4 @@
-"""What a client expects of a sum before it is invited, and what both sides are configured with."""
+"""A client's expectations of a sum before its invitation, and the common configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.secure.masked.messages.roster import Invitation
 from privfed.secure.masked.policy import Policy, SitePolicy
 
 Insists = Policy | SitePolicy
-"""What each party insists on, whatever the server says."""
+"""A party's own requirements, which it enforces whatever the server sends."""
 
 
 @runtime_checkable
@@ -23,19 +23,19 @@ class Masking(Protocol):
     """A protocol whose sums are masked, by messages between a server and parties."""
 
     def within(self, limits: Limits) -> Insists:
-        """What parties insist on for sums within `limits`."""
+        """Returns the requirements of parties for sums within `limits`."""
         ...
 
 
 @functools.lru_cache(maxsize=256)
 def settings(codec: Codec, policy: Insists, limits: Limits, layers: Layers | None) -> bytes:
-    """The hash of all that server and clients have to be configured alike for."""
+    """Returns the hash of the configuration that server and clients must share."""
     return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a client knows of a sum before it is invited: by the run, and the model it was sent."""
+    """A client's expectations of a sum, from the run and the model that it received."""
 
     round: int
     exchange: int
@@ -45,7 +45,7 @@ class Expected:
     def invitation(
         self, session: bytes, policy: Insists, limits: Limits, layers: Layers | None
     ) -> Invitation:
-        """The invitation to this sum, of parties with such settings."""
+        """Returns the invitation to this sum for parties with these settings."""
         terms = settings(self.codec, policy, limits, layers)
         return Invitation(
             session,
@@ -60,7 +60,7 @@ class Expected:
     def require(
         self, invitation: Invitation, policy: Insists, limits: Limits, layers: Layers | None
     ) -> None:
-        """Raises `BadMessage` for another sum than this, or parties configured otherwise."""
+        """Raises `BadMessage` for an invitation to another sum or from another configuration."""
         expected = self.invitation(invitation.session, policy, limits, layers)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(invitation, name) != getattr(expected, name):

@@ -1,15 +1,15 @@
-"""Who masks with whom, and how many have to stay: from public constants, computed by everybody.
+"""Mask graphs and thresholds, which every party computes from public constants.
 
-*Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all, itself included,
-and t = ceil(threshold n) of them, or two more than may collude, give them back. A server that
-follows the protocol learns nothing more. One that lies, telling some that a client survived and
-others that it dropped, needs t shares of both kinds; of n clients that each reveal one kind, and
-n_C colluding ones that reveal both, it has n + n_C: nothing is learned where 2 t > n + n_C.
+*Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all clients, including
+itself, and t = ceil(threshold n) of them, or two more than may collude, reconstruct them. A server
+that follows the protocol learns nothing more. A malicious server, which reports a client as
+surviving to some and as dropped out to others, needs t shares of both kinds. It obtains n + n_C
+shares, from n clients that reveal one kind each and n_C colluders that reveal both. So nothing is
+learned if 2 t > n + n_C.
 
 *Sparse graph*, for a server that follows the protocol: `privfed.secure.masked.circle`.
 
-*Random graph*, for many clients and a server that lies:
-`privfed.secure.masked.random_graph`.
+*Random graph*, for many clients and a malicious server: `privfed.secure.masked.random_graph`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class Graph:
-    """Those who have to stay to the end: `survivors` of `clients`, each of `degree` neighbours.
+    """The neighbours and thresholds of a sum.
 
-    Of each client's holders, who keep shares of its secrets, `threshold` have to stay. Its holders
-    are its neighbours, and on the complete graph itself.
+    Attributes:
+      clients: number of clients of the roster.
+      degree: number of neighbours of each client.
+      threshold: number of holders of a client's shares that must survive; the holders are its
+        neighbours, and on the complete graph also the client itself.
+      survivors: number of clients that must survive.
     """
 
     clients: int
@@ -39,38 +43,45 @@ class Graph:
     threshold: int
     survivors: int = 0
     independent: ClassVar[bool] = False
-    """Whether edges are independent coins: then votes are of all clients, who attest their masks,
-    and layers of noise have no proof."""
+    """Whether edges are independent random draws. Then all clients vote and attest their masks, and
+    layers of noise have no proof.
+    """
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is everybody else's neighbour."""
+        """Whether every client is a neighbour of every other."""
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
-        """The holders of shares of the secrets of `me`, whose neighbours are `near`."""
+        """Returns the holders of shares of the secrets of `me`, given its neighbours `near`."""
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
     def coins(self, seed: bytes, agreed: bytes) -> bytes:
-        """What draws the graph of a roster with a `seed` of the server's and the hash `agreed`."""
+        """Returns the key that determines the graph.
+
+        Args:
+          seed: the server's seed.
+          agreed: hash of the roster.
+        """
         return seed
 
     def neighbours(self, coins: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
-        """The neighbours of `me` among `clients`, in order, as `coins` have drawn them."""
+        """Returns the neighbours of `me` among `clients`, in order, in the graph of key `coins`."""
         return circle.neighbours(coins, clients, self.degree, me)
 
     def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
-        """Whose votes count for a client with these `holders`, all of them survivors."""
+        """Returns the clients whose votes count for a client with these surviving `holders`."""
         return set(holders)
 
     def votes(self, least: int) -> int:
-        """How many votes a client asks for, where the sum is to be of at least `least`."""
+        """Returns the votes that a client requires for a sum of at least `least` clients."""
         return self.threshold
 
     def lying_holders(self, liars: int) -> int:
-        """How many of `liars` clients may hold shares of one honest client's secrets.
+        """Upper bound on the number of `liars` that hold shares of one honest client's secrets.
 
-        All of them on the complete graph; else of nobody's neighbours more, but for 2^-40.
+        On the complete graph it is all of them; otherwise the bound fails for any client with
+        probability at most 2^-40.
         """
         if self.complete:
             return liars
@@ -79,19 +90,19 @@ class Graph:
 
     @property
     def trials(self) -> tuple[int, float]:
-        """Of how many others each is a neighbour, and by a coin of which probability."""
+        """The number of possible neighbours of a client, and the probability of each edge."""
         return self.degree, 1.0
 
     def withstands_lies(self, corrupt: int) -> bool:
-        """Whether a server that lies in every message, with so many clients, opens one sum only."""
+        """Whether a malicious server with `corrupt` colluding clients can open one sum only."""
         return self.complete and 2 * self.threshold > self.clients + corrupt
 
 
 @dataclass(frozen=True)
 class RandomGraph(Graph):
-    """A graph of independent edges, `degree` for each on average, drawn by the roster's hash.
+    """A graph of independent edges, drawn by the roster's hash; `degree` is the average.
 
-    Of the voters up to `isolated` are in no sum: `survivors` counts so many more than are promised.
+    Up to `isolated` voters are in no sum, so `survivors` exceeds the guaranteed number by as many.
     """
 
     isolated: int = 0
@@ -124,7 +135,7 @@ class RandomGraph(Graph):
 def recoverable(
     graph: Graph, near: Mapping[int, tuple[int, ...]], owners: set[int], left: set[int]
 ) -> bool:
-    """Whether enough of all, and of the holders of the secrets of each of `owners`, are `left`."""
+    """Whether enough clients are `left`, in total and among the holders for each of `owners`."""
     if len(left) < max(graph.survivors, graph.threshold):
         return False
     if graph.complete:
@@ -133,6 +144,6 @@ def recoverable(
 
 
 def graph_seed(session: Session) -> bytes:
-    """The seed `[32]` of the session's circle, which the server draws."""
+    """Returns the seed `[32]` of the session's circle, which the server draws."""
     keys = session.streams.at(f"noise/graph/{session.exchange}", session.round)
     return keys.bits(KEY // 8).tobytes()

@@ -1,4 +1,4 @@
-"""The noise of one client in layers, each from a seed that its holders can give to the server."""
+"""A client's noise in layers, each from a seed that its holders can reveal to the server."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from privfed.secure.primitives import KEY
 
 _AES_BLOCK = 16
 _AT_ONCE = 1 << 18
-"""Bytes of the stream at once: they stay in the processor's cache."""
+"""Bytes of the stream that are generated at once: they stay in the processor's cache."""
 
 
 class CipherUniforms:
-    """The numbers of a `seed` `[32]`: whoever has it has all of them, and others tell none.
+    """Pseudorandom numbers of a `seed` `[32]`: known to its holders, indistinguishable from random
+    to others.
 
-    The leading bits are little-endian words of one stream. The rest of the number at place p are
-    the first 20 bytes, little-endian, of another, from its block 2 p on. Each stream has a key of
-    its own, a hash of the seed.
+    The leading bits are little-endian words of one stream. The rest of the number at place p is the
+    first 20 bytes, little-endian, of another stream, from its block 2 p on. Each stream has its own
+    key, a hash of the seed.
     """
 
     def __init__(self, seed: bytes) -> None:
@@ -35,10 +36,10 @@ class CipherUniforms:
         )
         self._stream = Cipher(leading, modes.CTR(bytes(_AES_BLOCK))).encryptor()
         self._zeros = bytes(_AT_ONCE)
-        self._bytes = bytearray(_AT_ONCE + _AES_BLOCK - 1)  # what the library asks for
+        self._bytes = bytearray(_AT_ONCE + _AES_BLOCK - 1)  # length that the library requires
 
     def leading(self, count: int) -> Leading:
-        """The leading bits `[count]` of the next numbers, valid until the next are asked for."""
+        """Returns the leading bits `[count]` of the next numbers, valid until the next call."""
         size = count * LEADING // 8
         if size > len(self._zeros):
             self._zeros, self._bytes = bytes(size), bytearray(size + _AES_BLOCK - 1)
@@ -53,13 +54,13 @@ class CipherUniforms:
 
 @dataclass(frozen=True)
 class ClientNoise:
-    """A client's noise in layers, drawn with `keys`; each layer's from a seed of its own."""
+    """A client's noise in layers, drawn with `keys`; each layer has its own seed."""
 
     layers: Layers
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """The seeds of layers 1 to L: each is the hash of the one before, and tells later ones."""
+        """Returns the seeds of layers 1 to L; each is the hash of the one before."""
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):
@@ -71,13 +72,13 @@ class ClientNoise:
         return self.keys.derived(purpose).bits(KEY // 8).tobytes()
 
     def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
-        """The noise `[length]` of one of `clients`: its base, and the layers of all `seeds`."""
+        """Draws the noise `[length]` of one of `clients`: its base and the layers of `seeds`."""
         total = np.zeros(length, dtype=np.int64)
         self.add(total, clients, seeds)
         return total
 
     def add(self, total: Integers | Words, clients: int, seeds: tuple[bytes, ...]) -> None:
-        """Add the noise of `draw` to `total` `[length]` in place, modulo what its words hold."""
+        """Adds the noise of `draw` to `total` `[length]` in place, modulo its word size."""
         base = self.layers.base(clients)
         shares = (base, *(self.layers.layer(clients, k + 1) for k in range(len(seeds))))
         for share, seed in zip(shares, (self._seed(b"base"), *seeds), strict=True):
@@ -86,12 +87,12 @@ class ClientNoise:
 
 
 def next_layer(seed: bytes) -> bytes:
-    """The seed of the layer after that of `seed`."""
+    """Returns the seed of the layer after that of `seed`."""
     return hashlib.sha256(b"privfed layer" + seed).digest()
 
 
 def subtract_layer(total: Words, layers: Layers, clients: int, number: int, seed: bytes) -> None:
-    """Take layer `number` of one of `clients`, by its `seed`, off `total` `[length]` in place."""
+    """Subtracts layer `number` of one of `clients`, by its `seed`, from `total` `[length]`."""
     share = layers.layer(clients, number)
     for part, noise in share.blocks(CipherUniforms(seed), len(total)):
         total[part] -= noise.astype(total.dtype)

@@ -1,4 +1,4 @@
-"""What a client of masked sums insists on, whatever the server says: which graph a cohort has."""
+"""The requirements of a client of masked sums: which graph a cohort must have."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from privfed.secure.summation import Aborted
 
 
 def least_threshold(sites: int, colluders: int, threat: Literal["curious", "lying"]) -> int:
-    """The fewest shares t that open a secret: t > k, and 2 t > n + k where the server may lie."""
+    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "lying"."""
     return (sites + colluders) // 2 + 1 if threat == "lying" else colluders + 1
 
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """A policy (`privfed.secure.masked.policy.Policy`) of pinned sites, all numbers whole sites.
+    """The requirements of a pinned site; counts refer to all pinned sites.
 
-    Of `sites` at least `minimum` stay, and up to `colluders` work with the server. `threshold`
-    shares give a secret back. All three hold of the pinned sites, never of a roster that the server
-    sends: one with fewer sites is one with more of them missing (PRIVACY, section 9.1, S5).
+    They never refer to a roster sent by the server: sites missing from a roster count as dropouts
+    (PRIVACY, section 9.1, S5).
+
+    Attributes:
+      sites: number of pinned sites.
+      minimum: smallest number of surviving sites.
+      threshold: number of shares that reconstruct a secret.
+      colluders: number of sites that may collude with the server.
+      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
     """
 
     sites: int
@@ -34,43 +40,47 @@ class SitePolicy:
 
     @property
     def smallest(self) -> int:
-        """The smallest roster that is not refused."""
+        """The smallest roster that is accepted."""
         return self.minimum
 
     def corrupt(self, clients: int) -> int:
-        """How many sites may collude with the server."""
+        """Returns the number of sites that may collude with the server."""
         return self.colluders
 
     def counted_of(self, clients: int) -> int:
-        """How many parties are expected, of whom a roster has `clients`: all sites."""
+        """Returns the number of parties expected for a roster of `clients`: all sites."""
         return self.sites
 
     def graph(self, clients: int) -> Graph:
-        """The complete graph on a roster of so many sites. Raises `Aborted` for too few."""
+        """Returns the complete graph on `clients` sites. Raises `Aborted` for too few."""
         if not self.minimum <= clients <= self.sites:
             raise Aborted("too few sites, or more than there are")
         return Graph(clients, clients - 1, self.threshold, self.minimum)
 
     def withstands_lies(self, graph: Graph) -> bool:
-        """Whether a server that lies about who dropped still learns nothing but a sum."""
+        """Whether a malicious server that misreports dropouts still learns only a sum."""
         return 2 * self.threshold > self.sites + self.colluders
 
 
 COMPLETE = 200
-"""The most clients with which the graph is always complete."""
+"""The largest number of clients with which the graph is always complete."""
 _EXACT = 1e-9
-"""A tolerance that shields floor and ceil from the last bits of a product."""
+"""A tolerance that protects floor and ceil from rounding errors of a product."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What each client insists on, whatever the server says.
+    """The requirements that each client enforces, whatever the server sends.
 
-    `threshold` is the fraction of a cohort that has to stay, `colluders` the largest fraction of it
-    that may collude with the server. `neighbours` 0 follows from the cohort. `size` is the cohort
-    that is expected, a public constant: colluders are counted of no fewer, and a cohort of less
-    than `admitted` (0: `threshold` of the expected one) is refused, or a server could make up a
-    small one. With noise in layers (`layered`) no graph is a random one.
+    Attributes:
+      threshold: fraction of a cohort that must survive.
+      colluders: largest fraction of a cohort that may collude with the server.
+      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+      neighbours: neighbours of each client; 0 chooses the number from the cohort.
+      size: expected cohort size, a public constant; colluders are a fraction of at least this size.
+      admitted: smallest cohort accepted, so that the server cannot present a small one; 0 for
+        `threshold` times `size`.
+      layered: whether noise is in layers, which excludes random graphs.
     """
 
     threshold: float
@@ -83,31 +93,32 @@ class Policy:
 
     @property
     def smallest(self) -> int:
-        """The smallest cohort that is not refused."""
+        """The smallest cohort that is accepted."""
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def counted_of(self, clients: int) -> int:
-        """How many parties are expected, of whom a roster has `clients`: nobody else."""
+        """Returns the number of parties expected for a roster of `clients`: no others."""
         return clients
 
     def corrupt(self, clients: int) -> int:
-        """How many of `clients` may collude with the server."""
+        """Returns the number of `clients` that may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def graph(self, clients: int) -> Graph:
-        """The graph for `clients`. Raises `Aborted` where none keeps what is promised."""
+        """Returns the graph for `clients`. Raises `Aborted` if none gives the guarantees."""
         return _graph(self, clients)
 
     def withstands_lies(self, graph: Graph) -> bool:
-        """Whether a server that lies about who dropped still learns nothing but a sum."""
+        """Whether a malicious server that misreports dropouts still learns only a sum."""
         return graph.withstands_lies(self.corrupt(graph.clients))
 
     def least_threshold(self, clients: int) -> int:
-        """How many of `clients` have to stay on the complete graph.
+        """Returns the number of `clients` that must survive on the complete graph.
 
-        As configured; two more than may collude, since a client holds a share of its own and one
-        other honest client at least has to help; and where the fractions promise 2 t > n + k, so
-        many that it holds of whole clients, however small an admitted cohort is.
+        It is at least the configured number, and at least two more than may collude, since a client
+        holds one of its own shares and at least one other honest client must help. If the fractions
+        imply 2 t > n + k, it is large enough that this also holds for integer counts, for any
+        admitted cohort.
         """
         corrupt = self.corrupt(clients)
         least = max(clients - self.lost(clients), corrupt + 2)
@@ -115,7 +126,7 @@ class Policy:
         return max(least, (clients + corrupt) // 2 + 1) if promised else least
 
     def lost(self, clients: int) -> int:
-        """How many of `clients` may drop out."""
+        """Returns the number of `clients` that may drop out."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 

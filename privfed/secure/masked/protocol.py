@@ -1,4 +1,4 @@
-"""Masked sums as a part of a configuration: what they promise, cost and refuse."""
+"""Masked sums as a configurable part: guarantees, costs and refusals."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ from privfed.secure.summation import Aborted, Session
 
 
 class MaskedSums(SecureProtocol):
-    """Masked sums (SecAgg, SecAgg+): the server sees sums of the survivors, and nothing else.
+    """Masked sums (SecAgg, SecAgg+): the server learns only the sum over surviving clients.
 
-    Clients add masks that cancel in the sum; those of who drops out are taken off with secrets that
-    the others hold in shares. Complete graph up to 200 clients; above, the sparse graph of SecAgg+
-    for a server that follows the protocol, and a random one for a server that may lie.
+    Clients add masks that cancel in the sum. Masks of dropouts are removed with secrets that the
+    other clients hold in shares. The graph is complete up to 200 clients. Above, it is the sparse
+    graph of SecAgg+ for a server that follows the protocol, and a random graph for a malicious
+    server.
 
-    *Trust*: up to a fraction `colluders` of a cohort may work with the server; if it lies, of any
-    cohort that it can put together (proved in `privfed.secure.masked`). Computational: as safe as
-    X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. No client is stopped from lying about its
-    own row; who lies about shares is named, and left out of later sums.
+    *Trust*: up to a fraction `colluders` of a cohort may collude with the server; if the server is
+    malicious, of any cohort that it can assemble (proved in `privfed.secure.masked`).
+    Computational: as secure as X25519, AES-256, HKDF, ChaCha20-Poly1305 and Ed25519. A client can
+    still send an arbitrary row. A client that sends invalid shares is identified and excluded from
+    later sums.
 
     Source: Bonawitz et al. 2017, figure 4; Bell et al. 2020, section 3.
     """
@@ -48,17 +50,19 @@ class MaskedSums(SecureProtocol):
     layers: ClassVar[bool] = True
     names_liars: ClassVar[bool] = True
     threshold: float = Field(0.6, gt=0, le=1)
-    """The fraction of a cohort, or of all sites, that has to stay to the end."""
+    """The fraction of a cohort, or of all sites, that must survive to the end."""
     admitted: int = Field(0, ge=0)
-    """The smallest cohort that a sum begins with; 0: the threshold of the expected one, or what is
-    solved for where aborts would cost (`privfed.plan.sum_limits`)."""
+    """The smallest cohort with which a sum starts; 0 means `threshold` times the expected cohort,
+    or the solved value where aborts cost privacy (`privfed.plan.sum_limits`).
+    """
     neighbours: int = Field(0, ge=0)
-    """How many others each client masks with; 0 follows from the cohort."""
+    """Number of other clients with which each client masks; 0 chooses it from the cohort."""
     colluders: float = Field(0.1, ge=0, lt=1)
-    """The part of a cohort that may work with the server; of sites, that part of all of them,
-    rounded up, and never none."""
+    """The fraction of a cohort that may collude with the server; with sites, that fraction of all
+    sites, rounded up and at least one.
+    """
     threat: Literal["curious", "lying"] = "curious"
-    """Whether the server follows the protocol ("curious"), or may lie."""
+    """Whether the server follows the protocol ("curious") or may deviate from it ("lying")."""
 
     @property
     def may_collude(self) -> float:
@@ -69,7 +73,13 @@ class MaskedSums(SecureProtocol):
         return super().relies_on if self.threat == "curious" else ()
 
     def policy(self, size: int, admitted: int = 0, layered: bool = False) -> Policy:
-        """What clients insist on, for cohorts of an expected `size`, and of at least `admitted`."""
+        """Returns the clients' requirements.
+
+        Args:
+          size: expected cohort size.
+          admitted: smallest cohort accepted unless configured; 0 for the default.
+          layered: whether noise is in layers.
+        """
         return Policy(
             self.threshold,
             self.colluders,
@@ -81,7 +91,7 @@ class MaskedSums(SecureProtocol):
         )
 
     def within(self, limits: Limits) -> Insists:
-        """What clients, or sites, insist on for sums within `limits`."""
+        """Returns the requirements of clients, or sites, for sums within `limits`."""
         if not limits.sites:
             return self.policy(limits.size, limits.admitted, limits.layered)
         threshold = self.least_sites(limits.sites)
@@ -91,7 +101,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """t, of `sites`: as configured, and more than may collude, or can be lied to about it."""
+        """Returns t: as configured, or more if colluders or a malicious server require it."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -99,27 +109,27 @@ class MaskedSums(SecureProtocol):
         return max(super().begun(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """The size set, or two more than may collude: another honest client has to help each."""
+        """The configured size, or two more than may collude: each needs another honest client."""
         return self.begun(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors: of n clients who share keys, at least `threshold` n stay."""
+        """The fewest survivors: of n clients who share keys, at least `threshold` n survive."""
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
         return max(super().fewest(limits), stay)
 
     def colluding(self, limits: Limits) -> float:
-        """An upper bound on the part of the counted noise known to who works with the server.
+        """Upper bound on the fraction of counted noise known to the server and its colluders.
 
-        Of n clients who share keys these are at most K = colluders max(n, size). They know K / m of
-        what m survivors add. For n <= size, K is colluders size and m at least `fewest`; for larger
-        n, K / m is at most colluders / max(threshold, 1 - tolerance). In layers they know K / (n -
-        T), as much as if all T were gone that the tolerance allows, also where the threshold does
-        not: a tolerance above 1 - threshold costs noise.
+        Of n clients who share keys at most K = colluders max(n, size) collude. They know K / m of
+        the noise of m survivors. For n <= size, K is colluders size and m at least `fewest`; for
+        larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they know
+        K / (n - T), as if all T dropouts within the tolerance had occurred, even if the threshold
+        excludes that: a tolerance above 1 - threshold costs noise.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -132,9 +142,10 @@ class MaskedSums(SecureProtocol):
     def withstood(self, limits: Limits) -> float:
         """The largest `colluders` with which the graphs of these sums still hide every row.
 
-        With n sharing keys on the complete graph, t shares open a secret, one of which its owner
-        holds: t - 2 colluders open none, and if the server lies 2 t > n + k. Graphs that are not
-        complete are drawn for `colluders` as configured, and are not looked at again.
+        With n clients sharing keys on the complete graph, t shares open a secret, and its owner
+        holds one: t - 2 colluders open none, and 2 t > n + k is needed for a malicious server.
+        Graphs that are not complete are drawn for `colluders` as configured and are not
+        re-examined.
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)
@@ -171,13 +182,13 @@ class MaskedSums(SecureProtocol):
             return 1.0
         needed = max(graph.threshold, graph.survivors, graph.votes(limits.least(clients)))
         few = binomial_at_most(needed - 1, clients, 1 - dropout)
-        if not graph.complete:  # of somebody's neighbours, by the union bound
+        if not graph.complete:  # for any client's neighbours, by the union bound
             others, rate = graph.trials
             few += clients * binomial_at_most(graph.threshold - 1, others, rate * (1 - dropout))
         return min(1.0, missing + few)
 
     def _graph(self, clients: int, layers: int) -> Graph:
-        """The graph of so many; the complete one where they are too few for any."""
+        """Returns the graph of `clients`; the complete one if they are too few for any."""
         try:
             return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
@@ -203,9 +214,9 @@ class MaskedSums(SecureProtocol):
         return row + degree * (sealed + opened) + Advertise.size + Vote.size + fixed + frames
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """What holds of a sum over `clients`, in words.
+        """Describes the guarantee for a sum over `clients`, within `limits`.
 
-        It holds within `limits`, else where exactly so many are expected, and no more are drawn.
+        Without `limits`, exactly `clients` are expected and no more are sampled.
         """
         limits = limits or Limits(clients, size=clients)
         policy = self.within(limits)
@@ -231,15 +242,16 @@ class MaskedSums(SecureProtocol):
         )
 
     def withstands_lies(self, limits: Limits) -> bool:
-        """Whether a server that lies in every message still opens sums of enough clients alone.
+        """Whether a malicious server can open only sums of enough clients.
 
-        It chooses who is told of which cohort: so it has to hold for every cohort of which clients
-        take a roster and unmask a sum, and beyond 200 clients a graph may be a circle.
+        The server chooses which cohort it reports to which client. So this must hold for every
+        cohort size at which clients accept a roster and unmask a sum; above 200 clients a graph may
+        be a circle.
         """
         policy = self.within(limits)
         if limits.sites:
             return policy.withstands_lies(policy.graph(limits.sites))
-        if self.threat == "lying":  # else there is no graph
+        if self.threat == "lying":  # otherwise there is no graph
             return True
         if limits.capacity > COMPLETE:
             return False
@@ -254,7 +266,7 @@ class MaskedSums(SecureProtocol):
 
     def refuse_limits(self, limits: Limits) -> None:
         if limits.sites:
-            return  # thresholds are whole sites: `privfed.plan.refusals.sites`
+            return  # thresholds count sites: `privfed.plan.refusals.sites`
         least = self._needed(limits)
         if self.admitted and not least <= self.admitted <= limits.capacity:
             raise Refused(
@@ -300,5 +312,5 @@ class MaskedSums(SecureProtocol):
 
 
 def _hashed_size(layers: int) -> int:
-    """Bytes of the hashes of one holder's shares, with whose they are."""
+    """Returns the size of the hashes of one holder's shares, with the holder."""
     return NUMBER.size + (2 + layers) * HASH

@@ -1,30 +1,32 @@
-"""A sparse graph of independent edges, for a server that lies in every message.
+"""A sparse graph of independent edges, for a malicious server.
 
-Each two of n clients are neighbours with probability p = degree / (n - 1), by a coin that is a
+Each two of n clients are neighbours with probability p = degree / (n - 1). The draw is a
 pseudorandom function of both, keyed by a hash of the roster that clients agree to (such edges are
-Flamingo's, Ma et al. 2023, whose seed is agreed on before). So whoever collects the roster, or
-sends its keys last, chooses a graph only by trying: each roster that is put together has one, drawn
-afresh where SHA-256 is a random oracle and AES an ideal cipher. What is proved fails with a
-probability of 2^-40 over 2^80 tries: `_SECURE` bits for each. (On the circle of Bell et al. 2020 a
-server opens the sum of an arc by saying that those next to its two ends dropped out.)
+Flamingo's, Ma et al. 2023, whose seed is agreed on in advance). So a party that assembles the
+roster, or sends its keys last, can choose a graph only by trial: each roster has its own graph,
+drawn afresh if SHA-256 is a random oracle and AES an ideal cipher. The guarantees fail with
+probability 2^-40 over 2^80 trials: `_SECURE` bits for each. (On the circle of Bell et al. 2020 a
+server can open the sum of an arc by claiming that the clients next to its two ends dropped out.)
 
 Of n clients k collude, chosen before the graph is drawn; the other h = n - k are honest. t of a
-client's neighbours give its secrets back, and T votes of all are needed to open any: at least
-v = T - k of honest ones, V. `privfed.secure.masked` proves that whoever is in an opened sum has t
-of its neighbours among those of V in it and colluders, and no voter in it has one of V outside
-(*closed*). So the following bound, by the union over all sets and Chernoff's inequality, what goes
-wrong in one graph. Each edge is in one factor only, and X_q(m) counts m coins of probability q.
+client's neighbours reconstruct its secrets, and T votes of all clients are needed to open any: at
+least v = T - k of honest ones, the set V. `privfed.secure.masked` proves that a client in an opened
+sum has t neighbours among colluders and the clients of V in it, and that a voter in it has no
+neighbour in V outside it (*closed*). The following terms bound the failure probability of one
+graph, by the union over all sets and Chernoff's inequality. Each edge is in one factor only, and
+X_q(m) is binomial with m trials of probability q.
 
 1. An honest client has t colluding neighbours: h P[X_p(k) >= t].
 2. Some a clients of V, at most |V| / 2, are closed: they have a t ends of edges among themselves
    and to colluders, and none of the other |V| - a >= max(a, v - a) has an edge to them:
    C(h, a) P[2 X_p(a (a - 1) / 2) + X_p(a k) >= a t] P[X_q(h - a) >= max(a, v - a)], q = (1 - p)^a.
-3. Of V more than z, w <= |V| / 2 of them, have no edge to the others, and are in no sum:
+3. More than z clients of V, w <= |V| / 2 of them, have no edge to the others, and are in no sum:
    C(h, w) P[X_q(h - w) >= max(w, v - w)], q = (1 - p)^w, for all w > z.
 
-So one sum is opened, of at least T - z - k honest clients. T is z more than are to be promised.
-All hold for any larger V, and for honest clients counted as colluders where fewer than k are. That
-coins are of distinct blocks of a permutation, not independent, costs a factor below 1 + 2^-70.
+So one sum is opened, of at least T - z - k honest clients. T exceeds the guaranteed number by z.
+All terms hold for any larger V, and also if fewer than k clients collude, with honest clients
+counted as colluders. Edges come from distinct blocks of a permutation, so they are not independent;
+this costs a factor below 1 + 2^-70.
 """
 
 from __future__ import annotations
@@ -39,21 +41,24 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike, NDArray
 
 _SECURE = 120
-"""Bits of the probability that a graph does not keep what is promised of it."""
+"""Bits of the probability that a graph violates its guarantees."""
 _CORRECT = 20
-"""Bits of the probability that some client has too few neighbours left to take its masks off."""
+"""Bits of the probability that some client keeps too few neighbours to remove its masks."""
 _PARTS = 2
-"""Further bits for each of the three events, so that they are `_SECURE` together."""
+"""Further bits for each of the three events, so that their union has `_SECURE` bits."""
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many neighbours clients have, on average, and how many have to stay.
+    """The degree and the thresholds of a random graph.
 
-    `threshold` of each one's neighbours give its secrets back. `votes` are needed to open any, by
-    clients of whom up to `isolated` are in no sum.
+    Attributes:
+      degree: average number of neighbours.
+      threshold: neighbours of a client that reconstruct its secrets.
+      votes: votes that are needed to open any secret.
+      isolated: upper bound on the voters that are in no sum.
     """
 
     degree: int
@@ -64,10 +69,16 @@ class Shape:
 
 @functools.lru_cache(maxsize=4096)
 def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
-    """The sparsest_shape shape with which `corrupt` may collude and `lost` drop out.
+    """Finds the sparsest random graph that gives the guarantees.
 
-    None where more than half of the edges of the complete graph are needed, or more votes than
-    there are clients: the complete graph then asks for less.
+    Args:
+      clients: clients of the roster.
+      corrupt: clients that may collude.
+      lost: clients that may drop out.
+
+    Returns:
+      The shape; None if it would need more than half of the edges of the complete graph, or more
+      votes than there are clients, so that the complete graph needs less.
     """
     least, most = 1, clients // 2
     if not (shape := _keeps(clients, corrupt, lost, most)):
@@ -82,13 +93,13 @@ def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
-    """What `degree` neighbours keep the promises with; None where they do not."""
+    """Returns the shape with which `degree` neighbours give the guarantees; None if they do not."""
     p, most = degree / (clients - 1), -(_SECURE + _PARTS) * math.log(2)
     threshold = _least_left(clients, lost, p)
     if not threshold or log_surrounded(clients, corrupt, p, threshold) > most:
         return None
     promised = clients - lost
-    agreeing = (clients + corrupt) // 2 + 1  # two sets of so many votes share an honest voter
+    agreeing = (clients + corrupt) // 2 + 1  # any two such sets of votes share an honest voter
     apart = log_isolated(clients, corrupt, max(promised, agreeing), p)
     enough = np.append(np.logaddexp.accumulate(apart[::-1])[::-1], -math.inf) <= most
     isolated = int(np.argmax(enough))
@@ -102,7 +113,10 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
 
 
 def _least_left(clients: int, lost: int, p: float) -> int:
-    """As many neighbours as everybody keeps of those who stay, but for 2^-20; 0 where none are."""
+    """Smallest number of surviving neighbours of any client, except with probability 2^-20.
+
+    0 if there may be none.
+    """
     others = clients - 1 - lost
     counts = np.arange(1, others + 1)
     fewer = log_at_least(others, 1 - p, others - counts + 1) + math.log(clients)
@@ -110,9 +124,9 @@ def _least_left(clients: int, lost: int, p: float) -> int:
 
 
 def log_at_least(trials: ArrayLike, p: ArrayLike, count: ArrayLike) -> Numbers:
-    """A bound on log P[Binomial(trials, p) >= count], by Chernoff's inequality; 0 below the mean.
+    """Upper bound on log P[Binomial(trials, p) >= count], by Chernoff's inequality.
 
-    Shapes follow from NumPy's broadcasting; 0 < p < 1.
+    It is 0 below the mean. Shapes follow from NumPy's broadcasting; 0 < p < 1.
     """
     n, p, count = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (trials, p, count)))
     part = np.clip(count / np.maximum(n, 1), 0, 1)
@@ -124,7 +138,7 @@ def log_at_least(trials: ArrayLike, p: ArrayLike, count: ArrayLike) -> Numbers:
 
 
 def log_surrounded(clients: int, corrupt: int, p: float, threshold: int) -> float:
-    """A bound on log P[an honest client has `threshold` colluding neighbours]."""
+    """Upper bound on log P[an honest client has `threshold` colluding neighbours]."""
     return math.log(clients - corrupt) + float(log_at_least(corrupt, p, threshold))
 
 
@@ -137,7 +151,7 @@ def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) 
 
 
 def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
-    """Bounds `[h // 2]` on log P[w of V have no edge to the rest of V], by w from 1."""
+    """Upper bounds `[h // 2]` on log P[w of V have no edge to the rest of V], by w from 1."""
     honest = clients - corrupt
     w = np.arange(1, honest // 2 + 1, dtype=float)
     beyond = log_at_least(honest - w, (1 - p) ** w, np.maximum(w, votes - corrupt - w))
@@ -145,10 +159,10 @@ def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
 
 
 def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
-    """A bound on log P[a clients have a t neighbours among themselves and colluders] `[h // 2]`.
+    """Bounds log P[a clients have a t neighbours among themselves and colluders] `[h // 2]`.
 
-    By Chernoff's inequality, which any s >= 0 gives: the best where coins were Poisson, and a few
-    of Newton's steps from there.
+    Chernoff's inequality gives a bound for any s >= 0. s starts at the optimum for Poisson
+    variables and is refined by a few Newton steps.
     """
     twice, once, needed = a * (a - 1) / 2, a * corrupt, a * threshold
     squared, linear = 2 * twice * p, once * p
@@ -164,7 +178,7 @@ def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
 
 
 def _tilted(p: float, s: Numbers) -> Numbers:
-    """The mean of a coin of probability p under weights e^s of one."""
+    """The mean of a Bernoulli(p) variable tilted by the weight e^s of one."""
     return p / (p + (1 - p) * np.exp(-s))
 
 
@@ -177,14 +191,15 @@ def _log_choose(honest: int) -> Numbers:
 
 
 def coins_of(agreed: bytes) -> bytes:
-    """The key `[32]` of the coins of the graph of a roster with the hash `agreed`."""
+    """Returns the key `[32]` of the edges of the graph of a roster with the hash `agreed`."""
     return hashlib.sha256(b"privfed graph" + agreed).digest()
 
 
 def partners(coins: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """The neighbours of `me`, in order: whose coins, keyed by `coins`, say so for both alike.
+    """Returns the neighbours of `me`, in order; the draw keyed by `coins` is the same for both
+    ends.
 
-    The coin of two clients is the first word of AES-256 of the block of both, the smaller first.
+    The draw for two clients is the first word of AES-256 of the block of both, the smaller first.
     """
     everybody = _numbers(clients)
     blocks = np.stack([np.minimum(everybody, me), np.maximum(everybody, me)], 1)

@@ -1,8 +1,8 @@
-"""The server of a masked sum: collects, forwards, and in the end takes the masks off the total.
+"""The server of a masked sum: it collects and forwards messages, then unmasks the total.
 
-It holds one sum `[length]`, however many take part, public keys, and sealed shares that it cannot
-read. What a single client gets wrong is refused by name and leaves everything as it was, so that
-this client counts as dropped; where too few are left the session aborts.
+It holds one sum `[length]`, independent of the number of clients, public keys, and sealed shares
+that it cannot read. An invalid message from one client is refused by name and changes nothing, so
+this client counts as dropped out. If too few clients remain, the session aborts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,17 @@ _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 class MaskingServer:
     """Takes each client's message by `handle`, and ends a step by `proceed`.
 
-    Of each step at most one message of each client in `clients` is taken; `directory` says whose
-    signature it has to have. After the last step `total` takes the masks off.
+    In each step it accepts at most one message of each client. After the last step `total` removes
+    the masks.
+
+    Args:
+      invitation: the invitation to the sum.
+      clients: the cohort.
+      directory: long-term public key of each client, by which messages must be signed.
+      policy: requirements that determine the graph.
+      graph_seed: seed [32] of the graph.
+      limits: limits of the sum.
+      layers: layers of each client's noise; None without layers.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class MaskingServer:
         self._unmasks: dict[int, Unmask] = {}
 
     def handle(self, client: int, message: Message) -> None:
-        """Take the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        """Accepts the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
         self._require_alive()
         if not isinstance(message, _ORDER):
             raise BadMessage("wrong type", f"a {type(message).__name__} from a client")
@@ -102,7 +111,7 @@ class MaskingServer:
         self._awaited.discard(message.sender)
 
     def proceed(self) -> Mapping[int, FromServer]:
-        """End the step: whom to send what next. Raises `Aborted` where too few are left."""
+        """Ends the step; returns the next messages. Raises `Aborted` if too few clients remain."""
         self._require_alive()
         self._step += 1
         step = (self._roster, self._inboxes, self._survivors, self._consistency)[self._step - 1]
@@ -114,7 +123,7 @@ class MaskingServer:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Who was proved to lie so far, in order."""
+        """Clients identified as Byzantine so far, in order."""
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     @contextmanager
@@ -122,7 +131,7 @@ class MaskingServer:
         try:
             yield
         except Aborted:
-            if self._complaints:  # of a sum that came out nothing was lost: they name nobody then
+            if self._complaints:  # complaints are counted only if the sum failed
                 self._blame.count(self._complaints.values())
             raise
 
@@ -201,7 +210,7 @@ class MaskingServer:
         self._senders.add(message.sender)
 
     def _attestation(self, message: Masked) -> Attestation:
-        """What the sender attests: masks with all whose shares it was sent. Or `BadMessage`."""
+        """Returns the sender's attestation of masks with all sharers. Raises `BadMessage`."""
         attestation, near = message.attestation, self._members.near[message.sender]
         left_out = tuple(who for who in near if who not in self._sharers)
         claimed = attestation and (attestation.sender, attestation.left_out)
@@ -221,7 +230,7 @@ class MaskingServer:
         return {who: self._to(who, survivors) for who in survivors.clients}
 
     def _to(self, client: int, survivors: Survivors) -> Survivors:
-        """The survivors, and what of them the client's neighbours attested."""
+        """Returns the survivors, with the attestations of the client's neighbours."""
         near = (who for who in self._members.near[client] if who in self._attested)
         return replace(survivors, attested=tuple(self._attested[who] for who in near))
 
@@ -242,16 +251,18 @@ class MaskingServer:
         return sent
 
     def _most_gone(self) -> int:
-        """How many are gone as any honest voter counts them: those it complained about, too.
+        """Returns the largest count of dropouts of any honest voter, including clients it
+        complained of.
 
-        These are no more than there are liars. Layers of noise that all of them let go come off.
+        An honest voter complains of at most `liars` survivors. Layers that all honest voters
+        release are removed.
         """
         counted = (len(self._senders.intersection(self._complaints[who])) for who in self._votes)
         garbled = max((count for count in counted if count <= self._blame.liars), default=0)
         return self._members.expected - len(self._senders) + garbled
 
     def _keeping(self, gone: int) -> Mapping[int, int]:
-        """How many layers of noise each survivor keeps with `gone` gone: none without layers."""
+        """Returns the layers that each survivor keeps with `gone` dropouts; 0 without layers."""
         if self._layers is None:
             return dict.fromkeys(self._senders, 0)
         return self._layers.keeping(self._members.expected, gone, self._senders)
@@ -277,7 +288,7 @@ class MaskingServer:
         self._unmasks[message.sender] = message
 
     def total(self) -> tuple[Words, int]:
-        """The sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        """Returns the sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
         self._require_alive()
         self._alive = False
         unmasking = Unmasking(
@@ -295,7 +306,7 @@ class MaskingServer:
             return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:
-        """Raises `Aborted` unless, of all who shared secrets, enough holders are `left`."""
+        """Raises `Aborted` unless enough holders are `left` for all clients who shared secrets."""
         members = self._members
         if not recoverable(members.graph, members.near, self._sharers, left):
             raise Aborted(f"too few clients {did}")

@@ -1,8 +1,8 @@
 """Shamir's secret sharing of 32-byte secrets over the prime 2^256 + 297 (Shamir 1979).
 
-Any `threshold` shares give the secret back; fewer say nothing of it, to anybody however strong:
-every secret fits them equally well. Where some shares may be wrong, they are decoded as a
-Reed-Solomon word (Gao 2003).
+Any `threshold` shares reconstruct the secret; fewer reveal nothing about it, even to an unbounded
+adversary: every secret is equally consistent with them. If some shares may be wrong, they are
+decoded as a Reed-Solomon word (Gao 2003).
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ def share(
     places: tuple[int, ...],
     below: Callable[[int], int] = secrets.randbelow,
 ) -> dict[int, int]:
-    """Shares of a 32-byte `secret` at distinct `places` from 1: place -> value.
+    """Returns shares of a 32-byte `secret` at distinct `places`: place -> value.
 
-    `below(n)` draws a uniform number below n; the operating system's CSPRNG unless a simulation is
-    seeded. Raises `ValueError` for a secret of another length, and places or a threshold that
-    cannot be.
+    Args:
+      secret: 32 bytes.
+      threshold: shares that reconstruct the secret.
+      places: distinct positive integers.
+      below: draws a uniform integer below its argument; by default from the system's CSPRNG.
+
+    Raises:
+      ValueError: if the secret has another length, or places or threshold are invalid.
     """
     if len(secret) != 32:
         raise ValueError(f"a secret of {len(secret)} bytes; expected 32")
@@ -40,7 +45,7 @@ def share(
 
 
 def _value(coefficients: tuple[int, ...], place: int) -> int:
-    """The polynomial with these coefficients, the highest first, at `place` (Horner's rule)."""
+    """Evaluates the polynomial, highest coefficient first, at `place` (Horner's rule)."""
     value = 0
     for coefficient in coefficients:
         value = value * place + coefficient
@@ -48,10 +53,11 @@ def _value(coefficients: tuple[int, ...], place: int) -> int:
 
 
 def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
-    """The secret from at least `threshold` shares (the first places are used).
+    """Reconstructs the secret from at least `threshold` shares (the first places are used).
 
-    Raises `ValueError` for too few, for values outside the field, and where no 32-byte secret fits:
-    some share is not of this secret.
+    Raises:
+      ValueError: if there are too few shares, values are outside the field, or no 32-byte secret
+        fits, so that some share is wrong.
     """
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares; expected at least {threshold}")
@@ -68,7 +74,7 @@ def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's coefficients at 0: the same for all secrets that the same clients hold."""
+    """Lagrange coefficients at 0, shared by all secrets with the same holders."""
     weights = []
     for place in places:
         above = below = 1
@@ -81,15 +87,19 @@ def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Polynomial = list[int]
-"""Coefficients modulo the prime, the lowest first, and none that is zero at the end."""
+"""Coefficients modulo the prime, the lowest first, without trailing zeros."""
 
 
 def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """The secret of `shares`, of which up to (len - threshold) // 2 may be wrong.
+    """Reconstructs a secret if at most (len - threshold) // 2 of its `shares` are wrong.
 
-    None where no polynomial of a degree below `threshold` with a 32-byte secret differs from them
-    in so few (where it differs, the factor is zero, and its degree is at most that half). Source:
-    Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1.
+    Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1. The
+    factor is zero where the polynomial differs from the shares, and its degree is at most half of
+    the shares in excess of `threshold`.
+
+    Returns:
+      The secret; None if no polynomial of a degree below `threshold` with a 32-byte secret differs
+      from the shares in at most that many places.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:
@@ -104,7 +114,7 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
 
 
 def _vanishing(places: tuple[int, ...]) -> Polynomial:
-    """The product of x - place."""
+    """The product of x - place over all places."""
     product = [1]
     for place in places:
         product = _sum([0, *product], _times([place], product), -1)
@@ -142,7 +152,7 @@ def _at(polynomial: Polynomial, place: int) -> int:
 
 
 def _sum(first: Polynomial, second: Polynomial, sign: int = 1) -> Polynomial:
-    """`first` and `sign` times `second`."""
+    """`first` plus `sign` times `second`."""
     length = max(len(first), len(second))
     padded = (each + [0] * (length - len(each)) for each in (first, second))
     return _trimmed([(a + sign * b) % PRIME for a, b in zip(*padded, strict=True)])
@@ -157,7 +167,7 @@ def _times(first: Polynomial, second: Polynomial) -> Polynomial:
 
 
 def _divided(above: Polynomial, below: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Quotient and remainder."""
+    """Returns quotient and remainder."""
     rest, inverse = list(above), pow(below[-1], -1, PRIME)
     quotient = [0] * max(len(above) - len(below) + 1, 0)
     for at in reversed(range(len(quotient))):

@@ -1,4 +1,4 @@
-"""How the server takes the masks, and layers of noise that are too much, off the total."""
+"""Removal of masks and of surplus layers of noise from the total."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from privfed.secure.primitives import Expander, KeyPair
 from privfed.secure.summation import Aborted
 
 Secret = tuple[int, int]
-"""Whose secret, and which."""
+"""A client, and one of its secrets."""
 _NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a layer's seed"}
 
 
@@ -35,7 +35,8 @@ _NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a l
 class Members:
     """The `clients` of a roster with the hash `agreed`, their graph, neighbours and public keys.
 
-    `expected` parties make up the noise and were to take part: of pinned sites, all of them.
+    `expected` is the number of parties that contribute noise and should take part: with pinned
+    sites, all sites.
     """
 
     agreed: bytes
@@ -51,33 +52,33 @@ class Members:
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
     def layers(self, noise: Layers | None) -> int:
-        """How many layers each client's `noise` has."""
+        """Returns the number of layers of each client's `noise`."""
         return max(noise.count(self.expected), 0) if noise else 0
 
     def holders(self, client: int) -> tuple[int, ...]:
-        """The clients who hold shares of the secrets of `client`."""
+        """Returns the clients that hold shares of the secrets of `client`."""
         return self.graph.holders(client, self.near[client])
 
 
 @dataclass(frozen=True)
 class Unmasking:
-    """Takes the masks off one sum of the rows of `senders`, with the shares in helpers' `answers`.
+    """Removes the masks of one sum over `senders`, with the shares in helpers' `answers`.
 
-    `dealings` are of all who shared their secrets. Of each client helpers tell shares of the seed
-    or of the key, never of both, and tell none but those that they hold: the server has refused
-    other answers. Of each sender's layers of noise as many stay as `keeping` says, and later ones
-    come off.
+    `dealings` are those of all clients who shared secrets. Helpers reveal shares of a client's seed
+    or of its key, never of both, and only shares that they hold: the server has refused other
+    answers. Each sender keeps as many layers of noise as `keeping` gives; later ones are removed.
 
-    *Wrong shares* have another hash than their dealer signed: they are left out, and who told them
-    is proved to lie. So as long as `threshold` good ones are left of each secret, a sum comes out.
-    *Wrong dealings* have the right hashes, and give another secret than their dealer committed to:
-    it is proved to lie. As far as half of what is more than `threshold` shares, they are corrected.
+    *Wrong shares* have another hash than their dealer signed. They are left out, and the client
+    that revealed them is proved Byzantine. So if `threshold` good shares of each secret remain, the
+    sum is opened. *Wrong dealings* have the right hashes, but reconstruct another secret than their
+    dealer committed to: the dealer is proved Byzantine. They are corrected if at most half of the
+    shares in excess of `threshold` are wrong.
 
-    **Who stops a sum is named.** Let at most `liars` of a client's holders lie, and let threshold +
-    `liars` honest ones have told what they hold. Then either all secrets are there, or there is a
-    culprit. For where a secret has fewer than `threshold` good shares, more than `liars` honest
-    holders had none: each of them complained. And where it has as many, it is given back, or its
-    dealer is proved to lie.
+    **A client that stops a sum is identified.** Let at most `liars` of a client's holders be
+    Byzantine, and let threshold + `liars` honest ones reveal the shares they hold. Then either all
+    secrets are reconstructed, or there is a culprit. For if a secret has fewer than `threshold`
+    good shares, more than `liars` honest holders had none, and each of them complained. If it has
+    at least `threshold`, it is reconstructed, or its dealer is proved Byzantine.
     """
 
     masks: Expander
@@ -90,9 +91,12 @@ class Unmasking:
     blame: Blame
 
     def total(self, masked: Words) -> Words:
-        """The sum `[length]` modulo 2^bits of the rows whose masked sum is `masked`.
+        """Returns the sum `[length]` modulo 2^bits of the rows whose masked sum is `masked`.
 
-        Raises `Aborted` where a secret cannot be put together. All shares are looked at before.
+        All shares are examined first.
+
+        Raises:
+          Aborted: if a secret cannot be reconstructed.
         """
         secrets = self._secrets()
         total = masked.copy()
@@ -106,7 +110,7 @@ class Unmasking:
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
-        """All secrets that are needed. Raises `Aborted`."""
+        """Reconstructs all secrets that are needed. Raises `Aborted`."""
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
         for (_, which), secret in secrets.items():
@@ -115,7 +119,7 @@ class Unmasking:
         return {needed: secret for needed, secret in secrets.items() if secret is not None}
 
     def _opened(self) -> dict[Secret, dict[int, int]]:
-        """The shares of each secret that is needed, by their holders, without wrong ones."""
+        """Collects the shares of each needed secret by holder, without wrong ones."""
         opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
         opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
         layers = self.members.layers(self.layers)
@@ -135,7 +139,7 @@ class Unmasking:
         self.blame.prove(WrongShare(answer, hashes))
 
     def _secret(self, who: int, which: int, shares: Mapping[int, int]) -> bytes | None:
-        """The secret that has these `shares`, by their holders; None where it cannot be had."""
+        """Reconstructs a secret from its `shares`, by holder; None if this fails."""
         threshold, places = self.members.graph.threshold, self.members.places
         if len(shares) < threshold:
             return None
@@ -155,7 +159,7 @@ class Unmasking:
         )
 
     def _remove_pairs(self, total: Words, gone: int, pair: KeyPair) -> None:
-        """Subtract the masks that survivors put on for a client that never sent its row."""
+        """Subtracts the masks that survivors added for a client that never sent its row."""
         for other in self.members.near[gone]:
             if other in self.senders:
                 shared = agreed_secret(pair, self.members.mask_keys[other])
@@ -163,7 +167,7 @@ class Unmasking:
                 self.masks.apply(total, key, subtract=gone < other)
 
     def _remove_layers(self, total: Words, first: int, seed: bytes) -> None:
-        """Subtract the layers of one client's noise from number `first` on, which has this seed."""
+        """Subtracts one client's layers of noise from number `first` on, whose seed is given."""
         if self.layers is None:
             return
         for number in range(first, self.members.layers(self.layers) + 1):
@@ -172,7 +176,7 @@ class Unmasking:
 
 
 def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
-    """The hashes of all shares that `holder` was dealt, in the order of their dealers."""
+    """Returns the hashes of all shares that `holder` was dealt, in the order of their dealers."""
     return tuple(
         (dealer, dealing.by_holder[holder])
         for dealer, dealing in sorted(dealings.items())
@@ -181,7 +185,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """The secret that the first `threshold` shares give; None where there is no such secret."""
+    """Returns the secret of the first `threshold` shares; None if there is no such secret."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

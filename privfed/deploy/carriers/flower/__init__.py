@@ -1,1 +1,1 @@
-"""Flower as carrier: its transport alone carries the bytes of a federation."""
+"""Flower as a carrier: only its transport carries the bytes of a federation."""

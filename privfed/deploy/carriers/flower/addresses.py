@@ -1,6 +1,6 @@
-"""Which node of Flower's grid leads to which site: the one that its agent signed a greeting at.
+"""Maps sites to nodes of Flower's grid: a site is at the node where its agent signed a greeting.
 
-Node ids are the engine's, change when it likes, and enter no signed message.
+Flower assigns node ids and may change them; they occur in no signed message.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from privfed.deploy.carriers.carrier import NOBODY
 from privfed.deploy.messages.envelope import Greeter
 
 ACTION = "privfed"
-"""What a client's app is asked for."""
+"""The action that a client's app is queried for."""
 MESSAGE_TYPE = f"query.{ACTION}"
 _RECORD, _NAME, _TYPE, _FORM = "privfed", "b", "uint8", "raw"
 
 
 def carrying(data: bytes) -> RecordDict:
-    """The content of a message that carries `data`."""
+    """Returns the content of a message that carries `data`."""
     array = Array(dtype=_TYPE, shape=(len(data),), stype=_FORM, data=data)
     return RecordDict({_RECORD: ArrayRecord({_NAME: array})})
 
 
 def carried_bytes(message: Message) -> bytes:
-    """The bytes that `message` carries. Raises `ValueError` where it has none of this form."""
+    """Returns the bytes that `message` carries. Raises `ValueError` if it has none of this form."""
     if message.has_error():
         raise ValueError("an error in the place of bytes")
     records = message.content.array_records
@@ -45,27 +45,27 @@ def carried_bytes(message: Message) -> bytes:
 
 _log = logging.getLogger(__name__)
 _SPARE = 5.0
-"""Seconds that a message lives longer than anybody waits for its reply: clocks differ."""
+"""Seconds by which a message outlives the wait for its reply, since clocks differ."""
 _MAIL_PAUSES = 0.05, 0.2
-"""Seconds between two looks for a reply: at first, and at last."""
+"""Seconds between two polls for a reply: initial and maximum."""
 
 
 @dataclass(frozen=True)
 class GridMail:
-    """Asks nodes of the `grid`; any number of threads may."""
+    """Queries nodes of the `grid`; safe to use from several threads."""
 
     grid: Grid
 
     def nodes(self) -> set[int]:
-        """The nodes that the engine takes for alive; a killed one stays among them for a while."""
+        """Returns the nodes that Flower reports as alive; a killed node is listed for a while."""
         return set(self.grid.get_node_ids())
 
     def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
-        """The bytes that `node` replies to `data`; None where it is none of use by `deadline`.
+        """Returns the reply of `node` to `data`; None without a useful reply by `deadline`.
 
-        A reply counts only from the node that was asked, and to this very message. The engine may
-        hold its caller for longer than until `deadline` (`time.monotonic`), where an upload to it
-        stopped: call this in a thread that nobody waits for.
+        A reply counts only from the queried node and to this very message. Flower may block longer
+        than until `deadline` (`time.monotonic`) if an upload to it stalls: call this in a thread
+        that no other thread waits for.
         """
         left = deadline - time.monotonic()
         if left <= 0:
@@ -74,12 +74,12 @@ class GridMail:
             message = Message(carrying(data), node, MESSAGE_TYPE, ttl=left + _SPARE)
             (number,) = self.grid.push_messages([message])
             return None if number is None else self._reply(node, number, deadline)
-        except Exception as error:  # the engine raises what it likes, as any carrier may
+        except Exception as error:  # Flower may raise any exception, as any carrier may
             _log.warning("node %d could not be asked: %s", node, public_text(error))
             return None
 
     def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
-        """What `node` replies to message `number`. Raises `ValueError` for other than bytes."""
+        """Polls for the reply of `node` to message `number`. Raises `ValueError` if malformed."""
         pause, slowest = _MAIL_PAUSES
         while (left := deadline - time.monotonic()) > 0:
             for reply in self.grid.pull_messages([number]):
@@ -97,27 +97,26 @@ class GridMail:
 
 
 _PAUSES = 2.0, 30.0
-"""Seconds until a node that led to no site is greeted again: at first, and at last."""
+"""Seconds until a node that led to no site is greeted again: initial and maximum."""
 _SOON = 0.5
-"""Seconds until a node is greeted again that led to a site, and failed it."""
+"""Seconds until a node is greeted again that led to a site and failed it."""
 
 
 @dataclass
 class _Node:
-    """When a node may be greeted again, and the pause after that."""
+    """The time at which a node may be greeted again, and the pause after that."""
 
     again: float = 0.0
     pause: float = _PAUSES[0]
     greeted: bool = False
-    """Whether a greeting is under way."""
+    """Whether a greeting is in progress."""
 
 
 @dataclass
 class Addresses:
     """Finds the sites of a federation, each at the node that answered last in its name.
 
-    A greeting is waited for so many seconds of `patience`. All methods may be called from any
-    thread.
+    A greeting times out after `patience` seconds. All methods are thread-safe.
     """
 
     mail: GridMail
@@ -130,7 +129,7 @@ class Addresses:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait(self, site: int, deadline: float) -> int | None:
-        """The node of `site`, looked for until `deadline`; None where it was not seen."""
+        """Returns the node of `site`, waiting until `deadline`; None if it was not found."""
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
                 if site in self._node_of:
@@ -141,19 +140,19 @@ class Addresses:
         return None
 
     def forget(self, site: int, node: int) -> None:
-        """Look for `site` anew: what was sent to it at `node` came to nothing."""
+        """Discards the node of `site`, because a message sent to it there failed."""
         with self._changed:
             if self._node_of.get(site) == node:
                 del self._node_of[site]
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def doubt(self, site: int, doubtful: bool) -> None:
-        """Say whether another node may lead to `site`, while its own has nobody to ask."""
+        """Sets whether another node may lead to `site`, because no agent answers at its own."""
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Begin to greet the nodes that are new, or may lead to a site that is not known."""
+        """Starts to greet nodes that are new, or that may lead to an unknown site."""
         with self._changed:
             if self._looking:
                 return
@@ -164,14 +163,14 @@ class Addresses:
         try:
             for node in self._to_greet(self.mail.nodes()):
                 threading.Thread(target=self._greet, args=(node,), daemon=True).start()
-        except Exception as error:  # the engine's own: it is asked again
+        except Exception as error:  # Flower's own error: it is queried again
             _log.warning("the engine does not list its nodes: %s", public_text(error))
         finally:
             with self._changed:
                 self._looking = False
 
     def _to_greet(self, alive: set[int]) -> list[int]:
-        """Which of the nodes that are `alive` to greet now; the others are forgotten."""
+        """Returns the `alive` nodes to greet now; forgets all others."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:
@@ -210,9 +209,9 @@ class Addresses:
 class GridCarrier:
     """Carries bytes to sites at the nodes of their `addresses`, and back.
 
-    Each message has a thread, which is abandoned at its deadline: the engine may hold it longer.
-    What arrives after the next message to the same site was sent is dropped. A node that answers,
-    but has no agent, answers `NOBODY` in the site's place, so that nobody waits for it.
+    Each message has its own thread, which is abandoned at its deadline because Flower may block it
+    longer. Answers that arrive after the next message to the same site was sent are dropped. A node
+    without an agent answers `NOBODY` in the site's place, so that no caller waits for it.
     """
 
     addresses: Addresses
@@ -223,14 +222,14 @@ class GridCarrier:
         self.addresses.look()
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Begin to carry `data` to `site`, as long as an answer may be back by `deadline`."""
+        """Starts to carry `data` to `site`, as long as an answer may arrive by `deadline`."""
         number = self._latest[site] = self._latest.get(site, 0) + 1
-        self.addresses.look()  # a node that is new may lead to this site too
+        self.addresses.look()  # a new node may lead to this site, too
         errand = (site, number, data, deadline)
         threading.Thread(target=self._carry, args=errand, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Answers to the latest message of each site; none where there are none by `deadline`."""
+        """Returns answers to the latest message of each site; empty after `deadline`."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 arrived = [self._arrived.get(timeout=left)]
@@ -243,7 +242,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Ask `site`, at another node where one came to nothing, until it answers or is late."""
+        """Queries `site`, at another node after a failure, until it answers or is late."""
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)

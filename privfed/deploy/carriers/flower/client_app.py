@@ -1,7 +1,7 @@
-"""A site's end of Flower: bytes to the agent's socket, and its answer back.
+"""A site's Flower client app: passes bytes to the agent's socket, and its answer back.
 
-It looks into nothing, holds nothing, and says nothing of why an agent cannot be asked: Flower hands
-the text of an exception to whoever runs the server.
+It inspects and stores nothing, and does not report why an agent is unreachable: Flower would
+forward the text of an exception to the server's operator.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from privfed.deploy.carriers.flower.addresses import ACTION, carried_bytes, carr
 from privfed.deploy.carriers.local_socket import ask
 
 _LONGEST = 3600.0
-"""Seconds that an answer is waited for at most, whatever a message says."""
+"""Longest wait for an answer in seconds, whatever a message states."""
 
 
 def carried(message: Message, socket: Path) -> Message:
-    """The reply to `message`: what the agent at `socket` answers to its bytes, or `NOBODY`."""
+    """Returns the reply to `message`: the answer of the agent at `socket`, or `NOBODY`."""
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)
         answer = ask(socket, carried_bytes(message), seconds)
-    except Exception:  # its text would be the server's to read
+    except Exception:  # the exception's text would reach the server
         answer = NOBODY
     return Message(carrying(answer), reply_to=message)
 
 
 def reply(message: Message, context: Context) -> Message:
-    """The reply of the node whose configuration names the socket of its `agent`."""
+    """Returns the reply of a node whose configuration names the socket of its `agent`."""
     return carried(message, Path(str(context.node_config.get("agent", ""))))
 
 

@@ -1,7 +1,7 @@
-"""A Flower app that carries a run: three files, which hold paths and nothing secret.
+"""Writes a Flower app that carries a run: three files, which contain paths and no secrets.
 
-What runs is privfed as it is installed: the two modules of the app name it, and no more. Flower
-itself is not needed to write them.
+The installed privfed runs; the two modules of the app only import it. Writing them does not require
+Flower.
 """
 
 from __future__ import annotations
@@ -21,19 +21,28 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Telemetry, the question for updates (which sends version and system), and installing packages at
-a run's start, all off. Each covers nothing of the others; services set all three."""
+"""Disables telemetry, the update check (which sends version and system), and the installation of
+packages at the start of a run. The settings are independent; services set all three.
+"""
 
 
 PACKAGE = "privfed_app"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 SECONDS, PATIENCE = 60.0, 120.0
-"""How long a site has for an answer beside its training, and how long a round waits for sites."""
+"""Seconds for a site's answer in addition to training, and for a round to wait for sites."""
 
 
 @dataclass(frozen=True)
 class NewApp:
-    """A Flower app in a `folder` that must not exist, for a run whose files are named."""
+    """A Flower app in a new folder.
+
+    Attributes:
+      folder: folder of the app; must not exist.
+      run: the run file.
+      federation: the federation file.
+      key: file of the coordinator's key.
+      out: the run directory.
+    """
 
     folder: Path
     run: Path
@@ -42,7 +51,7 @@ class NewApp:
     out: Path
 
     def write(self) -> None:
-        """Write the app. Raises `Refused`, writing nothing."""
+        """Writes the app. Raises `Refused`, and then nothing was written."""
         if not _NAME.fullmatch(self.folder.name):
             raise Refused(
                 f"an app of Flower's cannot be called {self.folder.name!r}; expected small "

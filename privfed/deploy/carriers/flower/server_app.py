@@ -1,7 +1,7 @@
-"""The coordinator's end of Flower: `coordinate`, whose carrier is the grid of a run of Flower's.
+"""The coordinator's Flower server app: `coordinate` with the grid of a Flower run as carrier.
 
-Flower does not resume: each `flwr run` is a new run of its own, and goes on with what lies in the
-run's folder. It drops what is printed, so what happens is written to a file beside that folder.
+Flower does not resume runs: each `flwr run` is a new Flower run and continues from the run's
+folder. Flower discards printed output, so events are logged to a file next to that folder.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
 
 
 class RunFailed(Exception):
-    """A federated run ended by an error, which the coordinator's own log has."""
+    """A federated run ended by an error, which is in the coordinator's own log."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What Flower's run configuration states: absolute paths of the coordinator's machine."""
+    """The settings in Flower's run configuration: absolute paths on the coordinator's machine."""
 
     run: Path
     federation: Path
@@ -47,7 +47,7 @@ class Settings:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> Settings:
-        """What is `stated`, checked. Raises `Refused`."""
+        """Returns the validated settings in `stated`. Raises `Refused`."""
         for name in _PATHS:
             path = stated.get(name)
             if not isinstance(path, str) or not Path(path).is_absolute():
@@ -67,16 +67,16 @@ class Settings:
 
     @property
     def log(self) -> Path:
-        """The file that says what happens: beside the run's folder, which a run alone may fill."""
+        """The log file, next to the run's folder, which only the run itself may fill."""
         return self.out.with_name(f"{self.out.name}.log")
 
 
 @dataclass
 class WrittenRounds(Observer):
-    """Writes of every round that it is over, or why it was not, or that it was charged before."""
+    """Logs for every round that it is over, why it aborted, or that it was charged before."""
 
     _charged: set[int] = field(default_factory=set)
-    """The rounds that are spent, and of which nothing more is to be said."""
+    """Rounds that are charged and need no further log lines."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         ledger = RunDirectory(path).ledger
@@ -97,10 +97,10 @@ class WrittenRounds(Observer):
 
 
 def main(grid: Grid, context: Context) -> None:
-    """Train, or go on, as the run configuration says. Raises `RunFailed`, whose text is fixed."""
+    """Trains or resumes by the run configuration. Raises `RunFailed` with a fixed text."""
     try:
         settings = Settings.of(context.run_config)
-    except Refused as refused:  # it quotes what whoever started the run typed
+    except Refused as refused:  # it quotes the input of the user who started the run
         raise RunFailed(public_text(refused)) from None
     with _logged(settings.log):
         try:
@@ -115,7 +115,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def train_over(grid: Grid, settings: Settings) -> Outcome:
-    """The run of `settings` over the nodes of `grid`. Raises `Refused` and `Broken`."""
+    """Runs `settings` over the nodes of `grid`. Raises `Refused` and `Broken`."""
     return coordinate(
         settings.run,
         settings.federation,
@@ -130,7 +130,7 @@ def train_over(grid: Grid, settings: Settings) -> Outcome:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """What privfed logs goes to the file at `path` as well, until the block ends."""
+    """Also writes privfed's log to the file at `path`, until the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -1,9 +1,9 @@
-"""A site's own executor of Flower's tasks: it runs privfed as it is installed, and nothing else.
+"""A site's own executor of Flower tasks, which runs only the installed privfed.
 
-Flower unpacks and runs, at each site, the code of whoever starts a run. A SuperNode in isolation
-mode "process" leaves that to others: this process takes its tasks, hands their bytes to the agent,
-and never looks at the code that came with them. It stays warm, so it is faster as well. Names of
-Flower's that are not public are used here alone (`tests/privfed/deploy/flower/test_pinned.py`).
+By default Flower unpacks and runs, at each site, code from the user who starts a run. A SuperNode
+in isolation mode "process" delegates this: this process takes its tasks, passes their bytes to the
+agent, and never reads the code that came with them. It also stays warm, which is faster. Only this
+module uses non-public names of Flower (`tests/privfed/deploy/flower/test_pinned.py`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ from privfed.deploy.carriers.flower.client_app import carried
 _log = logging.getLogger(__name__)
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 _POLL, _AFTER_FAILURE, _HEARTBEAT = 0.1, 2.0, 15.0
-"""Seconds between two looks for a task, after a look that failed, and between signs of life."""
+"""Seconds between two polls for a task, after a failed poll, and between heartbeats."""
 _AT_ONCE = 64
-"""Tasks in hand at most."""
+"""Largest number of concurrent tasks."""
 LEAST_SECRET = 16
-"""Bytes of the shortest secret."""
+"""Bytes of the shortest accepted secret."""
 _HERE = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
 @dataclass(frozen=True)
 class SiteExecutor:
-    """Takes tasks of the SuperNode whose Runtime API is at `runtime`, for the agent at `socket`.
+    """Runs Flower tasks for a site's agent.
 
-    `secret` is what the SuperNode was started with; `certificates` are the roots of its own one,
-    without which it has to be on this machine.
+    Attributes:
+      runtime: address of the SuperNode's Runtime API.
+      socket: the agent's socket.
+      secret: secret that the SuperNode was started with.
+      certificates: root certificates of the SuperNode; None if it is on this machine.
     """
 
     runtime: str
@@ -63,10 +66,10 @@ class SiteExecutor:
             )
 
     def serve(self, stop: threading.Event) -> None:
-        """Run tasks until `stop` is set, each in a thread. One that fails is logged.
+        """Runs tasks until `stop` is set, each in its own thread; failures are logged.
 
-        A SuperNode that lost its SuperLink hands out a task without its message, which would be
-        waited for by the hour: nothing else waits for it.
+        A SuperNode that lost its SuperLink hands out a task without its message. Such a task may
+        block for hours, but blocks only its own thread.
         """
         slots = threading.BoundedSemaphore(_AT_ONCE)
         signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
@@ -78,30 +81,30 @@ class SiteExecutor:
                         threading.Thread(target=self._run, args=(token, slots), daemon=True).start()
                     else:
                         stop.wait(_POLL)
-                except Exception as error:  # the engine's: a SuperNode that is down
+                except Exception as error:  # Flower's own error, as from a SuperNode that is down
                     _log.warning("the SuperNode at %s: %s", self.runtime, public_text(error))
                     stop.wait(_AFTER_FAILURE)
 
     def _acquired(self, client: RuntimeHttpClient) -> str:
-        """The token of a task that waits; empty where none does."""
+        """Returns the token of a waiting task; empty if there is none."""
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         answer = client.AcquireTask(wanted)
         return str(answer.token) if answer.HasField("task") else ""
 
     def _run(self, token: str, slots: threading.BoundedSemaphore) -> None:
-        """Run one task, and give back its slot."""
+        """Runs one task and releases its slot."""
         try:
             self._carry(token)
-        except BaseException as error:  # of the engine's errors, some are no `Exception`
+        except BaseException as error:  # some of Flower's errors are no `Exception`
             _log.warning("a task was not carried: %s", public_text(error))
         finally:
             slots.release()
 
     def _carry(self, token: str) -> None:
-        """Hand a task's bytes to the agent.
+        """Passes a task's bytes to the agent.
 
-        Where that fails, nothing more is said of the task: SuperNode, which does nothing else
-        meanwhile, answers with an error of its own when the task's signs of life end.
+        If this fails, no result is sent: the SuperNode, which does nothing else meanwhile, answers
+        with its own error when the task's heartbeats end.
         """
         with self._client(RuntimeTokenHttpInterceptor(token)) as client:
             with _alive(lambda: client.SendTaskHeartbeat(SendTaskHeartbeatRequest())):
@@ -111,7 +114,7 @@ class SiteExecutor:
 
     @contextmanager
     def _client(self, *interceptors: Any) -> Iterator[RuntimeHttpClient]:
-        """A client of the Runtime API, which tries nothing twice."""
+        """Yields a client of the Runtime API that does not retry."""
         client = RuntimeHttpClient.from_server_address(
             server_address=self.runtime,
             insecure=self.certificates is None,
@@ -126,14 +129,14 @@ class SiteExecutor:
 
 @contextmanager
 def _alive(beat: Callable[[], object]) -> Iterator[None]:
-    """Say every few seconds that a task is worked at, until the block ends."""
+    """Sends heartbeats of a task every few seconds until the block ends."""
     over = threading.Event()
 
     def beating() -> None:
         while not over.wait(_HEARTBEAT):
             try:
                 beat()
-            except Exception as error:  # the next one may get through
+            except Exception as error:  # the next one may succeed
                 _log.warning("no sign of life: %s", public_text(error))
 
     thread = threading.Thread(target=beating, daemon=True)
@@ -146,7 +149,11 @@ def _alive(beat: Callable[[], object]) -> Iterator[None]:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in the file at `path`. Raises `Refused` where others may read it, or guess it."""
+    """Reads the secret in the file at `path`.
+
+    Raises:
+      Refused: if others may read the file, or the secret is too short.
+    """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise Refused(f"{path} may be read by others (mode {mode:o}); expected 600, and a new one")

@@ -1,1 +1,1 @@
-"""The messages of masked sums, and the bytes that they are."""
+"""Messages of masked sums and their serialised forms."""

@@ -1,4 +1,4 @@
-"""What every message of a masked sum is, and what those that a client signs have besides."""
+"""Base classes of the messages of masked sums, including those signed by clients."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class WireMessage(ABC):
 
     @abstractmethod
     def body(self) -> bytes:
-        """The bytes after the context."""
+        """Returns the bytes after the context."""
 
     @classmethod
     @abstractmethod
     def read(cls, context: bytes, data: Reader) -> Self:
-        """The message with this body. Raises `BadMessage` where `data` is none of this kind."""
+        """Parses a message from its body. Raises `BadMessage` if `data` is not of this kind."""
 
 
 class Framed(Protocol):
-    """What `Forms` ask of a message: a `WireMessage`, whose context is a field or follows."""
+    """Contract of messages in `Forms`: a `WireMessage` whose context is a field or a property."""
 
     kind: ClassVar[int]
 
     @property
     def context(self) -> bytes:
-        """What all messages of its session name."""
+        """The context that all messages of its session share."""
         ...
 
     def body(self) -> bytes:
-        """The bytes after the context."""
+        """Returns the bytes after the context."""
         ...
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Self:
-        """The message with this body. Raises `BadMessage`."""
+        """Parses a message from its body. Raises `BadMessage`."""
         ...
 
 
@@ -51,19 +51,19 @@ M = TypeVar("M", bound=Framed)
 
 
 class Forms(Generic[M]):
-    """The byte forms of a protocol's messages: its `letters` and version, and their `kinds`."""
+    """Encodes and decodes messages, by the protocol's `letters`, the version and `kinds`."""
 
     def __init__(self, letters: bytes, kinds: tuple[type[M], ...]) -> None:
         self._format = letters + b"%d" % PROTOCOL
         self._kinds = {kind.kind: kind for kind in kinds}
 
     def encode(self, message: M) -> bytes:
-        """The byte form of `message`."""
+        """Returns the byte form of `message`."""
         head = (self._format, bytes([message.kind]), message.context)
         return b"".join((*head, message.body()))
 
     def decode(self, data: bytes) -> M:
-        """The message that these bytes are. Raises `BadMessage`."""
+        """Parses a message. Raises `BadMessage`."""
         reader = Reader(data)
         if reader.take(len(self._format)) != self._format:
             raise BadMessage("wrong format", "bytes that are no message of this version")
@@ -76,7 +76,7 @@ class Forms(Generic[M]):
 
 
 def read_framed(kind: type[M], context: bytes, data: Reader) -> M:
-    """The message of this kind whose body comes next, its length first. Raises `BadMessage`."""
+    """Parses the next message of this kind, prefixed by its length. Raises `BadMessage`."""
     inner = Reader(data.sized())
     message = kind.read(context, inner)
     inner.end()
@@ -85,7 +85,7 @@ def read_framed(kind: type[M], context: bytes, data: Reader) -> M:
 
 @dataclass(frozen=True)
 class ClientMessage(WireMessage, SignedMessage):
-    """A message that its sender signed: of all it says in this session."""
+    """A message whose sender signs its whole content and the session."""
 
     context: bytes
     sender: int
@@ -93,10 +93,10 @@ class ClientMessage(WireMessage, SignedMessage):
 
     @abstractmethod
     def content(self) -> Bytes:
-        """What follows the sender."""
+        """Returns the bytes after the sender."""
 
     def parts(self) -> tuple[Bytes, ...]:
-        """The content, one part after another."""
+        """Returns the content in parts, in order."""
         return (self.content(),)
 
     def covered(self) -> tuple[Bytes, ...]:
@@ -107,5 +107,5 @@ class ClientMessage(WireMessage, SignedMessage):
 
 
 def read_sender(data: Reader) -> tuple[bytes, int]:
-    """The signature and the sender with which a client's signed body begins."""
+    """Returns the signature and the sender with which a client's signed body begins."""
     return data.take(SIGNATURE), data.number()

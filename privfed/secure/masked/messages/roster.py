@@ -1,4 +1,4 @@
-"""The messages by which a session begins: who is invited, with which keys, and who takes part."""
+"""The first messages of a session: invitation, clients' keys and roster."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from privfed.secure.primitives import KEY, SIGNATURE, verified
 
 @dataclass(frozen=True)
 class Attestation:
-    """A client's signed word that it masked its row with all its neighbours but those `left_out`.
+    """A client's signed statement that it masked its row with all neighbours except `left_out`.
 
-    It goes from the client to the server with its row, and on to its neighbours with survivors.
+    The client sends it to the server with its row; the server forwards it to the client's
+    neighbours with the survivors.
     """
 
     sender: int
     left_out: tuple[int, ...]
     signature: bytes
     size: ClassVar[int] = NUMBER.size + SIGNATURE + COUNT.size
-    """Its bytes where nobody is left out."""
+    """Its bytes if `left_out` is empty."""
 
     @staticmethod
     def text(agreed: bytes, sender: int, left_out: tuple[int, ...]) -> bytes:
-        """What `sender` signs under the roster with the hash `agreed`."""
+        """Returns the text that `sender` signs under the roster with the hash `agreed`."""
         return b"privfed masked with" + agreed + NUMBER.pack(sender) + _packed(left_out)
 
     def given_by(self, public: bytes, agreed: bytes) -> bool:
@@ -36,12 +37,12 @@ class Attestation:
         return verified(public, self.signature, self.text(agreed, self.sender, self.left_out))
 
     def body(self) -> bytes:
-        """Its bytes, which say themselves how many they are."""
+        """Returns its bytes, which include their length."""
         return NUMBER.pack(self.sender) + self.signature + _packed(self.left_out)
 
     @classmethod
     def read(cls, data: Reader) -> Attestation:
-        """The attestation that comes next. Raises `BadMessage`."""
+        """Parses the next attestation. Raises `BadMessage`."""
         sender, signature = data.number(), data.take(SIGNATURE)
         left_out = tuple(client for (client,) in data.records(NUMBER))
         return cls(sender, left_out, signature)
@@ -57,7 +58,7 @@ _ADVERTISED = struct.Struct(f"<Q{KEY}s{KEY}s{KEY}s{SIGNATURE}s")
 
 @dataclass(frozen=True)
 class Invitation(WireMessage):
-    """Server to all: what is to be summed. Its hash is the session's context."""
+    """Server to all: describes the sum. Its hash is the session's context."""
 
     session: bytes
     round: int
@@ -70,7 +71,7 @@ class Invitation(WireMessage):
 
     @property
     def context(self) -> bytes:
-        """The hash of all that it says, which every message of the session names."""
+        """The hash of the invitation, which every message of the session carries."""
         return hashlib.sha256(b"privfed invitation" + self.body()).digest()
 
     def body(self) -> bytes:
@@ -90,7 +91,7 @@ class Invitation(WireMessage):
 
 @dataclass(frozen=True)
 class Advertise(ClientMessage):
-    """Client to server, and on to its neighbours: a nonce and its two public keys, signed."""
+    """Client to server, forwarded to its neighbours: a signed nonce and its two public keys."""
 
     nonce: bytes
     channel: bytes
@@ -110,7 +111,7 @@ class Advertise(ClientMessage):
 
     @cached_property
     def _body(self) -> bytes:
-        """The body, which goes to each neighbour."""
+        """The body, cached because it goes to each neighbour."""
         return NUMBER.pack(self.sender) + self.content() + self.signature
 
     @classmethod
@@ -121,9 +122,10 @@ class Advertise(ClientMessage):
 
 @dataclass(frozen=True)
 class Roster(WireMessage):
-    """Server to one client: who takes part, the graph that was drawn, and its neighbours' keys.
+    """Server to one client: the participants, the parameters of the graph, and its neighbours'
+    keys.
 
-    Of each of the `clients` one of the `nonces`, in order.
+    `nonces` holds one nonce for each of the `clients`, in the same order.
     """
 
     context: bytes
@@ -136,7 +138,7 @@ class Roster(WireMessage):
     kind: ClassVar[int] = 3
 
     def agreed(self) -> bytes:
-        """The hash of what everybody's roster has to say alike."""
+        """Returns the hash of the part that is the same in every client's roster."""
         return hashlib.sha256(b"privfed roster" + self.context + self._common()).digest()
 
     def _common(self) -> bytes:
@@ -161,6 +163,6 @@ class Roster(WireMessage):
 def _common(
     clients: tuple[int, ...], nonces: tuple[bytes, ...], degree: int, threshold: int, seed: bytes
 ) -> bytes:
-    """What everybody's roster says alike: a server writes it for each client."""
+    """Serialises the part common to every client's roster; cached."""
     members = records([_MEMBER.pack(*pair) for pair in zip(clients, nonces, strict=True)])
     return members + NUMBER.pack(degree) + NUMBER.pack(threshold) + seed

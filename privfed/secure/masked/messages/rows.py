@@ -1,4 +1,4 @@
-"""The messages by which secrets are shared and masked rows are sent."""
+"""The messages that share secrets and carry masked rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
-"""Sealed texts, each with the client whom it is for, or from."""
+"""Sealed texts, each with its recipient or its sender."""
 
 
 @dataclass(frozen=True)
 class Dealing(ClientMessage):
-    """What a client signs of its shares: all but the sealed texts, of which a hash.
+    """The signed part of a client's shares: everything except the sealed texts, which are hashed.
 
-    By `commitment`, a hash of the self-mask's seed, and `layer_commitment`, one of the seed of the
-    last layer of noise (if there are any), wrong secrets are known, and by `hashes`, of each share
-    that each of its holders is dealt, wrong shares.
+    `commitment`, a hash of the self-mask's seed, and `layer_commitment`, a hash of the last layer's
+    seed (if there are layers), reveal wrong secrets. `hashes`, of the share for each holder, reveal
+    wrong shares.
     """
 
     commitment: bytes
@@ -55,8 +55,8 @@ class Dealing(ClientMessage):
 class Shares(ClientMessage):
     """Client to server: sealed shares of its secrets for each neighbour, and their hashes.
 
-    `hashes` are those of each holder, on the complete graph itself among them. What is signed is
-    its `Dealing`.
+    `hashes` has an entry for each holder, including the client itself on the complete graph. The
+    client signs its `Dealing`.
     """
 
     commitment: bytes
@@ -67,7 +67,7 @@ class Shares(ClientMessage):
 
     @property
     def dealing(self) -> Dealing:
-        """What its sender signed."""
+        """The signed part."""
         commitments = self.commitment, self.layer_commitment
         texts = hashlib.sha256(_packed(self.sealed)).digest()
         return Dealing(
@@ -92,7 +92,7 @@ class Shares(ClientMessage):
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Server to one client: the sealed shares that its neighbours sent it, and their hashes."""
+    """Server to one client: sealed shares from its neighbours, and their hashes."""
 
     context: bytes
     sealed: SealedShares
@@ -118,14 +118,14 @@ def _unpacked(data: Reader) -> SealedShares:
 
 @dataclass(frozen=True)
 class Masked(ClientMessage):
-    """Client to server: its masked row, packed, and whose shares it could not use.
+    """Client to server: its masked row, packed, and the neighbours whose shares were unusable.
 
-    These sent it what it cannot open, or values with other hashes than they signed. On a random
-    graph it attests whom it masked with.
+    It could not open these shares, or their values had other hashes than signed. On a random graph
+    it attests which clients it masked with.
     """
 
     words: Bytes
-    """Where they lie in what was read, which nobody may change before they are added."""
+    """A view into the received message, which must not change before the words are added."""
     complaints: tuple[int, ...] = ()
     attestation: Attestation | None = None
     kind: ClassVar[int] = 6

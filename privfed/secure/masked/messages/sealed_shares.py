@@ -1,4 +1,4 @@
-"""The text in which a client seals its shares for a neighbour, and the hashes of what is in it."""
+"""The text in which a client seals its shares for a neighbour, and the hashes of shares."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import SEAL
 
 SEED, MASK_KEY, LAYERS = 0, 1, 2
-"""Which of a client's secrets: the seed of its own mask, its mask key, its first layer's seed."""
+"""A client's secrets: the seed of its self-mask, its mask key, its first layer's seed."""
 HASH = 16
-"""Bytes of the hash of a share. A second value with the same one takes 2^128 trials. Who deals may
-look for two such values (2^64), and is caught by whichever of them is told."""
+"""Bytes of the hash of a share. A second preimage takes 2^128 trials. A dealer may search for a
+collision (2^64), and is identified by whichever value is revealed.
+"""
 _WHICH = 9
-"""Bytes of the number of a secret: a message may name any layer of eight bytes."""
+"""Bytes of the number of a secret: a message may name any layer number of eight bytes."""
 ShareHashes = tuple[tuple[int, bytes], ...]
-"""Hashes of shares of all secrets of a client, one after the other, each with the other client."""
+"""Hashes of shares of all secrets of a client, concatenated, each with the other client."""
 
 
 def sealed_size(layers: int) -> int:
-    """Bytes of sealed shares of two secrets and `layers` more, with whom they are from and to."""
+    """Returns the size in bytes of sealed shares of two secrets and `layers` more."""
     return (2 + layers) * LENGTH + 2 * NUMBER.size + SEAL
 
 
 def share_text(sender: int, receiver: int, shares: tuple[int, ...]) -> bytes:
-    """What is sealed for `receiver`: shares of the sender's seed, key, and layers' seeds."""
+    """Returns the text to be sealed: shares of the sender's seed, key and layers' seeds."""
     values = b"".join(value.to_bytes(LENGTH, "little") for value in shares)
     return NUMBER.pack(sender) + NUMBER.pack(receiver) + values
 
 
 def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[int, ...] | None:
-    """The `count` shares in `text`.
+    """Parses the `count` shares in `text`.
 
-    None where it is not from `sender` to `receiver`, has another length, or has a value that no
-    share can have.
+    Returns:
+      The shares; None if sender, receiver or length differ, or a value is outside the field.
     """
     if len(text) != 2 * NUMBER.size + count * LENGTH:
         return None
@@ -47,21 +48,21 @@ def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[in
 
 
 def values_of(text: bytes) -> tuple[int, ...]:
-    """The values of shares in `text`, one after another."""
+    """Parses consecutive values of shares."""
     starts = range(0, len(text), LENGTH)
     return tuple(int.from_bytes(text[at : at + LENGTH], "little") for at in starts)
 
 
 def between(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """What a sealed text is bound to: the roster under which it was dealt, and whom it is for."""
+    """Returns the context of a sealed text: its roster, sender and receiver."""
     return agreed + NUMBER.pack(sender) + NUMBER.pack(receiver)
 
 
 def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) -> bytes:
-    """The hash `[16]` of the share `value` of secret `which`, of `dealer` for `holder`.
+    """Returns the hash `[16]` of the share `value` of secret `which`, of `dealer` for `holder`.
 
-    A share is uniform, also beside others that are fewer than the threshold: where the hash is a
-    random function it tells nothing of a share to who cannot try 2^256 values.
+    A share is uniform, also given fewer others than the threshold. If the hash is a random
+    function, it reveals nothing about a share to a party that cannot try 2^256 values.
     """
     way = between(agreed, dealer, holder)
     text = (
@@ -71,19 +72,19 @@ def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) 
 
 
 def share_hashes(agreed: bytes, dealer: int, holder: int, shares: tuple[int, ...]) -> bytes:
-    """The hashes of the `shares` that `dealer` dealt to `holder` under the roster `agreed`."""
+    """Returns the hashes of `shares` that `dealer` dealt to `holder` under roster `agreed`."""
     return b"".join(
         share_hash(agreed, dealer, holder, which, value) for which, value in enumerate(shares)
     )
 
 
 def hash_of(hashes: bytes, which: int) -> bytes:
-    """The hash of the share of secret `which`."""
+    """Returns the hash of the share of secret `which`."""
     return hashes[which * HASH : (which + 1) * HASH]
 
 
 def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
-    """The hash `[32]` of all hashes of shares that `holder` was handed, with who dealt them."""
+    """Returns the hash `[32]` of the hashes of shares that `holder` received, by dealer."""
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()

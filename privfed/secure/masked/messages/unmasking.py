@@ -1,4 +1,4 @@
-"""The messages by which clients agree on the survivors, and help to take the masks off."""
+"""The messages by which clients agree on the survivors and help to remove the masks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _SHARE = struct.Struct(f"<Q{LENGTH}s")
 _LAYER = struct.Struct(f"<QQ{LENGTH}s")
 
 OpenShares = tuple[tuple[int, int], ...]
-"""The values of shares, each with the client whose secret it is of."""
+"""Values of shares, each with the client whose secret it belongs to."""
 OpenLayers = tuple[tuple[int, int, int], ...]
-"""The values of shares of layers' seeds, each with the client and its layer's number."""
+"""Values of shares of layers' seeds, each with the client and its layer's number."""
 
 
 @dataclass(frozen=True)
 class Survivors(WireMessage):
-    """Server to all who sent: whose rows are in the sum, in order.
+    """Server to all senders: the clients whose rows are in the sum, in order.
 
-    On a random graph each is sent with it what its own neighbours of them attested.
+    On a random graph each client also receives the attestations of its own surviving neighbours.
     """
 
     context: bytes
@@ -37,7 +37,7 @@ class Survivors(WireMessage):
     kind: ClassVar[int] = 7
 
     def vote_text(self, agreed: bytes) -> bytes:
-        """What those sign who agree on them, under the roster with the hash `agreed`."""
+        """Returns the text that agreeing clients sign under the roster with the hash `agreed`."""
         return b"privfed survivors" + agreed + b"".join(map(NUMBER.pack, self.clients))
 
     def body(self) -> bytes:
@@ -76,9 +76,9 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: signatures of those whose votes it counts, on the same survivors.
+    """Server to one client: the votes that count for it, on the same survivors.
 
-    And how many of the roster the server counts as `gone`, where layers of noise come off.
+    `gone` is the server's count of dropouts from the roster, for the removal of layers of noise.
     """
 
     context: bytes
@@ -97,11 +97,11 @@ class Votes(WireMessage):
 
 @dataclass(frozen=True)
 class Unmask(ClientMessage):
-    """Client to server: per neighbour one share, of its seed if it survived, else of its key.
+    """Client to server: one share per neighbour, of its seed if it survived, else of its mask key.
 
-    And of the seed of each survivor's first layer of noise that is too much by this client's own
-    count, if there is any, with the layer's number from 1. `acknowledged` says which hashes of
-    shares it was handed: what it tells has these.
+    `layers` contains shares of the seed of each survivor's first layer that is removed by this
+    client's own count, with the layer's number from 1. `acknowledged` is a hash of the hashes of
+    shares that it received; revealed shares must have these hashes.
     """
 
     seeds: OpenShares
@@ -112,7 +112,7 @@ class Unmask(ClientMessage):
 
     @property
     def shares(self) -> Iterator[tuple[int, int, int]]:
-        """All shares: whose, of which secret, and the value."""
+        """All shares: client, secret and value."""
         for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
             yield from ((who, which, value) for who, value in shares)
         yield from ((who, LAYERS + layer - 1, value) for who, layer, value in self.layers)
@@ -133,12 +133,12 @@ class Unmask(ClientMessage):
 
 
 def shares_bytes(shares: OpenShares) -> bytes:
-    """The list of `shares`: with each of them whose it is, or who holds it."""
+    """Serialises `shares`, each with its owner or its holder."""
     return records([_SHARE.pack(who, _bytes_of(value)) for who, value in shares])
 
 
 def read_open_shares(data: Reader) -> OpenShares:
-    """The list of shares that comes next. Raises `BadMessage`."""
+    """Parses the next list of shares. Raises `BadMessage`."""
     return tuple((who, _value_of(value)) for who, value in data.records(_SHARE))
 
 

@@ -1,11 +1,11 @@
-"""The messages of masked sums: frozen values with one byte form each, which is checked whole.
+"""The wire format of masked sums: each message is a frozen value with one validated byte form.
 
-Every message begins with four bytes of format and kind, and the 32-byte context of its session: the
-hash of the invitation, which binds round, exchange, model, and the hash of all settings that both
-sides have to share. A replayed invitation has the same one. The roster's hash binds besides who
-takes part, and a nonce of each of them: no client ever agrees to the same roster twice, and votes
-and sealed shares are bound to it. Numbers are little-endian. Bytes that are no message,
-or more or less than one, raise `BadMessage`.
+Every message begins with four bytes of format and kind, and the 32-byte context of its session. The
+context is the hash of the invitation, which binds round, exchange, model, and the hash of all
+settings that both sides must share. A replayed invitation has the same context. The roster's hash
+also binds the participants and a nonce of each: no client ever agrees to the same roster twice, and
+votes and sealed shares are bound to it. Numbers are little-endian. Bytes that are not exactly one
+message raise `BadMessage`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FORMS: Forms[Message] = Forms(
 
 
 def encode(message: Message) -> bytes:
-    """The byte form of `message`."""
+    """Returns the byte form of `message`."""
     return _FORMS.encode(message)
 
 
 def decode(data: bytes) -> Message:
-    """The message that these bytes are. Raises `BadMessage`."""
+    """Parses a message. Raises `BadMessage`."""
     return _FORMS.decode(data)
