@@ -101,7 +101,7 @@ def held_out(
     streams: Streams,
     protected: bool = True,
 ) -> HoldoutSplit:
-    """Split `pool` by the rule `holdout`, with `fraction` as the share to set apart.
+    """Splits `pool` by the rule `holdout`, with `fraction` as the share to set apart.
 
     By "none" the test set is empty, and everybody is protected. A `declared` test set of clients
     that train (a published split by example) is taken as it is by "examples", a simulation, and
@@ -136,7 +136,7 @@ def _refuse_overlap(overlap: list[str]) -> None:
 
 
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
-    """Set a random fraction apart, of a pool that nobody owns yet."""
+    """Sets a random fraction apart, of a pool that nobody owns yet."""
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source knows owners and has no public examples '
@@ -160,7 +160,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Set clients apart as public, each by a coin that follows from its own name and the seed."""
+    """Sets clients apart as public, each by a coin that follows from its own name and the seed."""
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not know whose an example is; name '
@@ -201,7 +201,7 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Set a fraction of the examples apart, in expectation of each client's: a simulation."""
+    """Sets a fraction of the examples apart, in expectation of each client's: a simulation."""
     coins = streams.at("holdout").generator().random(len(pool)) < fraction
     if coins.all() or not coins.any():
         raise Refused(

@@ -39,7 +39,7 @@ def populate(
     few: int | None = None,
     sites: Sites = NO_SITES,
 ) -> Federation:
-    """Load the examples, set the public test set apart, and give the rest to clients.
+    """Loads the examples, set the public test set apart, and give the rest to clients.
 
     The test set is what the source declares public; else, by `holdout`, a random fraction of the
     examples ("test", where owners are simulated), of the clients ("clients"), or of each client's
@@ -84,7 +84,7 @@ def populate(
 def _refuse_undeclared_dealing(
     source: Source, partition: Partition, owners: Indices, true_owners: Indices | None
 ) -> None:
-    """Raise `Refused` where real people's examples go to others and the partition hides that."""
+    """Raises `Refused` where real people's examples go to others and the partition hides that."""
     if source.real_people and not partition.deals and (owners != true_owners).any():
         raise Refused(
             "data.partition declares that it deals nobody's examples to others, and does; declare "

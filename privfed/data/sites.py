@@ -55,7 +55,7 @@ class Entries:
 
 
 def refuse_undeclared(pool: Examples, deals: bool, sites: Sites) -> None:
-    """Raise `Refused` where the source knows sites, and they are not declared as they are.
+    """Raises `Refused` where the source knows sites, and they are not declared as they are.
 
     Nor may the partition be one that `deals` rows to others than those whose they are.
     """
@@ -117,7 +117,7 @@ def _dealt() -> Refused:
 
 
 def _refuse_at_too_many(pool: Examples, persons: Indices, places: Indices, sites: Sites) -> None:
-    """Raise `Refused` where a client has rows at more sites than declared."""
+    """Raises `Refused` where a client has rows at more sites than declared."""
     counts = np.bincount(persons)
     if counts.max(initial=0) <= sites.per_client:
         return

@@ -51,7 +51,7 @@ def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
 
 
 def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> None:
-    """Make `layer` compute with W + `scale` B A in the place of its parameter W, called `weight`.
+    """Makes `layer` compute with W + `scale` B A in the place of its parameter W, called `weight`.
 
     `a` is `[g, r, k]` and `b` `[g, n / g, r]`.
     """
@@ -138,7 +138,7 @@ Place = tuple[str, nn.Module, str, int]
 
 
 def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
-    """Put factors into `module`, and freeze all of it but these and what is `trained` beside them.
+    """Puts factors into `module`, and freeze all of it but these and what is `trained` beside them.
 
     Each A is drawn by `keys` under its weight's name, with variance 1 / k, so that A x is about as
     large as x; each B is zero. Raises `Refused` for targets that cannot be adapted.
@@ -176,7 +176,7 @@ def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
 
 
 def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
-    """Raise `Refused` for a factor without any gradient where B is not zero, by name.
+    """Raises `Refused` for a factor without any gradient where B is not zero, by name.
 
     Nothing that the model gives depends on that weight: its noise and bytes would buy nothing.
     """
@@ -218,7 +218,7 @@ def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
 
 
 def _refuse_targets(what: str, places: list[Place]) -> None:
-    """Raise `Refused`, with the names of what the model has to adapt."""
+    """Raises `Refused`, with the names of what the model has to adapt."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
         f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
@@ -227,14 +227,14 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
 
 
 def _refuse_factors(module: nn.Module) -> None:
-    """Raise `Refused` for a model that has factors already."""
+    """Raises `Refused` for a model that has factors already."""
     for name, _ in module.named_parameters():
         if is_factor(name):
             raise Refused(f"model.lora: the model's {name!r} is named as factors are; rename it")
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
-    """Raise `Refused` for a weight that another layer holds too: a file could not hold both."""
+    """Raises `Refused` for a weight that another layer holds too: a file could not hold both."""
     parts = list(module.modules())
     holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
     for name, layer, weight, _ in places:

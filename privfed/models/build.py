@@ -39,7 +39,7 @@ def build_network(
     device: torch.device,
     constants: Mapping[str, Tensor] | None = None,
 ) -> Network:
-    """Build `model` for `examples`; its first parameters come from `keys`, or from `start.init`.
+    """Builds `model` for `examples`; its first parameters come from `keys`, or from `start.init`.
 
     `constants` are those of a run that goes on, whose parameters come from its checkpoint: the file
     that it started from is not read again. Raises `Refused` for a model that cannot be trained
@@ -106,7 +106,7 @@ def _made_up_features(examples: Examples) -> Tensor:
 
 
 def _refuse_parameters(module: nn.Module) -> None:
-    """Raise `Refused` for parameters that cannot be elements of one float32 vector."""
+    """Raises `Refused` for parameters that cannot be elements of one float32 vector."""
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
     storages: dict[int, str] = {}
@@ -123,7 +123,7 @@ def _refuse_parameters(module: nn.Module) -> None:
 
 
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
-    """Raise `Refused` for weights that a run trained, in a module that does not say so.
+    """Raises `Refused` for weights that a run trained, in a module that does not say so.
 
     No ledger would know of that start, and no earlier run be counted for it.
     """
@@ -137,7 +137,7 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Take parameters out of the vector, by name or by the name of a module that holds them."""
+    """Takes parameters out of the vector, by name or by the name of a module that holds them."""
     for pattern in patterns:
         for parameter in _named_so(module, pattern, "model.frozen").values():
             parameter.requires_grad_(False)
@@ -155,7 +155,7 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
 
 
 def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
-    """Take what stays with clients out of the vector that is sent: its places in theirs.
+    """Takes what stays with clients out of the vector that is sent: its places in theirs.
 
     Of batch normalisations that stay whole, running statistics stay, too.
     """
@@ -181,7 +181,7 @@ def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
 
 
 def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence[str]) -> None:
-    """Put batch normalisations that are frozen, or stay with clients, in evaluation mode.
+    """Puts batch normalisations that are frozen, or stay with clients, in evaluation mode.
 
     They use the statistics that they came with, where a client does not train them. Raises
     `Refused` for one that is neither.
@@ -207,7 +207,7 @@ def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
 
 
 def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Copy a run's `constants` into `module`. Raises `Broken` for those of another model."""
+    """Copies a run's `constants` into `module`. Raises `Broken` for those of another model."""
     held = _constants(module, Shapes.of(module))
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(

@@ -15,7 +15,7 @@ from privfed.core.own_code import in_own_code
 
 @contextlib.contextmanager
 def scoring(module: nn.Module) -> Iterator[None]:
-    """Put `module` and its parts into evaluation mode, without dropout, as the model is used."""
+    """Puts `module` and its parts into evaluation mode, without dropout, as the model is used."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -53,10 +53,10 @@ def errors_as_refusals(x: Tensor) -> Iterator[None]:
 
 
 def refuse_part(name: str, why: str) -> NoReturn:
-    """Refuse the part of the model called `name` (the whole model, where it is empty)."""
+    """Refuses the part of the model called `name` (the whole model, where it is empty)."""
     raise Refused(f"model.name: {repr(name) if name else 'the model'} {why}")
 
 
 def refuse_model(why: str) -> NoReturn:
-    """Refuse the model."""
+    """Refuses the model."""
     refuse_part("", why)

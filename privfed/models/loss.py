@@ -76,7 +76,7 @@ def log_odds(shares: Tensor) -> Tensor:
 
 
 def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) -> None:
-    """Raise `Refused` unless the labels `fit`; the message names a loss that suits them."""
+    """Raises `Refused` unless the labels `fit`; the message names a loss that suits them."""
     if fit:
         return
     if examples.y.dtype == torch.int64:

@@ -153,7 +153,7 @@ class Network:
         return _gradients(self._mean_loss(leaves, x, y), leaves)
 
     def descend(self, leaves: Leaves, x: Tensor, y: Tensor, lr: float) -> None:
-        """Take one step from one model's leaves along its `gradient`, in their memory."""
+        """Takes one step from one model's leaves along its `gradient`, in their memory."""
         factors: dict[str, Factor] = {}
         mean = self._mean_loss(leaves, x, y, factors)
         dense = {name: leaf for name, leaf in leaves.items() if name not in factors}

@@ -106,7 +106,7 @@ def start_files(init: str) -> list[Path]:
 
 
 def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
-    """Copy the start into `module`, name by name; tensors that match `fresh` stay as they are.
+    """Copies the start into `module`, name by name; tensors that match `fresh` stay as they are.
 
     Raises `Refused` for a file that cannot be read, and for names and shapes that do not match.
     """

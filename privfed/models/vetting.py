@@ -52,7 +52,7 @@ class _TakeOutput:
 
 
 def select_output(module: nn.Module, key: Key) -> None:
-    """Make `module` return the tensor under `key` of what it returns, by a hook at the module.
+    """Makes `module` return the tensor under `key` of what it returns, by a hook at the module.
 
     `key` is one of a mapping, a place in a tuple, or the name of an attribute.
     """
@@ -75,7 +75,7 @@ def output_under(returned: Any, key: Key) -> Tensor:
 
 
 def refuse_structured(returned: Any) -> None:
-    """Raise `Refused` for what is no tensor but holds some: `model.output` has to say which."""
+    """Raises `Refused` for what is no tensor but holds some: `model.output` has to say which."""
     if not isinstance(returned, Tensor) and (advice := _advice(returned)):
         raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
 
@@ -166,7 +166,7 @@ class _Candidate:
         return out
 
     def hold(self, flat: Tensor) -> None:
-        """Copy `flat` `[d]` into the module's own parameters."""
+        """Copies `flat` `[d]` into the module's own parameters."""
         named = dict(self.module.named_parameters())
         with torch.no_grad():
             for name, view in self.shapes.views(flat).items():
@@ -176,7 +176,7 @@ class _Candidate:
 def try_module(
     module: nn.Module, shapes: Shapes, x: Tensor, expected: tuple[int, ...], seed: int
 ) -> Trial:
-    """Try `module` on made-up x `[3, *features]`, on which outputs have the shape `expected`.
+    """Tries `module` on made-up x `[3, *features]`, on which outputs have the shape `expected`.
 
     It is tried at the start and at other parameters, since a layer that starts at zero hides what
     is before it. Raises `Refused` for a module that breaks what the guarantee needs, gives outputs
@@ -210,7 +210,7 @@ def try_module(
 
 
 def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> None:
-    """Raise `Refused` for outputs of another shape or kind, and for ones that are not finite."""
+    """Raises `Refused` for outputs of another shape or kind, and for ones that are not finite."""
     refuse_structured(outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
@@ -246,7 +246,7 @@ def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tens
 def _refuse_memory(
     candidate: _Candidate, before: dict[str, Tensor], x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raise `Refused` where a call leaves a trace, in the module or in what it gives next."""
+    """Raises `Refused` where a call leaves a trace, in the module or in what it gives next."""
     candidate.outputs(x.flip(0), seed + 1)
     _refuse_changes(candidate.module, before)
     if not torch.equal(candidate.ordinary, _ordinary(candidate.shapes)):
@@ -260,7 +260,7 @@ def _refuse_memory(
 
 
 def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
-    """Raise `Refused` where a tensor that the module holds is not as it was `before`."""
+    """Raises `Refused` where a tensor that the module holds is not as it was `before`."""
     for name, tensor in dict(_tensors(module)).items():
         known = before.get(name)
         if known is None or known.shape != tensor.shape or not torch.equal(known, tensor):

@@ -42,7 +42,7 @@ class Writing(Protocol):
         ...
 
     def settle(self) -> None:
-        """Return when all that was begun is durable. Raises what a write raised."""
+        """Returns when all that was begun is durable. Raises what a write raised."""
         ...
 
 
@@ -125,13 +125,13 @@ class Charges(Protocol):
     """Where rounds are charged: a ledger."""
 
     def charge(self, round: int, event: Event) -> Charge:
-        """Make the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
+        """Makes the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
         ...
 
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
-        """Make all exchanges' releases of the charged round so far durable."""
+        """Makes all exchanges' releases of the charged round so far durable."""
         ...
 
 
@@ -161,7 +161,7 @@ class RemoteSites(Protocol):
     """Sites on machines of their own, which draw their clients and send sums of their rows."""
 
     def gather(self) -> None:
-        """Return when enough sites are at hand for a round, before anything is charged for it.
+        """Returns when enough sites are at hand for a round, before anything is charged for it.
 
         Raises `Busy` where they are not.
         """
@@ -223,7 +223,7 @@ class Journal:
     releases: list[Tensor] = field(default_factory=list)
 
     def keep(self, released: Tensor, state: PublicState) -> None:
-        """Begin to make a release durable, with the mechanism's public `state` after it.
+        """Begins to make a release durable, with the mechanism's public `state` after it.
 
         What is remembered of clients is durable before it. Copies are written: whoever is given
         `released` may compute in place while that goes on.
@@ -237,6 +237,6 @@ class Journal:
         world.ranks.first(lambda: world.writing.begin(write))
 
     def settle(self) -> None:
-        """Return when all that was released in this round is durable."""
+        """Returns when all that was released in this round is durable."""
         if self.releases:
             self.world.ranks.first(self.world.writing.settle)

@@ -131,7 +131,7 @@ class CanaryUpdates:
 
 
 def canary_updates(setup: Setup) -> CanaryUpdates | None:
-    """Train a few canaries like the run's from the public start; None where no canary trains.
+    """Trains a few canaries like the run's from the public start; None where no canary trains.
 
     Not the run's own: those follow from a key that is secret until the run ends. Raises `Refused`
     where nothing can be crafted.
@@ -157,11 +157,11 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of what they saw."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Take note of a release that is replayed, which may have been noted before."""
+        """Takes note of a release that is replayed, which may have been noted before."""
         ...
 
     def end(self, params: Tensor) -> None:
-        """Take note of the final model `[d]`: the run is at its end."""
+        """Takes note of the final model `[d]`: the run is at its end."""
         ...
 
 
@@ -173,7 +173,7 @@ class InputCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Take no note: whom these canaries stand against sees the final model only."""
+        """Takes no note: whom these canaries stand against sees the final model only."""
 
     def end(self, params: Tensor) -> None:
         """Note what the final model `[d]` has learned of each canary's examples."""

@@ -36,7 +36,7 @@ def refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
-    """Write what a run keeps from its start: public clients, frozen constants, attackers, and who
+    """Writes what a run keeps from its start: public clients, frozen constants, attackers, and who
     the people are where no file holds them.
     """
     directory.public_clients.write(setup.federation.public, before.public)

@@ -163,7 +163,7 @@ class Loop:
         return self.rank_zero.known
 
     def _note(self, round: int, reason: str) -> None:
-        """Write down that the round was aborted, and tell of it."""
+        """Writes down that the round was aborted, and tell of it."""
         for memory in self.world.remembered:
             memory.discard()
         self.directory.aborts.note(round, reason)

@@ -107,7 +107,7 @@ class Recorder:
     def record(
         self, now: Checkpoint, measures: Mapping[str, float], counts: Mapping[str, Any]
     ) -> RoundRecord:
-        """Write the line of the checkpoint's round, with its `measures`.
+        """Writes the line of the checkpoint's round, with its `measures`.
 
         `counts` are those of the round itself; what adds up over rounds is added here.
         """

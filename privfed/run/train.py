@@ -195,7 +195,7 @@ def train(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
-    """Train `config` into the new directory `out`, together with all other `ranks`.
+    """Trains `config` into the new directory `out`, together with all other `ranks`.
 
     With `elsewhere` clients are at sites on machines of their own, and nobody's data are here.
 
@@ -216,7 +216,7 @@ def train(
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
-    """Write what a run has before its first round, into its directory, which is locked."""
+    """Writes what a run has before its first round, into its directory, which is locked."""
     RunDirectory.create(directory.path)  # once more, now that nobody else can begin here
     config = setup.plan.config
     directory.config.write(config)

@@ -63,7 +63,7 @@ def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
 
 
 def write_predictions(path: Path, table: Predictions) -> None:
-    """Write `table` as the suffix of `path` says, whole or not at all."""
+    """Writes `table` as the suffix of `path` says, whole or not at all."""
     write_atomically(path, _WRITERS[path.suffix.lower()](table))
 
 

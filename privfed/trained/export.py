@@ -112,7 +112,7 @@ class Exported:
 
 
 def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Exported:
-    """Write the model of the run at (or opened as) `run` to `to`: .safetensors, .pt2 or .onnx.
+    """Writes the model of the run at (or opened as) `run` to `to`: .safetensors, .pt2 or .onnx.
 
     Of a model that was adapted by a low rank, merged weights; with `adapters`, these alone.
 

@@ -181,7 +181,7 @@ def _sites(
 
 
 def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:
-    """Raise `Refused` where the sample itself would not be accepted as `declared`."""
+    """Raises `Refused` where the sample itself would not be accepted as `declared`."""
     try:
         source().load(1, Streams(0))
     except ValidationError as error:

@@ -106,7 +106,7 @@ class ArrayForm:
 
 
 def refuse_no_numbers(kind: np.dtype, called: str) -> None:
-    """Raise `Refused`, calling an array `called`, where it is of a type that holds no numbers."""
+    """Raises `Refused`, calling an array `called`, where it is of a type that holds no numbers."""
     if kind.kind not in "buif" or kind.itemsize > 8:
         raise Refused(
             f"data.x: {called} holds no numbers; expected some, or text with data.text = true",

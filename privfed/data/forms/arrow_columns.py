@@ -35,7 +35,7 @@ def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> lis
 
 
 def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
-    """Raise `Refused` for a column of cells that are neither texts nor numbers."""
+    """Raises `Refused` for a column of cells that are neither texts nor numbers."""
     import pyarrow
 
     types, kind = pyarrow.types, column.type

@@ -87,7 +87,7 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raise `ValueError` unless classes are declared, in one way, and there are several."""
+    """Raises `ValueError` unless classes are declared, in one way, and there are several."""
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
             "declare the classes, two or more, by exactly one of classes (whole numbers from 0) "

@@ -204,7 +204,7 @@ class DeclaredTable(Part):
     def _refuse_absent(
         self, names: list[str], table: Readable, client: str, site: str, labels: Sequence[str]
     ) -> None:
-        """Raise `Refused` where a column that is declared by its name is not among the `names`."""
+        """Raises `Refused` where a column that is declared by its name is not among the `names`."""
         declared = [("dates", name) for name in self.dates]
         declared += [("categories", name) for name in self.categories]
         declared += [("client", client)] if client else []

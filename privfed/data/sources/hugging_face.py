@@ -110,7 +110,7 @@ def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
 
 
 def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> None:
-    """Raise `Refused` unless each of `names` is one column of those that are `present`."""
+    """Raises `Refused` unless each of `names` is one column of those that are `present`."""
     for name in names:
         if present.count(name) != 1:
             raise Refused(

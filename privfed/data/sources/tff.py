@@ -194,7 +194,7 @@ def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
 
 
 def _refuse_blanks(name: str, called: str) -> None:
-    """Raise `Refused` for a name that may be another client's but for its blanks."""
+    """Raises `Refused` for a name that may be another client's but for its blanks."""
     if name != name.strip():
         raise Refused(
             f"data: {called} has blanks around its name; give every client one name",

@@ -197,7 +197,7 @@ class CellRules:
         return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
 
     def _refuse_nameless(self, words: Words, column: str, empty: str, blank: str) -> None:
-        """Raise `Refused` for an empty cell of `column`, and for a word that may be another's.
+        """Raises `Refused` for an empty cell of `column`, and for a word that may be another's.
 
         The messages end in `empty` and `blank`.
         """

@@ -264,7 +264,7 @@ class LabelDeclaration:
     bounds: list[float]
 
     def refuse_contradictions(self) -> None:
-        """Raise `ValueError` where the keys contradict each other, or leave nothing to learn."""
+        """Raises `ValueError` where the keys contradict each other, or leave nothing to learn."""
         kinds = (bool(self.values), bool(self.classes), bool(self.bounds))
         if self.single and sum(kinds) != 1:
             raise ValueError(

@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raise `Refused` for the first pair of key and column whose column is not in `names`."""
+    """Raises `Refused` for the first pair of key and column whose column is not in `names`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
@@ -44,7 +44,7 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raise `ValueError` for a key that is no column, and for a value of another kind than it."""
+    """Raises `ValueError` for a key that is no column, and for a value of another kind than it."""
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
             if value != NO_CATEGORY:

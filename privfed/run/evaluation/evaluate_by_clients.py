@@ -198,7 +198,7 @@ def _counted(state: TrainingState) -> TrainingState:
 
 
 def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Save where the run stands, and say again how it ended, with what has been spent by now."""
+    """Saves where the run stands, and say again how it ended, with what has been spent by now."""
     end.save(directory, setup.network)
     config = directory.config.read()
     plan = replace(setup.plan, config=config, budgets=ledger.budgets)
@@ -226,7 +226,7 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
 def evaluate_by_further_clients(
     run: Path, data: Iterable[str], out: Path, epsilon: float, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
-    """Begin a run in `out` over the clients of other `data`, who score the model of `run` once.
+    """Begins a run in `out` over the clients of other `data`, who score the model of `run` once.
 
     Its ledger is about these people alone. That nobody of them was in `run` is declared by asking
     so, and stands there as `privacy.disjoint`: what the model tells of its own people is not in

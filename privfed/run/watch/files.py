@@ -90,7 +90,7 @@ class ColumnsFile:
         self._columns: list[str] = []
 
     def go_on(self, done: int) -> None:
-        """Keep the rows of rounds up to `done`, and remove a torn one."""
+        """Keeps the rows of rounds up to `done`, and remove a torn one."""
         if not self.path.exists():
             return
         rows = [row for row in self._rows() if _is_until(row, done)]
@@ -101,7 +101,7 @@ class ColumnsFile:
             self.path.unlink()
 
     def append(self, round: int, values: Mapping[str, Any]) -> None:
-        """Add the row of `round`. A name that is new is a new column, empty in earlier rows."""
+        """Adds the row of `round`. A name that is new is a new column, empty in earlier rows."""
         row = {_ROUND: round, **{visible(name): _cell(value) for name, value in values.items()}}
         new = [name for name in row if name not in self._columns]
         if new:
