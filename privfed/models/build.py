@@ -159,9 +159,7 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 
 def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
     """The parameters that `pattern` names. Raises `Refused` if it matches nothing."""
-    parameters = module.named_parameters(
-        remove_duplicate=False
-    )  # tied ones under each of their names
+    parameters = module.named_parameters(remove_duplicate=False)  # with all names of tied ones
     matching = {name: p for name, p in parameters if is_named(name, pattern)}
     inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
     if not (matching or inside):
