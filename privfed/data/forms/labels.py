@@ -55,9 +55,7 @@ class ClassForm:
 
     def encoded(self, y: np.ndarray | Sequence[object], place: PlaceOf) -> Indices:
         """The class `[N]` of every label. Raises `Refused` for an undeclared label."""
-        if (
-            isinstance(y, np.ndarray) and y.dtype.kind in "iu"
-        ):  # often long, with few distinct values
+        if isinstance(y, np.ndarray) and y.dtype.kind in "iu":  # long, with few distinct values
             different, places = np.unique(y, return_inverse=True)
             encoded = self._codes(different.tolist())[places]
         else:
