@@ -13,8 +13,7 @@ from privfed.core.deferred import Tensor
 
 
 class Around(Objective):
-    """An objective that wraps another, `inner`, and delegates to it what a subclass does not
-    override.
+    """An objective that wraps another, `inner`, and delegates whatever it does not override.
 
     Every hook and declaration of `Objective` is that of `inner` unless a subclass overrides it.
     Hooks that read client states receive the part that belongs to `inner` (`inner_state`).
@@ -25,9 +24,7 @@ class Around(Objective):
     inner: SkipValidation[Objective]
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Returns the part of the client states `[c, k]` that belongs to `inner`, or None if there
-        is none.
-        """
+        """Returns the part `[c, k]` of the client states that belongs to `inner`, or None."""
         return state
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:

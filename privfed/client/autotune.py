@@ -140,8 +140,9 @@ def _ways(
 def _options(
     trainer: LocalTrainer, ways: tuple[Way, ...], chunk: int, most: int, bounded: bool
 ) -> list[tuple[Way, int]]:
-    """Modes and chunk sizes to compare: at most `most` clients, at most `_MOST` numbers if
-    `bounded`.
+    """Modes and chunk sizes to compare.
+
+    Chunks have at most `most` clients, and at most `_MOST` numbers if `bounded`.
     """
     start = trainer.network.initial_params
     length = max(len(start), 1)
@@ -162,8 +163,9 @@ def _is_known(trainer: LocalTrainer) -> bool:
 
 
 def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
-    """Number of clients that fit in memory in each of these `ways`. Raises `Refused` if
-    none fits.
+    """Number of clients that fit in memory in each of these `ways`.
+
+    Raises `Refused` if none fits.
     """
     d = trainer.network.shapes.length
     length, free = trainer.objective.layout(d).length, memory.free()
@@ -254,9 +256,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 
 
 def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of a synthetic `population` for one epoch: `[c,
-    m]`.
-    """
+    """Returns a function that trains all clients of `population` for one epoch: `[c, m]`."""
     candidate = replace(trainer, federation=population, way=way, epochs=1)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)

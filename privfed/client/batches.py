@@ -173,8 +173,7 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """Each step's number of clients up to the last active one, and whether all before it are
-        active.
+        """Each step's number of clients up to the last active one, and whether all are active.
 
         All are if clients come in descending order of their numbers of steps.
         """

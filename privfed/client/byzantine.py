@@ -38,9 +38,9 @@ class Lies:
     """False claims of attackers; the defaults claim nothing false.
 
     `everything`: the attack replaces all messages of training, not model updates only. `weight`:
-    factor by which attackers overstate their number of examples; others admit at most `most`.
-    `within`: the bit that attackers report to adaptive clipping about their norms; None is the
-    truth.
+    factor by which attackers overstate their number of examples; others admit at most `most`
+    examples. `within`: the bit that attackers report to adaptive clipping about their norms; None
+    is the truth.
     """
 
     everything: bool = True
@@ -49,9 +49,7 @@ class Lies:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, hostile: Tensor) -> Tensor:
-        """The `weights` `[c]`, with those of clients marked in `hostile` `[c]` as claimed and
-        admitted.
-        """
+        """The `weights` `[c]`, with those of `hostile` clients `[c]` as claimed and admitted."""
         lied = (weights * self.weight).clamp(max=self.most)
         return torch.where(hostile, lied, weights)
 
@@ -224,9 +222,7 @@ class Attackers:
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """The attackers' memory after the broadcast of model `params` `[d]`, if the attack reads
-        it.
-        """
+        """The attackers' memory after the broadcast of `params` `[d]`, if the attack reads it."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 

@@ -110,9 +110,7 @@ class ClientStates:
         self._temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Forgets the states scattered in an aborted round, including those that its exchanges
-        kept.
-        """
+        """Forgets the states scattered in an aborted round, and those its exchanges kept."""
         self._temporary.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._where = self._earlier

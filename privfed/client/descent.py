@@ -52,11 +52,11 @@ class LocalLoss(Part):
 
     @property
     def changes_loss(self) -> bool:
-        """Whether the loss differs from the run's loss: gradients of local steps are then those of
-        `losses`.
+        """Whether the loss of local steps differs from the run's loss.
 
-        Gradients and losses computed outside of local steps (`anchored` "all", `measures`,
-        exchanges of gradients) are those of the run's loss.
+        Gradients of local steps are then those of `losses`. Gradients and losses computed outside
+        of local steps (`anchored` "all", `measures`, exchanges of gradients) are those of the run's
+        loss.
         """
         return type(self).losses is not LocalLoss.losses
 
@@ -73,7 +73,12 @@ class LocalLoss(Part):
         return None
 
     def client_losses(self, loss: Loss, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Returns `losses` `[c, B]` of c clients, given their stacked `Batch` fields `tensors`."""
+        """Returns `losses` `[c, B]` of c clients, given their stacked `Batch` fields `tensors`.
+
+        Args:
+          loss: the loss of the run.
+          tensors: fields of `Batch` by name, stacked over clients.
+        """
         over_clients = torch.func.vmap(lambda fields: self.losses(Batch(loss, **fields)))
         stacked: Tensor = over_clients(dict(tensors))
         return stacked
@@ -112,8 +117,9 @@ class LocalStep:
 class Correction(Part):
     """A client's descent: its origin, the vectors carried between steps, and its directions.
 
-    Hooks process c clients at once: w `[c, d]` are their models, `state` `[c, k]` is kept between
-    rounds, `carried` `[c, j]` is kept between the steps of one round; or None.
+    Hooks process c clients at once: `broadcast` are released values by name, w `[c, d]` are their
+    models, `state` `[c, k]` is kept between rounds, `carried` `[c, j]` is kept between the steps of
+    one round; or None.
     """
 
     anchored: ClassVar[Anchor] = ""
@@ -123,17 +129,14 @@ class Correction(Part):
     """
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
-        """Returns the initial models `[c, d]`, or `[d]` if all clients share one: the broadcast
-        model.
+        """Returns the initial models `[c, d]`, or `[d]` if all share one: the broadcast model.
 
         `measured` `[c, b]` are the clients' losses, if the objective `measures` these.
         """
         return broadcast["params"]
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """Returns the vectors carried before the first step `[c, j]`, or `[j]`; None
-        for nothing.
-        """
+        """Returns the vectors carried before the first step, `[c, j]` or `[j]`, or None."""
         return None
 
     def anchor(
@@ -162,5 +165,11 @@ class Correction(Part):
         """Returns the corrected gradient `[c, d]` to descend along: the short form of `along`.
 
         With `anchored` "batch", `state` is the gradient at the anchor.
+
+        Args:
+          grad: gradients of each client's batch, shape [c, d].
+          w: models, shape [c, d].
+          broadcast: released values by name.
+          state: client states, shape [c, k], or None.
         """
         return grad

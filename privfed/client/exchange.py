@@ -62,8 +62,11 @@ class ClientState(Protocol):
     def begin(self, round: int) -> None: ...
 
     def gather(self, ids: NDArray[np.int64], unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` (`unseen` `[k]` for new clients), and a mask `[c]` of clients that have
-        one.
+        """States `[c, k]` (`unseen` `[k]` for new clients), and a mask `[c]` of old clients.
+
+        Args:
+          ids: client indices, shape [c].
+          unseen: state of clients without one, shape [k].
         """
         ...
 
@@ -90,7 +93,12 @@ class Executor(Protocol):
         ...
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """Yields the cohort's answers in chunks; nothing for an empty cohort."""
+        """Yields the cohort's answers in chunks; nothing for an empty cohort.
+
+        Args:
+          exchange: the request, with broadcast and layout.
+          cohort: the clients that answer.
+        """
         ...
 
     def root(self, exchange: Exchange, round: int) -> Tensor:

@@ -57,9 +57,7 @@ class LocalExecutor:
     """Whether ranks may claim clients in any order: sums of rows do not depend on it."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """The clients of `cohort` that are available and, with `drop_stragglers`, complete every
-        epoch.
-        """
+        """Available clients of `cohort`; with `drop_stragglers`, those that do every epoch."""
         who = self.trainer.federation.identify(cohort.clients)
         here = self.availability.present(cohort.round, who, self.streams)
         if self.drop_stragglers:
@@ -240,8 +238,7 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Local steps `[c]` of clients `ids` in `round`, and the number of examples they process
-        `[c]`.
+        """Local steps `[c]` of clients `ids` in `round`, and their processed examples `[c]`.
 
         A gradient over all examples counts as an epoch, and each step's second gradient as a second
         step.

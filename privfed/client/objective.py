@@ -108,9 +108,7 @@ class Message(Part):
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges up to and including training; fixed, so that a round's event is known
-        before.
-        """
+        """Number of exchanges up to and including training; fixed, and so is a round's event."""
         return 1
 
     @property

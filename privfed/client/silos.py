@@ -119,9 +119,7 @@ class PerExample:
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Disables dropout; Opacus' hooks work in training mode only, and other random layers are
-    refused.
-    """
+    """Disables dropout; Opacus' hooks need training mode, and other randomness is refused."""
     drawing = [part for part in module.modules() if isinstance(part, _DropoutNd)]
     for part in drawing:
         part.eval()
@@ -183,9 +181,7 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
 
 
 class PrivateSilos:
-    """Trains silos by an `ExamplePrivacy`: their messages are private for each of their
-    examples.
-    """
+    """Trains silos by an `ExamplePrivacy`: their messages are private for each example."""
 
     def __init__(self, dp: ExamplePrivacy, trainer: LocalTrainer, ledgers: SiloLedgers) -> None:
         self._dp, self._ledgers = dp, ledgers

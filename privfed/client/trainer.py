@@ -85,8 +85,9 @@ class LocalTrainer:
         epochs: Indices | None = None,
         returning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Trains clients, fastest in descending order of their number of steps; any order is
-        correct.
+        """Trains clients.
+
+        The order with the most local steps first is the fastest; any order is correct.
 
         Args:
           ids: client indices, shape [c].
@@ -131,9 +132,7 @@ class LocalTrainer:
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 without
-        examples.
-        """
+        """Each client's gradient `[c, d]` of its mean loss over its examples; 0 without any."""
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
@@ -152,9 +151,7 @@ class LocalTrainer:
         return torch.cat(losses, dim=1)
 
     def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
-        """Fisher diagonals `[c, d]` at trained models w `[c, d]`, if the objective
-        measures them.
-        """
+        """Fisher diagonals `[c, d]` at models w `[c, d]`, if the objective measures them."""
         if self.objective.measures != "fisher":
             return None
         return self._mean(  # the mean of squares is not the square of means
@@ -164,9 +161,7 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """A statistic `of` batches at w `[c, d]`, averaged over each client's examples `[c,
-        width]`.
-        """
+        """A statistic `of` batches at w `[c, d]`, averaged over each client: `[c, width]`."""
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
@@ -288,9 +283,7 @@ class LocalTrainer:
     def _alone(
         self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """One client's gradient `[1, d]` on a batch, and the gradient at its anchor, if
-        it has one.
-        """
+        """One client's gradient `[1, d]` on a batch, and that at its anchor, if it has one."""
         device = course.w.device
         before = _draws(device) if self.objective.anchored == "batch" else None
         if self.objective.changes_loss:

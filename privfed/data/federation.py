@@ -144,7 +144,14 @@ class Federation:
 
     @classmethod
     def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
-        """Groups `examples` by their owner `[N]`, a number in [0, clients)."""
+        """Groups `examples` by their owner `[N]`, a number in [0, clients).
+
+        Args:
+          examples: all training examples.
+          owners: client of each example, shape [N].
+          clients: number of clients.
+          test: the test set.
+        """
         order = np.argsort(owners, kind="stable")
         counts = np.bincount(owners, minlength=clients)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -157,9 +164,7 @@ class Federation:
 
     @property
     def population_size(self) -> int:
-        """Number of clients of the complete population, for which the clients in the store may
-        stand.
-        """
+        """Number of clients of the complete population, including those represented."""
         if self.stands_for or self.persons is None:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1

@@ -24,9 +24,7 @@ from privfed.data.federation import Examples, Federation, client_number
 _AT_ONCE = 4096
 """Number of examples read at once."""
 _DISTINCT, _SHARED = 0.9, 0.5
-"""Fraction of distinct rows among the training rows, and of test rows among them, that
-is refused.
-"""
+"""Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:

@@ -88,7 +88,16 @@ class Preprocessing(Part):
         missing: float | None = None,
         clips: bool = True,
     ) -> Preprocessing:
-        """The preprocessing of one array `[N, *shape]` with common `bounds`."""
+        """The preprocessing of one array `[N, *shape]` with common `bounds`.
+
+        Args:
+          column: name of the array.
+          shape: shape of one example.
+          bounds: declared lower and upper bound of all numbers.
+          onto: range onto which the bounds are scaled.
+          missing: replacement of empty cells; None refuses their rows.
+          clips: whether numbers beyond the bounds are clipped; otherwise refused.
+        """
         numbers = Numbers(column=column, count=math.prod(shape), bounds=bounds, missing=missing)
         return cls(numbers=(numbers,), onto=onto, shape=shape, clips=clips)
 

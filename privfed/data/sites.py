@@ -208,9 +208,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
 
 
 def _dealt_out(owners: Indices, identities: Indices, sites: Sites, streams: Streams) -> Indices:
-    """The entry of each example `[N]`: a random one of its owner's, whatever the other
-    clients are.
-    """
+    """The entry of each example `[N]`: a random one of its owner's entries."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + places_among_owners(owners) * _APART
@@ -233,6 +231,12 @@ def entry_identities(
     """The entries' identities `[entries]`; None if clients have no names.
 
     They depend only on the names of client and site, or on the client's if it is at one site.
+
+    Args:
+      entries: the entries of the store.
+      clients: names of the clients.
+      site_names: names of the sites; empty for numbers.
+      sites: the declared sites.
     """
     if not clients:
         return None

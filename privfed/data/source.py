@@ -31,8 +31,7 @@ class Source(Protocol):
         ...
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the origins of its examples: two sources that share one may hold the same
-        clients.
+        """Returns the origins of its examples: sources that share one may share clients.
 
         An origin that ends in "*" stands for all names with that prefix. The first identifies the
         clients, if clients are the source's own. Origins do not depend on the assignment of
@@ -50,8 +49,7 @@ class Source(Protocol):
         ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Returns public examples other than those of `load`: a file of them, or of `clients`
-        others.
+        """Returns public examples other than those of `load`, possibly of `clients` others.
 
         The result is None if the source has none.
         """
@@ -63,9 +61,7 @@ class LabelFree(Protocol):
     """A source whose examples may come without labels, for a model to predict."""
 
     def load_inputs(self) -> Examples:
-        """Returns all examples in the order of the file; `labelled` states whether they have
-        labels.
-        """
+        """Returns all examples in the order of the file, possibly unlabelled (`labelled`)."""
         ...
 
 

@@ -169,8 +169,7 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
 
 
 def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
-    """Removes local parameters from the vector that is sent; returns their places in the local
-    vector.
+    """Removes local parameters from the sent vector; returns their places in the local one.
 
     For batch normalisations that are entirely local, running statistics are local too.
     """

@@ -75,9 +75,7 @@ class GivenModule(Part):
 
 
 def layout_digest(module: nn.Module) -> str:
-    """SHA-256 of the structure of `module`: its `repr`, and its tensors' names, shapes
-    and types.
-    """
+    """SHA-256 of the structure of `module`: `repr`, and tensors' names, shapes and types."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     lines = [
         f"{name} lazy" if is_lazy(t) else f"{name} {tuple(t.shape)} {t.dtype}"

@@ -39,9 +39,8 @@ class ScoredLoss(Part):
     def defaults(self, task: Task) -> Mapping[str, Any]:
         """A clipping norm in proportion to the cohort, up to that of the default run.
 
-        The noise on the average update has standard deviation z clip / cohort, so that its
-        signal-to-noise ratio at any cohort is at least that of the default run.
-        `experiments/first_run` tried others.
+        The noise on the average update has standard deviation z clip / cohort, so that it is at any
+        cohort at most that of the default run. `experiments/first_run` tried others.
         """
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
@@ -134,26 +133,30 @@ class Loss(Protocol):
         ...
 
     def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Returns the losses `[c, B]` of c models' outputs `[c, B, *positions, width]` on y `[c, B,
-        *]`.
+        """Returns the losses `[c, B]` of c models with stacked outputs.
+
+        Outputs are `[c, B, *positions, width]` and labels `[c, B, *]`.
 
         A model's losses do not depend on the other models.
         """
         ...
 
     def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
-        """Returns the scores `[B, j]` of each example, from which `measures` follow."""
-        ...
+        """Returns the scores `[B, j]` of each example, from which `measures` follow.
 
-    def measures(self, scores: Tensor) -> dict[str, float]:
-        """Returns measures by name, from the scores `[N, j]` of all examples; the first is the main
-        one.
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          y: labels, shape [B, *positions] or [B, width].
+          meaning: meaning of the labels.
         """
         ...
 
+    def measures(self, scores: Tensor) -> dict[str, float]:
+        """Returns measures by name, from the scores `[N, j]` of all examples, main one first."""
+        ...
+
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """Returns the name and value of the measure for one client's examples, from scores `[n,
-        j]`.
+        """Returns the name and value of one client's measure, from its scores `[n, j]`.
 
         A client's examples are few, and perhaps all of one class.
         """
@@ -164,13 +167,20 @@ class Loss(Protocol):
 
         The result contains probabilities of classes `[B, *positions, classes]` or of label columns
         `[B, classes]`, or numbers in the labels' own units `[B]`.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          meaning: meaning of the labels.
         """
         ...
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        """Returns columns of predictions `[B, *]` by name: "prediction", and probabilities if
-        available.
+        """Returns columns of predictions `[B, *]` by name, "prediction" first.
 
         Classes are int64, sets of labels bool `[B, classes]`, numbers in the labels' own units.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          meaning: meaning of the labels, whose names label the probabilities.
         """
         ...

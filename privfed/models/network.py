@@ -70,9 +70,7 @@ class Network:
 
     @property
     def linear(self) -> bool:
-        """Whether stacked models are a few batched products, as for linear and
-        elementwise layers.
-        """
+        """Whether stacked models are a few batched products: linear, elementwise layers."""
         return self._layers is not None and not self.mixed
 
     @property
@@ -92,9 +90,7 @@ class Network:
         return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
-        """Whether a module with this fingerprint computes the same, up to differences between
-        machines.
-        """
+        """Whether a module with this fingerprint computes the same, up to rounding."""
         computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
         return computed.shape == stated.shape and torch.allclose(
             computed, stated, rtol=1e-2, atol=1e-4
@@ -275,6 +271,10 @@ class Network:
         """The loss's measures on `examples`, and its mean over them as "loss".
 
         Raises `ValueError` for examples without labels.
+
+        Args:
+          flat: parameters of the model, shape [d].
+          examples: labelled examples.
         """
         if not examples.labelled:
             raise ValueError("nothing is scored on examples whose labels nobody knows")

@@ -20,7 +20,12 @@ class Model(Protocol):
     """A recipe for a module that maps x `[B, *features]` to outputs `[B, *positions, width]`."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
-        """Returns the module for examples of the shape `features`, with `width` outputs."""
+        """Returns the module for examples of the shape `features`, with `width` outputs.
+
+        Args:
+          features: shape of one example's x.
+          width: number of outputs, as the loss needs them.
+        """
         ...
 
 

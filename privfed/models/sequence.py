@@ -45,9 +45,7 @@ _OTHERS = ELEMENTWISE | {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Fl
 
 @dataclass(frozen=True)
 class Factor:
-    """A linear layer's input `[..., i]` and output `[..., o]`, which give the gradient of its
-    weight.
-    """
+    """A linear layer's input `[..., i]` and output `[..., o]`, for its weight's gradient."""
 
     input: Tensor
     output: Tensor

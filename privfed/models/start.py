@@ -87,8 +87,9 @@ def with_changes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Start(Part):
-    """A start from the file or run `init`, except for `fresh` parameters; `frozen` parameters are
-    not trained, and `local` ones are trained by each client for itself.
+    """A start from the file or run `init`, except for `fresh` parameters.
+
+    `frozen` parameters are not trained, and `local` ones are trained by each client for itself.
     """
 
     init: str = ""

@@ -146,9 +146,7 @@ class _Candidate:
     ordinary: Tensor
 
     def outputs(self, x: Tensor, seed: int, flat: Tensor | None = None) -> Tensor:
-        """Outputs on x at the parameters `flat` (default: the ordinary ones), with randomness of
-        `seed`.
-        """
+        """Outputs on x at `flat` (default: the ordinary parameters), with randomness of `seed`."""
         return self.outputs_at(self.shapes.views(self.ordinary if flat is None else flat), x, seed)
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
@@ -288,9 +286,7 @@ def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
 def _refuse_parameters_held_twice(
     candidate: _Candidate, start: Tensor, x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raises `Refused` for a parameter also held elsewhere (in a list), which ignores
-    the vector.
-    """
+    """Raises `Refused` for a parameter also held elsewhere, which ignores the vector."""
     candidate.hold(candidate.ordinary)
     try:
         own_outputs = candidate.own_outputs(x, seed)

@@ -44,7 +44,7 @@ class Algorithm:
     client_schedule: Schedule = CONSTANT
     dropout: float = 0.0
     aborts: float = 0.0
-    """Lower bound on the probability that a round publicly aborts (`privfed.secure.aborts`), if an
+    """Upper bound on the probability that a round publicly aborts (`privfed.secure.aborts`), if an
     abort reveals the sample.
     """
     evaluates: bool = False
@@ -54,9 +54,7 @@ class Algorithm:
     sites: int = 0
     """Number of sites that are the parties of sums; 0: clients are the parties."""
     sites_per_client: int = 1
-    """Upper bound on the number s of sites that hold a client's rows; each site's part has weight 1
-    / s.
-    """
+    """Upper bound s on the number of sites with rows of one client; each part has weight 1 / s."""
     canaries: int = 0
     """Upper bound on the number of canary clients in the population, in addition to the `clients`
     declared.
@@ -97,9 +95,7 @@ class Algorithm:
 
     @property
     def fixed_divisor(self) -> bool:
-        """Whether rows have weight one and their sum is divided by a constant of the
-        configuration.
-        """
+        """Whether rows have weight one, and the divisor of their sum is a constant."""
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:

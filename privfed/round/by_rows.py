@@ -71,8 +71,7 @@ class ByRows:
     def _by_rule(
         self, rows: Tensor, exchange: Exchange, ids: Indices | None, foreseen: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and the memory to keep of
-        these.
+        """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and its memory of these.
 
         With fewer rows it tolerates fewer Byzantine ones. `foreseen`: a trial, with a separate
         random stream.

@@ -149,9 +149,7 @@ class BySums:
     def _foreseen(
         self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
     ) -> Tensor:
-        """The aggregate without noise, as attackers compute it: equal weights, except those they
-        claim.
-        """
+        """The aggregate without noise, as attackers compute it, with the weights they claim."""
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
         admitted = self._updates.algorithm.objective.admitted(rows)
         for _ in range(rule.passes):

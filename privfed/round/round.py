@@ -32,8 +32,15 @@ Play = Generator[Exchange, Tensor, TrainingState]
 
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round as a generator: yields each exchange, receives its release, returns the
-    next state.
+    """A round as a generator: yields exchanges, receives releases, returns the next state.
+
+    Args:
+      algorithm: frozen parts and declared constants of the run.
+      round: number of the round.
+      state: the state before the round.
+
+    Yields:
+      The exchanges of the round; each `send` passes its release, shape [m].
     """
     return (_evaluation if algorithm.evaluates else _training)(algorithm, round, state)
 

@@ -51,8 +51,7 @@ class ClientUpdates:
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Clients whose rows of exchange `number` are added, and the dropout time of each party
-        `[n]`.
+        """Clients whose rows of exchange `number` are added, and each party's dropout `[n]`.
 
         Parties are the cohort, or all sites, whichever clients were sampled there. Passes use the
         same rows: a client that drops out of the first of them sends none in any. Clients excluded
@@ -141,9 +140,7 @@ class ClientUpdates:
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
     ) -> BoundedRows:
-        """Messages `[c, m]` of clients `ids` as they are sent: bounded, except those of
-        attackers.
-        """
+        """Messages `[c, m]` of clients `ids` as sent: bounded, except those of attackers."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
         bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
         attackers = self.world.attackers
@@ -187,9 +184,7 @@ class ClientUpdates:
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def averaged(self, terms: Tensor, hostile: int) -> Tensor:
-        """The mean of `terms` `[n, m]`, with the first `hostile` of them at their
-        claimed weight.
-        """
+        """The mean of `terms` `[n, m]`, with the first `hostile` ones at their claimed weight."""
         attackers = self.world.attackers
         claimed = attackers.lies.weight if attackers else 1.0
         if claimed == 1.0 or self.algorithm.fixed_divisor:

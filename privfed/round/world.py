@@ -94,9 +94,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """Waits for the scheduled write, and returns an exception that interrupted the wait, if
-        any.
-        """
+        """Waits for the scheduled write; returns an exception that interrupted the wait."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:
@@ -112,15 +110,11 @@ class Watch(Protocol):
     def rows(
         self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
     ) -> None:
-        """Receives clients `[c]`, their raw rows `[c, m]` before the bound, and a mask of Byzantine
-        ones.
-        """
+        """Receives raw rows `[c, m]` of clients `[c]`, and a mask of Byzantine ones."""
         ...
 
     def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
-        """Receives rows `[n, m]` as clients `[n]` sent them, and the rule's aggregate `[m]` of
-        these.
-        """
+        """Receives rows `[n, m]` as clients `[n]` sent them, and their aggregate `[m]`."""
         ...
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:

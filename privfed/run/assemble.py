@@ -93,9 +93,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
 
 def _refuse_other_people(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if the event is proved for another number of clients than the population
-    has.
-    """
+    """Raises `Refused` if the event is not proved for the population's number of clients."""
     clients, everybody = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
         plan.cost.witness.refuse_population(everybody, clients)

@@ -101,6 +101,11 @@ def round_exchange(
     """The part of a forecast that needs neither population nor timing.
 
     A report computes it from a run directory, whose population may be elsewhere.
+
+    Args:
+      plan: the plan of the run.
+      parameters: number of parameters of the model.
+      shapes: shapes of the parameters by name; None treats them as one vector.
     """
     config, algorithm = plan.config, plan.algorithm(shapes=shapes)
     layout = algorithm.objective.layout(parameters)

@@ -128,9 +128,7 @@ class CanaryUpdates:
     seconds: float
 
     def total(self, sending: float) -> float:
-        """Expected norm of the sum of canaries sampled independently, `sending` of them in
-        expectation.
-        """
+        """Expected norm of the sum of sampled canaries, `sending` of them in expectation."""
         return float(np.hypot(np.sqrt(sending) * self.norm, sending * self.common))
 
 

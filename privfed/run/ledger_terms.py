@@ -36,8 +36,10 @@ def refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
-    """Writes the files that a run keeps from its start: public clients, frozen constants,
-    attackers, and the population's identity if no file holds it.
+    """Writes the files that a run keeps from its start.
+
+    They are public clients, frozen constants, attackers, and the population's identity if no file
+    holds it.
     """
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
@@ -130,8 +132,10 @@ def _chosen(setup: Setup) -> dict[str, Any]:
 
 
 def _against(setup: Setup) -> dict[str, Any]:
-    """For noise that clients share: the adversary of the charged guarantee, and either the event of
-    the other guarantee or the tolerated number of colluders.
+    """Terms of the two guarantees of noise that clients share.
+
+    They state the adversary of the charged guarantee, and either the event of the other guarantee
+    or the tolerated number of colluders.
     """
     plan = setup.plan
     against, colluding = plan.config.against, plan.config.colluding

@@ -21,7 +21,7 @@ honest ones only. Discoveries are those of Benjamini and Hochberg. The fraction 
 among R discoveries is bounded with certainty: with H honest among N clients, at most H t of their
 p-values are up to t, and the threshold is t = level R / N, so that their fraction is at most level
 H / N. The level therefore needs no assumption; the measured quantity is the number of Byzantine
-clients found. There are none if fewer than N / (level (H + 1)) score highest.
+clients found. There are no discoveries if fewer than N / (level (H + 1)) clients score highest.
 """
 
 from __future__ import annotations
@@ -150,10 +150,9 @@ class Misbehaviour:
 def misbehaviour_in(
     rounds: Iterable[Mapping[str, Any]], clients: int, hostile: Mask | None
 ) -> Misbehaviour | None:
-    """Evidence from lines of rounds: "clients", and each one's standing by measure; None without
-    any.
+    """Evidence from lines of rounds with "clients" and their standings; None without any.
 
-    `hostile` `[clients]` marks Byzantine clients; None if no client is Byzantine in all rounds.
+    `hostile` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """
     lines, count = list(rounds), np.zeros(clients, dtype=np.int64)
     for line in lines:
@@ -170,9 +169,7 @@ def misbehaviour_in(
 def _evidence(
     lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, hostile: Mask | None
 ) -> ClientEvidence:
-    """Evidence of one `measure` against clients that participated in any of `count` `[clients]`
-    rounds.
-    """
+    """Evidence of one `measure` against clients with `count` `[clients]` rounds above 0."""
     plain, halved = np.zeros(len(count)), np.zeros(len(count))
     for line in lines:
         ids = np.array(line["clients"], dtype=np.int64)

@@ -54,19 +54,39 @@ class Observer(Protocol):
     """
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Called when the run at `path` starts or resumes, with `done` rounds completed."""
+        """Called when the run at `path` starts or resumes, with `done` rounds completed.
+
+        Args:
+          plan: the plan of the run.
+          forecast: expected message sizes, time and noise.
+          path: the run directory.
+          done: number of completed rounds.
+        """
         return
 
     def after_round(self, round: int) -> None:
-        """Called after each round."""
+        """Called after each round.
+
+        Args:
+          round: number of the round.
+        """
         return
 
     def aborted(self, round: int, reason: str) -> None:
-        """Called when a round was charged, and its sum aborted."""
+        """Called when a round was charged, and its sum aborted.
+
+        Args:
+          round: number of the round.
+          reason: why its sum aborted.
+        """
         return
 
     def after(self, record: RoundRecord) -> None:
-        """Called after a round was evaluated."""
+        """Called after a round was evaluated.
+
+        Args:
+          record: the round's public measures, and those of a simulation.
+        """
         return
 
 

@@ -134,9 +134,7 @@ class RankZero:
     """The state that the other ranks also have."""
 
     def begin(self, setup: Setup) -> Ranks:
-        """Announces the run, as measured and calibrated here; returns the ranks, each on its
-        device.
-        """
+        """Announces the run, as measured and calibrated here; returns the ranks."""
         network = setup.network
         if self.ranks.count > 1:
             constants = {name: tensor.cpu() for name, tensor in network.constants.items()}

@@ -44,9 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """Returns the state after one more evaluation; one without a value of the measure is
-        ignored.
-        """
+        """Returns the state after one more evaluation; one without the measure is ignored."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
@@ -66,8 +64,9 @@ class Stopping:
 
 
 def stopping_of(setup: Setup) -> Stopping:
-    """The early-stopping rule of a run: by the measure that it names, or by the first measure of
-    its evaluations.
+    """The early-stopping rule of a run.
+
+    It uses the measure that the run names, or the first measure of its evaluations.
     """
     config, measures = setup.plan.config, setup.executor.measures
     patience, by, loss = config.stop.patience, config.stop.by, config.loss
@@ -132,8 +131,7 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """The model's measures on the public test set, and the attack success rate if there is a
-        target.
+        """Measures on the public test set, and the attack success rate if there is a target.
 
         Without a test set, the measures are the clients' last ones.
         """

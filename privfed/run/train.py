@@ -106,7 +106,17 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """The setup and ledger of an existing run; the ledger states what was spent before it began."""
+    """The setup and ledger of an existing run; the ledger states what was spent before it began.
+
+    Args:
+      wanted: the configuration to run with.
+      directory: the run directory.
+      load: loads the population.
+
+    Raises:
+      Refused: if the run cannot continue with this configuration or these data.
+      Broken: if its directory was edited.
+    """
     stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
     if stored is not None and stored.opened:
         if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):

@@ -82,8 +82,7 @@ def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Priv
 
 
 def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:
-    """The random streams, with the run's own key if samples or noise of different rounds are
-    correlated.
+    """The random streams, with the run's own key if samples or noise are correlated.
 
     Raises `Broken` if the key is missing from a run that was charged.
     """
@@ -94,9 +93,7 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
 
 
 def keeps_key(setup: Setup) -> bool:
-    """Whether secret random numbers of different rounds derive from one key, which the run then
-    keeps.
-    """
+    """Whether secret random numbers of different rounds derive from one key, which is kept."""
     parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
     follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
     return follows and not setup.streams.simulated
@@ -165,9 +162,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Ledger and releases of a world that has neither: they are held by the first rank, or a
-    server.
-    """
+    """Ledger and releases of a world without them: the first rank or a server has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only who holds the ledger charges")
@@ -178,9 +173,7 @@ class HeldElsewhere:
 
 @dataclass(frozen=True)
 class UpdateCanaries:
-    """A run's canaries that send fixed directions, the initial model `start` `[d]`, and
-    their log.
-    """
+    """A run's canaries that send directions, the initial model `start` `[d]`, and their log."""
 
     canaries: Canaries
     start: Tensor

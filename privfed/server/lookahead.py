@@ -1,5 +1,7 @@
-"""Lookahead: fast weights explore, and slow weights follow them (Zhang, Lucas, Hinton & Ba 2019,
-"Lookahead optimizer: k steps forward, 1 step back", Algorithm 1).
+"""Lookahead: fast weights explore, and slow weights follow them.
+
+Source: Zhang, Lucas, Hinton & Ba 2019, "Lookahead optimizer: k steps forward, 1 step back",
+Algorithm 1.
 
 From slow weights phi = the model, k rounds are steps of an inner optimizer, here SGD with momentum
 on the average update, and then

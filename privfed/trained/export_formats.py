@@ -120,9 +120,7 @@ Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 @dataclass(frozen=True)
 class Exportable:
-    """A model, its `inputs` (a few rows of each, by name), the name of its `output`,
-    and `facts`.
-    """
+    """A model, its `inputs` (a few rows, by name), the name of its `output`, and `facts`."""
 
     model: Preprocessed
     inputs: Mapping[str, Tensor]
@@ -153,9 +151,7 @@ class Safetensors:
         return pack(exportable.model.module.state_dict(), exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """The model as another program reads it: the same module, with preprocessing from the
-        facts.
-        """
+        """The model as another program reads it, with preprocessing from the facts."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = exportable.model.module

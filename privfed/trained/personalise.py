@@ -87,8 +87,10 @@ def comparison_of(before: Scores, after: Scores, lower_is_better: bool) -> dict[
 
 
 def _intervals(before: Scores, after: Scores, better: Scores) -> dict[str, Interval]:
-    """Intervals of means, by resampling clients (percentiles of the bootstrap, Efron 1979), and of
-    the fraction of improved clients (score interval, Wilson 1927).
+    """Confidence intervals over clients, by the names of `Personalised.intervals`.
+
+    Those of means use the bootstrap over clients (percentiles, Efron 1979), that of the fraction of
+    improved clients is a score interval (Wilson 1927).
     """
     share = stats.binomtest(int(better.sum()), len(better)).proportion_ci(CONFIDENCE, "wilson")
     return {
@@ -126,6 +128,13 @@ def personalise(path: Path, epochs: int) -> Personalised:
     """Fine-tunes the model of the run at `path` for `epochs` epochs on half of each client.
 
     Raises `Refused` if no client holds two examples.
+
+    Args:
+      path: directory of the run.
+      epochs: epochs of fine-tuning.
+
+    Returns:
+      Scores before and after fine-tuning, over clients.
     """
     config = RunDirectory.open(path).config.read()
     streams = Streams(config.run.seed)

@@ -124,9 +124,7 @@ class Compressed(Around):
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The objective's part of client states, and the compression residual; None if there is
-        none.
-        """
+        """The objective's part of client states, and the compression residual; or None."""
         if state is None or not self.compression.keeps:
             return state, None
         width = self.inner.state_length(len(broadcast["params"]))

@@ -38,9 +38,7 @@ from privfed.core.vector import Layout, Shapes
 
 @dataclass(frozen=True)
 class Space:
-    """Updates of models with these `shapes`, and the `seed` of the reproducible public random
-    numbers.
-    """
+    """Updates of models with these `shapes`, and the `seed` of the public random numbers."""
 
     shapes: Shapes
     seed: int
@@ -95,9 +93,7 @@ class Compression(Protocol):
         ...
 
     def factor(self, shapes: Shapes) -> float:
-        """Approximate ratio of the message's norm to the update's norm; the clip applies to
-        messages.
-        """
+        """Approximate ratio of the message's norm, which is clipped, to the update's norm."""
         ...
 
     def init(self, space: Space) -> Memory:
@@ -105,7 +101,15 @@ class Compression(Protocol):
         ...
 
     def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """Yields the exchanges before rows are sent; returns additional broadcast values."""
+        """Yields the exchanges before rows are sent; returns additional broadcast values.
+
+        Args:
+          sending: the round as clients know it.
+          memory: the server's memory of earlier releases.
+
+        Yields:
+          An exchange; each `send` passes its release.
+        """
         ...
 
     def encode(
@@ -220,9 +224,7 @@ class RowByRow(CompressionPart):
 
 
 class Biased(RowByRow, ErrorFeedback):
-    """A biased compression: the message is not the row in expectation; clients may keep the
-    residual.
-    """
+    """A compression whose message is not the row in expectation, with an optional residual."""
 
     @abstractmethod
     def shortened(self, rows: Tensor) -> Tensor:

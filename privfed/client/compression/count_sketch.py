@@ -1,5 +1,6 @@
-"""FetchSGD: count sketches, and the largest coordinates of their sum (Rothchild, Panda, Ullah,
-Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1).
+"""FetchSGD: count sketches, and the largest coordinates of their sum.
+
+Source: Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1.
 
 Each of R rows of a sketch adds up the coordinates of a bucket, with signs, both by a public hash
 (Charikar, Chen & Farach-Colton 2002). With S the sketch of a round's release and rho the momentum,

@@ -1,5 +1,7 @@
-"""Low rank: each matrix of an update in a public random subspace (Konecny, McMahan, Yu, Richtarik,
-Suresh & Bacon 2016, section 2, structured updates of low rank).
+"""Low rank: each matrix of an update in a public random subspace.
+
+Source: Konecny, McMahan, Yu, Richtarik, Suresh & Bacon 2016, section 2, structured updates of low
+rank.
 
 A layer's update M `[h, w]` is sent as M Q, with Q `[w, r]` of orthonormal columns, uniform among
 subspaces, so that E[Q Q^T] = r / w I and w / r M Q Q^T equals M in expectation. The paper trains M
@@ -50,9 +52,7 @@ class Matrices:
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Matrices whose smaller side exceeds `saves`; all other parameters are sent
-        uncompressed.
-        """
+        """Matrices whose smaller side exceeds `saves`; other parameters are not compressed."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
@@ -142,9 +142,7 @@ class Subspaces:
         return flat
 
     def scales(self) -> Tensor:
-        """Scale of each coordinate `[d]`: its matrix' longer side over the rank; 1 outside of
-        matrices.
-        """
+        """Scale of each coordinate `[d]`: its matrix' longer side over the rank, or 1."""
         scales = torch.ones(1, self.d)
         for matrix, basis in self._pairs():
             matrix.of(scales).fill_(len(basis) / basis.shape[1])

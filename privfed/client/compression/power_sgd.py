@@ -1,5 +1,6 @@
-"""PowerSGD: each layer's update by one step of the power method (Vogels, Karimireddy & Jaggi 2019,
-Algorithm 1), in two exchanges over one cohort.
+"""PowerSGD: each layer's update by one step of the power method, in two exchanges.
+
+Both exchanges use one cohort. Source: Vogels, Karimireddy & Jaggi 2019, Algorithm 1.
 
 With M the mean of the clients' updates of a layer, `[h, w]`, and Q `[w, r]` the orthonormal basis
 released by the previous round:

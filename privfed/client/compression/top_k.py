@@ -1,5 +1,7 @@
-"""The largest coordinates of each client's update (Aji & Heafield 2017), with error feedback
-(Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with memory", Algorithm 1).
+"""The largest coordinates of each client's update, with error feedback.
+
+Source: Aji & Heafield 2017; error feedback: Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with
+memory", Algorithm 1.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Local AdaAlter: adaptive rates at clients (Xie, Koyejo, Gupta & Lin 2019, "Local AdaAlter:
-communication-efficient stochastic gradient descent with adaptive learning rates").
+"""Local AdaAlter: adaptive rates at clients.
+
+Source: Xie, Koyejo, Gupta & Lin 2019, "Local AdaAlter: communication-efficient stochastic gradient
+descent with adaptive learning rates".
 
 With B2 the squared gradients accumulated by the server, from b0^2, t = 1, 2, … a client's local
 steps since it received them, and g its gradient, coordinate by coordinate:

@@ -1,5 +1,7 @@
-"""AFL: agnostic federated learning (Mohri, Sivek & Suresh 2019, "Agnostic federated learning",
-section 4, Algorithm 1), the model with the least loss on the worst mixture of groups:
+"""AFL: agnostic federated learning, for the worst mixture of groups of clients.
+
+Source: Mohri, Sivek & Suresh 2019, "Agnostic federated learning", section 4, Algorithm 1. The
+objective is
 
     min over w, max over mixtures a of G groups:  sum_g a_g F_g(w)
 

@@ -1,6 +1,7 @@
-"""FedCurv: penalises changes where other clients' losses are curved (Shoham, Avidor, Keren, Israel,
-Benditkis, Mor-Yosef & Zeitak 2019, "Overcoming forgetting in federated learning on non-IID data",
-section 3).
+"""FedCurv: penalises changes where other clients' losses are curved.
+
+Source: Shoham, Avidor, Keren, Israel, Benditkis, Mor-Yosef & Zeitak 2019, "Overcoming forgetting in
+federated learning on non-IID data", section 3.
 
 With I_j the diagonal of the Fisher information at client j's last local model w_j, client k's loss
 gains

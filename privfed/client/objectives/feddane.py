@@ -1,5 +1,7 @@
-"""FedDANE: a Newton-type method from two exchanges (Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith
-2019, "FedDANE", Algorithm 2), the federated form of DANE (Shamir, Srebro & Zhang 2014).
+"""FedDANE: a Newton-type method from two exchanges.
+
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith 2019, "FedDANE", Algorithm 2, the federated
+form of DANE (Shamir, Srebro & Zhang 2014).
 """
 
 from __future__ import annotations

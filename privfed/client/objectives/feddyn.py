@@ -1,6 +1,7 @@
-"""FedDyn: a dynamic regulariser that aligns local and global optima (Acar, Zhao, Matas, Mattina,
-Whatmough & Saligrama 2021, Algorithm 1); with all clients and one exchange per round it is the
-primal-dual method FedPD (Zhang, Hong, Dhople, Yin & Liu 2021).
+"""FedDyn: a dynamic regulariser that aligns local and global optima.
+
+Source: Acar, Zhao, Matas, Mattina, Whatmough & Saligrama 2021, Algorithm 1. With all clients and
+one exchange per round it is the primal-dual method FedPD (Zhang, Hong, Dhople, Yin & Liu 2021).
 
 With x the broadcast model, h_k client k's memory of gradients and N clients in all:
 
@@ -22,8 +23,7 @@ from privfed.core.deferred import Tensor, torch
 
 
 class FedDyn(Objective):
-    """FedDyn, which is FedPD with full participation: a dynamic regulariser, for clients that
-    return.
+    """FedDyn (FedPD with full participation): a dynamic regulariser, for clients that return.
 
     A client keeps d numbers, sends d and is sent d. The paper solves the local problem exactly;
     here it is E epochs of SGD. Under privacy the update is clipped as usual, and s follows from

@@ -1,5 +1,7 @@
-"""FedFOR: first-order regularisation against reverting the last global update (Tian, Smith & Kira
-2022, "FedFOR: stateless heterogeneous federated learning with first-order regularization").
+"""FedFOR: first-order regularisation against reverting the last global update.
+
+Source: Tian, Smith & Kira 2022, "FedFOR: stateless heterogeneous federated learning with
+first-order regularization".
 
 With broadcasts w^(t-1) (current) and w^(t-2) (previous), g = (w^(t-2) - w^(t-1)) / eta is the
 previous global pseudo-gradient. The local loss gains

@@ -1,6 +1,7 @@
-"""FedLin: unbiased training of clients with different losses and speeds (Mitra, Jaafar, Pappas &
-Hassani 2021, "Linear convergence in federated learning: tackling client heterogeneity and sparse
-gradients", Algorithm 1, without its compression of gradients).
+"""FedLin: unbiased training of clients with different losses and speeds.
+
+Source: Mitra, Jaafar, Pappas & Hassani 2021, "Linear convergence in federated learning: tackling
+client heterogeneity and sparse gradients", Algorithm 1, without its compression of gradients.
 
 With x the broadcast model, g the cohort's mean gradient there, and tau_k the local steps of client
 k, each step is

@@ -1,6 +1,7 @@
-"""FedPA: the mode of the product of clients' posteriors (Al-Shedivat, Gillenwater, Xing &
-Rostamizadeh 2021, "Federated learning via posterior averaging: a new perspective and practical
-algorithms", sections 3 and 4).
+"""FedPA: the mode of the product of clients' posteriors.
+
+Source: Al-Shedivat, Gillenwater, Xing & Rostamizadeh 2021, "Federated learning via posterior
+averaging: a new perspective and practical algorithms", sections 3 and 4.
 
 A client's loss is the negative logarithm of its posterior, of mean mu_k and covariance Sigma_k. The
 mode of the product of Gaussian posteriors minimises sum_k (x - mu_k)^T Sigma_k^-1 (x - mu_k) / 2.
@@ -116,9 +117,7 @@ def _without(vector: Tensor, terms: list[Tensor]) -> Tensor:
 
 
 def _term(away: Tensor, terms: list[Tensor], weight: float) -> Tensor:
-    """The factor of the rank-one term of `away` `[c, d]`, subtracted from the inverse
-    of `terms`.
-    """
+    """The vector s_k `[c, d]` for u_k = `away` `[c, d]`, given the earlier `terms`."""
     solved = _without(away, terms)
     length = (away * solved).sum(1, keepdim=True)
     return solved * (weight / (1 + weight * length)).sqrt()

@@ -1,5 +1,7 @@
-"""FedSplit: Peaceman-Rachford splitting (Pathak & Wainwright 2020, "FedSplit: an algorithmic
-framework for fast federated optimization", Algorithm 1).
+"""FedSplit: Peaceman-Rachford splitting.
+
+Source: Pathak & Wainwright 2020, "FedSplit: an algorithmic framework for fast federated
+optimization", Algorithm 1.
 
 With x the broadcast model and z_k the state of client k, from z_k = x in round 1, and s > 0:
 

@@ -34,9 +34,7 @@ class Grouped(Objective):
 
 
 def memberships(work: Work, count: int, like: Tensor) -> Tensor:
-    """One-hot group membership of each client among `count` groups: `[c, count]`; 0 without a
-    group.
-    """
+    """One-hot membership `[c, count]` of each client in `count` groups; zeros without one."""
     if work.groups is None:
         raise ValueError("this objective needs each client's group")
     return (work.groups[:, None] == torch.arange(count, device=like.device)).to(like)

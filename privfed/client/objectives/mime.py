@@ -1,5 +1,7 @@
-"""Mime and MimeLite: clients mimic the server's momentum (Karimireddy, Jaggi, Kale, Mohri, Reddi,
-Stich & Suresh 2021, "Breaking the centralized barrier", Algorithm 1, with SGD with momentum).
+"""Mime and MimeLite: clients mimic the server's momentum.
+
+Source: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich & Suresh 2021, "Breaking the centralized
+barrier", Algorithm 1, with SGD with momentum.
 
 With x the broadcast model, m the server's momentum, f_k a client's loss and zeta a batch:
 
@@ -30,7 +32,7 @@ class _Mimicking(Objective):
     server_step: ClassVar[ServerStep] = "plain"
 
     beta: float = Field(0.9, ge=0, lt=1)
-    """Momentum coefficient."""
+    """Momentum coefficient beta."""
 
     def init(self, params: Tensor) -> Memory:
         return {"momentum": torch.zeros_like(params)}

@@ -1,5 +1,7 @@
-"""SCAFFOLD: local gradients corrected by control variates (Karimireddy, Kale, Mohri, Reddi, Stich &
-Suresh 2020, Algorithm 1, Option II; as a baseline in Reddi et al. 2021, Algorithm 6).
+"""SCAFFOLD: local gradients corrected by control variates.
+
+Source: Karimireddy, Kale, Mohri, Reddi, Stich & Suresh 2020, Algorithm 1, Option II; as a baseline
+in Reddi et al. 2021, Algorithm 6.
 
 With x the broadcast model, c the server's control variate and c_k client k's:
 

@@ -1,7 +1,8 @@
-"""Worker momentum: clients send an average of their own updates over rounds (Karimireddy, He &
-Jaggi 2021, "Learning from history for Byzantine robust optimization", Algorithm 1; El Mhamdi,
-Guerraoui & Rouault 2021, "Distributed momentum for Byzantine-resilient stochastic gradient
-descent").
+"""Worker momentum: clients send an average of their own updates over rounds.
+
+Source: Karimireddy, He & Jaggi 2021, "Learning from history for Byzantine robust optimization",
+Algorithm 1; El Mhamdi, Guerraoui & Rouault 2021, "Distributed momentum for Byzantine-resilient
+stochastic gradient descent".
 
 With u_t the update of a client's local training in the t-th round of its participation, and beta
 the momentum, it sends

@@ -60,9 +60,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column without information for a model; `bounds` apply if it is used as a
-    feature anyway.
-    """
+    """A column without information for a model; `bounds` apply if it is used anyway."""
 
     why: str
     bounds: tuple[float, float] | None = None

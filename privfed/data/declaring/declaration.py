@@ -99,9 +99,7 @@ _COMMENT = 34
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The `column` of sites, their number in the sample, and the maximum number of sites per
-    client.
-    """
+    """The `column` of sites, their number in the sample, and at most how many per client."""
 
     column: str
     count: int
@@ -153,9 +151,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key that declares a column: for a feature, a pattern that must match only this
-        column.
-        """
+        """The key that declares a column: for a feature, a pattern that matches only this one."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -199,6 +195,11 @@ def declared_run(
     """The run file under the comments `header`: [data], and placeholders to fill in.
 
     Known values `before` are written to [run], [cohort], [privacy] and [secure], by section.
+
+    Args:
+      header: comments at the top of the file.
+      declared: the declaration.
+      before: known keys of other sections, by section and key.
     """
     known = declared.known.get("clients")
     size = f"required: how many of {known} clients" if known else "required: how many clients"

@@ -49,9 +49,7 @@ class Simulated(Part):
     deals: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
-        """Number of `examples` for each of `clients` `[clients]`; equal sizes differ by at most
-        one.
-        """
+        """Number of `examples` of each client `[clients]`; equal sizes differ by at most one."""
         shares = np.arange(1, clients + 1) ** -self.size_exponent
         ends = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * examples)
         return rng.permutation(np.diff(ends).astype(np.int64))

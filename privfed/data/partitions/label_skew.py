@@ -197,8 +197,7 @@ def deal(
 
 
 class Shards(Simulated):
-    """Sorts examples by label, cuts them into equal shards, and assigns `shards` of them per
-    client.
+    """Sorts examples by label, cuts them into equal shards, and assigns `shards` per client.
 
     Most clients have at most `shards` labels (McMahan et al. 2017, section 3). If the examples do
     not divide evenly, shard sizes differ by one.

@@ -152,8 +152,11 @@ class Shift(Protocol):
     """Whether features are changed, with the same change for all of a client's examples."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
-        """Returns the population after the shift; it follows from the run's seed, never
-        from data.
+        """Returns the population after the shift, which follows from the run's seed only.
+
+        Args:
+          federation: the population, after partitioning.
+          streams: random streams of the run.
         """
         ...
 

@@ -57,9 +57,9 @@ class DeclaredExamples(Part):
     """Arrays or texts, from any reader, with or without classes."""
 
     x: str = Field(min_length=1, examples=["x"])
-    """Name of the features: images, other arrays of numbers, or text."""
+    """Column, field or array of the features: images, other arrays of numbers, or text."""
     label: str = ""
-    """Name of the label; empty: every next token of a text is predicted."""
+    """Column, field or array of the label; empty: every next token of a text is predicted."""
     classes: int = Field(0, ge=0)
     """Declared number of classes."""
     labels: list[str] = []
@@ -114,9 +114,7 @@ class DeclaredExamples(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """For arrays, the number of values, each of which adds at most 1; 1 for shares; None for
-        tokens.
-        """
+        """Number of values of an array, with at most 1 each; 1 for shares; None for tokens."""
         if self.text:
             return 1.0 if self.bag else None
         return self.array_form.squared_norm

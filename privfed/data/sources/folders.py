@@ -83,8 +83,7 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
 
 
 def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
-    """The entries of `folder`, sorted, which must all be folders, or images; hidden names are
-    ignored.
+    """The entries of `folder`, sorted, all folders or all images; hidden names are ignored.
 
     Raises `Refused` for a link, and for any other entry.
     """

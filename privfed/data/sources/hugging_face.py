@@ -66,9 +66,7 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """The Parquet files of a split: those in its own folder, or named for it; all
-    without a split.
-    """
+    """The Parquet files of a split: in its own folder, or named for it; else all."""
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]
@@ -168,9 +166,7 @@ class HuggingFace(DeclaredExamples):
     """The split that is a public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, as for a table in a file; and any table, as its location
-        is unknown.
-        """
+        """The client column; and any table, since its location is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

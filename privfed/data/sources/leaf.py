@@ -191,9 +191,7 @@ class Leaf(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """1 for shares of tokens; else no bound: the size of examples is known from the
-        file only.
-        """
+        """1 for shares of tokens; else no bound: only a file states the size of examples."""
         return 1.0 if self.bag else None
 
     @model_validator(mode="after")

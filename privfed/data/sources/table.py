@@ -41,9 +41,7 @@ class GivenTable(DeclaredTable):
         return float(math.prod(self.shape)) if self.shape else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, as for a table in a file; and any table, as its location
-        is unknown.
-        """
+        """The client column; and any table, since its location is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -104,9 +102,7 @@ class Table(DeclaredTable):
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, for any location of the table; and the location, for any client
-        column.
-        """
+        """The client column, at any location; and the location, for any client column."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:

@@ -23,8 +23,7 @@ X, Y, CLIENT = "x", "y", "client"
 
 @dataclass(frozen=True)
 class ArrayTable:
-    """Features x `[N, *shape]`, labels y `[N]` or `[N, k]`, and client names `[N]`, if there are
-    any.
+    """Features x `[N, *shape]`, labels y `[N]` or `[N, k]`, and optional client names `[N]`.
 
     Messages call the table `called`.
     """

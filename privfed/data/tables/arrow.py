@@ -36,9 +36,7 @@ def is_table(candidate: Any) -> bool:
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """The names of its columns, as text. Raises `Refused`, calling it `called`, for
-    other objects.
-    """
+    """The names of its columns, as text. Raises `Refused` for other objects."""
     if is_dict_of_tables(table):
         raise Refused(f"{called} is a {type(table).__name__} of several tables; pass one of them")
     if not is_table(table):

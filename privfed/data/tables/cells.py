@@ -40,10 +40,10 @@ class Words:
 
 @dataclass(frozen=True)
 class CellRules:
-    """Treatment of cells of the table called `table` that are empty, or differ from the
-    declaration.
+    """Treatment of cells of a `table` that are empty, or differ from the declaration.
 
-    A declared word keeps its meaning, even if it is among the `missing_words`.
+    `table` is the table's name in messages. A declared word keeps its meaning, even if it is among
+    the `missing_words`.
     """
 
     table: str

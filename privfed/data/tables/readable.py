@@ -82,7 +82,7 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableRows(TableFile):
-    """The rows `among` `[N]` those of a CSV or Parquet file; None: all rows.
+    """The rows of a CSV or Parquet file selected by a mask `among` `[N]`; None: all rows.
 
     Columns in `read_before` are not read again.
     """

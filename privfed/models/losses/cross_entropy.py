@@ -61,9 +61,7 @@ class BinaryCrossEntropy(ScoredLoss):
         return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """The accuracy: most clients hold one class only, for which the area under the curve is
-        undefined.
-        """
+        """The accuracy: most clients hold one class only, for which the area is undefined."""
         score, y = scores.nan_to_num().unbind(1)
         return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 

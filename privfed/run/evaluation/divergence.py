@@ -104,6 +104,10 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     "loss" is that of the outputs that minimise it; the other measures are those of the outputs that
     are best for the first of them. It reads the labels of `examples`, which must be public. Raises
     `Refused` if the measures do.
+
+    Args:
+      loss: the loss of the run.
+      examples: labelled public examples.
     """
     width = loss.width(examples)
     least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)

@@ -200,9 +200,7 @@ def _hold_back(setup: Setup) -> bool:
 
 
 def _counted(state: TrainingState) -> TrainingState:
-    """The state after one more evaluation; the release has its own layout, so only the count is
-    kept.
-    """
+    """The state after one more evaluation, whose release is not kept."""
     count = int(state.evaluation.get("count", 0)) + 1
     return replace(state, evaluation={**state.evaluation, "count": torch.tensor(count)})
 
@@ -236,13 +234,12 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
 def evaluate_by_further_clients(
     run: Path, data: Iterable[str], out: Path, epsilon: float, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
-    """Begins a run in `out` over the clients of other `data`, which evaluate the model of `run`
-    once.
+    """Begins a run over the clients of other `data`, which evaluate the model of `run` once.
 
-    Its ledger covers these clients only. The call declares that none of them was in `run`; the new
-    run records that as `privacy.disjoint`. The information that the model reveals about its own
-    population is not part of their epsilon. They evaluate the run's model, since none of them has a
-    personal one.
+    The new run is written to `out`, and its ledger covers these clients only. The call declares
+    that none of them was in `run`; the new run records that as `privacy.disjoint`. The information
+    that the model reveals about its own population is not part of their epsilon. They evaluate the
+    run's model, since none of them has a personal one.
 
     Args:
       run: directory of the run to evaluate.

@@ -1,5 +1,7 @@
-"""IFCA: k models; each client trains the one that fits it best (Ghosh, Chung, Yin & Ramchandran
-2020, "An efficient framework for clustered federated learning", Algorithm 1, with model averaging).
+"""IFCA: k models; each client trains the one that fits it best.
+
+Source: Ghosh, Chung, Yin & Ramchandran 2020, "An efficient framework for clustered federated
+learning", Algorithm 1, with model averaging.
 
 With theta_1 .. theta_k broadcast, client i trains from the theta_j of least loss on its examples,
 
@@ -100,9 +102,7 @@ class Ifca(Objective):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Keeps only the slot of the largest count, counted once: no honest client is in two
-        clusters.
-        """
+        """Keeps the slot of the largest count, counted once: honest clients use one slot."""
         updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
         largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
         slots = largest * (counts > 0).to(rows)

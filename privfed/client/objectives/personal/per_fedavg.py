@@ -1,6 +1,7 @@
-"""Per-FedAvg: a model that performs well after one adaptation step of each client (Fallah, Mokhtari
-& Ozdaglar 2020, "Personalized federated learning with theoretical guarantees: a model-agnostic
-meta-learning approach", Algorithm 1 and section 5).
+"""Per-FedAvg: a model that performs well after one adaptation step of each client.
+
+Source: Fallah, Mokhtari & Ozdaglar 2020, "Personalized federated learning with theoretical
+guarantees: a model-agnostic meta-learning approach", Algorithm 1 and section 5.
 
 The objective is the mean of F_k(w) = f_k(w - a grad f_k(w)). With independent batches D, D' and D''
 a local step is
@@ -68,7 +69,7 @@ class HessianFree(PerFedAvg):
     anchored: ClassVar[Anchor] = "batch"
 
     difference: float = Field(0.001, gt=0)
-    """s: step of the finite difference between two gradients, in gradients."""
+    """s: step of the finite difference, in multiples of the gradient g."""
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
         params = broadcast["params"]
