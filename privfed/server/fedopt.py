@@ -108,7 +108,7 @@ class FedAvgM(WithRate):
 
 
 class FedAvg(WithRate):
-    """The average update, times the server's rate: params + lr * delta."""
+    """FedAvg: adds the average update times the server's rate, params + lr * delta."""
 
     @property
     def plain(self) -> bool:

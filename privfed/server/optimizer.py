@@ -68,7 +68,7 @@ class WithRate(Part):
 
 
 class Unmoved(WithRate):
-    """No step."""
+    """A server that does not change the model."""
 
     def init(self, params: Tensor) -> State:
         return {}

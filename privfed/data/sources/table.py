@@ -66,7 +66,9 @@ class GivenTable(DeclaredTable):
 
 
 class Table(DeclaredTable):
-    """A table of your own. x `[N, features]` in [-1, 1]; an npz may hold images `[N, *shape]`.
+    """A table in a CSV, Parquet or npz file. x `[N, features]` in [-1, 1].
+
+    An npz may hold images `[N, *shape]`.
 
     `features` maps columns (or patterns, "pixel*") to their bounds [low, high], from which they are
     scaled, `dates` to their first and last day; `categories` maps columns to their values, one 0/1

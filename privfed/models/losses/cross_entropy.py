@@ -20,10 +20,10 @@ from privfed.models.loss import (
 
 
 class BinaryCrossEntropy(ScoredLoss):
-    """One output for two classes, the log-odds of class 1; scored by the area under the ROC curve.
+    """Binary cross-entropy of one output, the log-odds of class 1; scored by the ROC AUC.
 
     Accuracy is that of predicting class 1 from a probability of one half. Any constant prediction
-    has an area of 0.5.
+    has an area under the ROC curve (AUC) of 0.5.
     """
 
     @property
@@ -78,10 +78,11 @@ class BinaryCrossEntropy(ScoredLoss):
 
 
 class MultiLabel(ScoredLoss):
-    """Any number of labels per example, each with its own log-odds; scored by recall at k.
+    """Binary cross-entropy of any number of labels per example; scored by recall at k.
 
-    The loss is the mean over labels of the binary cross-entropy. recall_at_k is the fraction of an
-    example's labels among the k most likely ones, averaged over examples with at least one label.
+    Each label has its own log-odds, and the loss is the mean over labels. recall_at_k is the
+    fraction of an example's labels among the k most likely ones, averaged over examples with at
+    least one label.
     """
 
     k: int = Field(3, ge=1)
@@ -134,7 +135,7 @@ _VECTOR = 16
 
 
 class CrossEntropy(ScoredLoss):
-    """One of several classes per example, or per position of a sequence; scored by accuracy.
+    """Cross-entropy of one class per example, or per position of a sequence; scored by accuracy.
 
     A sequence's loss is the mean over its labelled positions; accuracy is over all positions.
     """

@@ -17,11 +17,12 @@ _UNDECLARED = 1000.0
 
 
 class SquaredError(ScoredLoss):
-    """Predicted numbers, scaled by their declared bounds; scored by the mean absolute error.
+    """Squared error of numbers with declared bounds; scored by the mean absolute error.
 
-    The loss is the mean squared error in scaled units, the score in the label's own units. Labels
-    lie within their bounds, [-1, 1] in scaled units. Predictions are clamped to these for scores
-    and results (never for the loss, whose gradient has to point back).
+    Labels are scaled by their bounds. The loss is the mean squared error in scaled units, the score
+    in the label's own units. Labels lie within their bounds, [-1, 1] in scaled units. Predictions
+    are clamped to these for scores and results (never for the loss, whose gradient has to point
+    back).
     """
 
     lower_is_better: ClassVar[bool] = True
