@@ -32,7 +32,7 @@ Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Rows `[c, *]` of models w `[c, d]` on batches x, y with valid examples `real` `[c, B]`."""
 Steering = Callable[[Tensor, Tensor, float], Tensor]
-"""Maps a direction `[c, d]`, the models' distance from their origin `[c, d]` and a rate to the
+"""Maps a direction `[c, d]`, the models' displacement from their origin `[c, d]` and a rate to the
 direction `[c, d]` of a simulated attacker.
 """
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
