@@ -21,7 +21,9 @@ class Batch:
     Attributes:
       loss: The run's loss (`model.loss`).
       outputs: The outputs `[B, *positions, width]` of the client's model.
-      y: The labels `[B, *positions]` or `[B, width]`.
+      y: The labels `[B, *positions]` or `[B, width]`; a position without one has `NO_LABEL`, -1.
+        Stacked batches may end in repeated examples of the same batch, whose losses have weight
+        zero.
       counts: The number of the client's examples in each class `[classes]`; None if labels are not
         classes.
       features: The representations `[B, h]`: the inputs of the model's last layer with parameters,
