@@ -1,1 +1,1 @@
-"""What do clients do? Local objectives, the trainer of many at once, and hostile clients."""
+"""Client-side training: local objectives, the trainer of stacked clients, and Byzantine clients."""

@@ -1,4 +1,4 @@
-"""An objective around another one: of a part of the model, or with compressed messages."""
+"""Objectives that wrap another objective: for a part of the model, or with compressed messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from privfed.core.deferred import Tensor
 
 
 class Around(Objective):
-    """An objective around another, `inner`, which declares and does what a subclass does not.
+    """An objective that wraps another, `inner`, and delegates whatever it does not override.
 
-    Every hook and declaration of `Objective` is `inner`'s unless a subclass overrides it. Hooks
-    that read clients' states are given `inner`'s part of them (`inner_state`).
+    Every hook and declaration of `Objective` is that of `inner` unless a subclass overrides it.
+    Hooks that read client states receive the part that belongs to `inner` (`inner_state`).
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -24,7 +24,7 @@ class Around(Objective):
     inner: SkipValidation[Objective]
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Return the part of clients' states `[c, k]` that is `inner`'s; None: nothing is."""
+        """Returns the part `[c, k]` of the client states that belongs to `inner`, or None."""
         return state
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
@@ -57,7 +57,7 @@ HOOKS = frozenset(
     for name in {*vars(kind), *kind.__annotations__}
     if not name.startswith(("_", "model_"))
 )
-"""The names of all hooks and declarations of an objective."""
+"""Names of all hooks and declarations of an objective."""
 
 
 def _of_inner(name: str) -> property:

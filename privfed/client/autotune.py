@@ -1,8 +1,8 @@
-"""How to train here fastest: stacked in chunks of what size, or one client after the other.
+"""Chooses the fastest training mode at start-up: stacked in chunks of a given size, or looped.
 
-Measured at start-up on made-up clients, never on the population: what is recorded in the run's
-configuration must not depend on private data. Of small models of linear layers the answer is known,
-and only how fast that is remains to be measured.
+Speeds are measured on synthetic clients, never on the population: the choice is recorded in the
+run's configuration and must not depend on private data. For small models of linear layers the
+fastest mode is known, and only its speed is measured.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 
 _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
-"""What is tried on a device of that kind."""
+"""Chunk sizes tried on a device of each type."""
 _CACHED = 1 << 20
-"""Numbers: models one after the other that a cache holds until they are clipped and summed."""
+"""Parameters of looped models that a cache holds until they are clipped and summed."""
 _MOST = 1 << 25
-"""Numbers: the rows of a chunk, of which training holds several copies, where it is chosen here."""
+"""Upper bound on chunk size times model length where the chunk size is chosen automatically.
+
+Training holds several copies of a chunk's rows.
+"""
 _REPEATS = 3
 _LOOPED = 4
-"""One after the other: enough that what a call costs by itself is shared as in a round."""
+"""Clients timed in a loop: enough to average out the fixed cost of a call, as in a round."""
 _TURNS = 5
-"""For each of two that are compared."""
+"""Measurements of each of two compared trainers."""
 _MOST_EXAMPLES = 32
 _SMALL = 10_000
-"""Parameters up to which linear layers are trained fastest in the largest chunks, on a processor.
+"""Largest number of parameters at which the largest chunks are fastest for linear layers on a CPU.
 
-Time per local step, one thread, batches of 1 to 32, over that of chunks of 128:
+Time per local step, one thread, batches of 1 to 32, relative to chunks of 128:
 
 | parameters | chunks of 32 | of 8 | one by one |
 |---|---|---|---|
@@ -55,17 +58,17 @@ Time per local step, one thread, batches of 1 to 32, over that of chunks of 128:
 | 76,810 | 0.7 to 0.8 | 0.8 to 1.0 | 1.6 to 1.9 |
 """
 _UNBATCHED = re.compile(r"Batching rule not implemented for (aten::)?(?P<layer>\w+)")
-"""What PyTorch says of a layer that `torch.func.vmap` cannot compute for several models."""
+"""PyTorch's error for a layer that `torch.func.vmap` cannot batch over models."""
 _LARGE_BATCH = 1024
-"""A larger batch is taken to mean all examples of a client."""
+"""A larger batch size is taken to mean all examples of a client."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How clients are trained here, and the seconds that one local step of one of them takes.
+    """The chosen training mode and chunk size, and the seconds per local step of one client.
 
-    `unstacked` says why models could not be stacked, where that was left open, and `precision` in
-    which precision they train, and why, where that is to be said.
+    `unstacked` is the reason why models could not be stacked, if that was left open. `precision`
+    describes the training precision and the reason for it, if that is to be reported.
     """
 
     way: Way
@@ -83,16 +86,27 @@ def fastest(
     memory: DeviceMemory | None = None,
     held: int = 0,
 ) -> Speed:
-    """The best way and chunk size for a `cohort`, of what "auto" and 0 leave open.
+    """Returns the fastest training mode and chunk size that the configuration leaves open.
 
-    A network that draws (dropout), or that PyTorch cannot batch over models (an LSTM), is trained
-    one client after the other, and so is one of which two are too many numbers. A chunk that is
-    chosen here has at most `_MOST` of them: memory does not grow with chunk times model.
-    Raises `Refused` where "stacked" was asked for nevertheless.
+    Clients are looped if the network draws random numbers (dropout), if PyTorch cannot batch it
+    over models (an LSTM), or if two models exceed `_MOST` numbers. An automatically chosen chunk
+    has at most `_MOST` numbers, so memory does not grow with chunk size times model length. With
+    device `memory`, no chunk exceeds what fits next to `held` bytes, not even a requested one.
 
-    No chunk is larger than what fits the `memory` of a device, where that is another than the
-    processor's, beside `held` bytes: nor one that was asked for. Raises `Refused` where a single
-    client does not fit.
+    Args:
+      trainer: the local trainer of the run.
+      cohort: expected number of clients in a cohort.
+      way: training mode; "auto" leaves it open.
+      chunk: clients per chunk; 0 leaves it open.
+      memory: device memory; None on a CPU.
+      held: bytes of device memory in use by other objects.
+
+    Returns:
+      The fastest mode, its chunk size and its speed.
+
+    Raises:
+      Refused: if "stacked" was requested but is impossible, or if not even one client fits in
+        memory.
     """
     most = max(2 * cohort, 2)
     if way != "loop" and not chunk and not memory and _is_known(trainer):
@@ -111,7 +125,7 @@ def fastest(
 def _ways(
     trainer: LocalTrainer, way: Way | Literal["auto"], memory: DeviceMemory | None
 ) -> tuple[tuple[Way, ...], str | None]:
-    """The ways to try, and why models cannot be stacked, where that was open. Raises `Refused`."""
+    """Modes to try, and the reason why models cannot be stacked. Raises `Refused`."""
     if way == "loop":
         return ("loop",), None
     too_long = way == "auto" and not memory and _too_long(trainer)
@@ -126,8 +140,9 @@ def _ways(
 def _options(
     trainer: LocalTrainer, ways: tuple[Way, ...], chunk: int, most: int, bounded: bool
 ) -> list[tuple[Way, int]]:
-    """What is compared: ways, and chunks of at most `most` clients, of numbers that are `bounded`
-    where no device's memory bounds them.
+    """Modes and chunk sizes to compare.
+
+    Chunks have at most `most` clients, and at most `_MOST` numbers if `bounded`.
     """
     start = trainer.network.initial_params
     length = max(len(start), 1)
@@ -148,7 +163,10 @@ def _is_known(trainer: LocalTrainer) -> bool:
 
 
 def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
-    """How many clients fit in each of these `ways`. Raises `Refused` where none does."""
+    """Number of clients that fit in memory in each of these `ways`.
+
+    Raises `Refused` if none fits.
+    """
     d = trainer.network.shapes.length
     length, free = trainer.objective.layout(d).length, memory.free()
     fitting = []
@@ -165,10 +183,10 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory,
 
 
 def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
-    """Train `clients` made-up clients on a batch of as many examples as it may hold.
+    """Trains `clients` synthetic clients on a batch of the largest size.
 
-    How many that is follows from public facts: the configuration or, where it says "all of them",
-    what is known of the population.
+    The size follows from public facts: the configuration or, for full batches, what is known of the
+    population.
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
@@ -177,7 +195,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
-    """Why models of so many numbers are not stacked, where they are not."""
+    """Reason why models of this length are not stacked, or None."""
     length = len(trainer.network.initial_params)
     if 2 * length <= _MOST:
         return None
@@ -200,10 +218,10 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 def times_as_fast(
     candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int
 ) -> float:
-    """How many times as fast as the `reference` the `candidate` trains, both in the way of `speed`.
+    """Ratio of the training speeds of `candidate` and `reference`, both in the mode of `speed`.
 
-    They take turns, so that noise of the machine meets both, and the best of each count: what else
-    a machine does only ever takes time.
+    The two trainers take turns, so that load on the machine affects both, and the best time of each
+    counts, because load only ever adds time.
     """
     most = max(2 * cohort, 2)
     run, reference_run = (
@@ -219,12 +237,12 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 
 
 def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
-    """What trains made-up clients and gives the seconds that a local step of one of them took.
+    """Returns a function that trains synthetic clients and returns the seconds per local step.
 
-    They are `most` at most, however many a chunk may hold.
+    At most `most` clients are trained, whatever the chunk size.
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
-    # Not more than a few dozen examples: "one batch of everything" is often a huge size.
+    # Not more than a few dozen examples: a full batch is often very large.
     population = _made_up(trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES))
     train = _training(trainer, way, population)
     taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
@@ -238,7 +256,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 
 
 def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callable[[], Tensor]:
-    """One epoch of all clients of a made-up `population`, which gives their rows `[c, m]`."""
+    """Returns a function that trains all clients of `population` for one epoch: `[c, m]`."""
     candidate = replace(trainer, federation=population, way=way, epochs=1)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
@@ -250,11 +268,11 @@ def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callab
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
-    """What round 1 broadcasts, where every exchange before training released zeros."""
+    """The broadcast of round 1 if every exchange before training had released zeros."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None
-    while True:  # a prelude's exchanges are answered as if nobody had anything to say
+    while True:  # a prelude's exchanges are answered with zeros
         try:
             exchange = prelude.send(answer) if answer is not None else next(prelude)
         except StopIteration as finished:
@@ -263,10 +281,10 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
 
 
 def _made_up(trainer: LocalTrainer, clients: int, size: int) -> Federation:
-    """`clients` clients of `size` examples each, random numbers in the shape of the real ones.
+    """A federation of `clients` synthetic clients with `size` random examples in the real shape.
 
-    Random, since the largest of equal numbers (pooling) is found in half the time; the same for
-    all, as many large images take long to draw.
+    The values are random because pooling finds the maximum of equal numbers in half the time. All
+    clients share them because many large images take long to draw.
     """
     real = trainer.federation.examples
     x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.made_up(size))

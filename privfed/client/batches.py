@@ -1,7 +1,7 @@
-"""Which examples each client sees at each local step, exactly as E epochs of minibatches go.
+"""Minibatches of each client at each local step, exactly as E epochs are defined.
 
-Every epoch is a fresh permutation of the client's own examples, cut into batches of B; the last
-batch of an epoch may be smaller, and a client with fewer than B examples has one batch an epoch.
+Every epoch is a fresh permutation of the client's own examples, cut into batches of B. The last
+batch of an epoch may be smaller. A client with fewer than B examples has one batch per epoch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from privfed.data.federation import Federation
 P = TypeVar("P")
 R = TypeVar("R")
 MOST_AHEAD = 1 << 24
-"""Numbers that are read ahead at most, 64 MB of them: what has more is read step by step."""
+"""Upper bound on the numbers read ahead (64 MB); larger chunks are read step by step."""
 
 
 def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P, R]]:
-    """Each of `pieces`, in order, with what `read` makes of it.
+    """Yields each of `pieces`, in order, with the result of `read`.
 
-    A thread works that out one piece ahead of the caller, and never further. What `read` raises is
-    raised where its piece would have come. Once the iterator is closed, nothing is read any more.
+    A thread reads one piece ahead of the caller, and never further. An exception of `read` is
+    raised at the turn of its piece. After the iterator is closed, nothing more is read.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading") as thread:
         before = None
@@ -48,10 +48,10 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
 
 
 def in_memory(federation: Federation, ids: Indices) -> Federation:
-    """Clients `ids` `[c]` alone, in their order: those numbered from 0, with their own examples.
+    """A federation of clients `ids` `[c]` only, numbered from 0, with their own examples.
 
-    Their features are copied into memory and have their final form. A store is never empty: where
-    nobody has an example, there is one that is nobody's.
+    Features are copied into memory in their final form. The store is never empty: if no client has
+    an example, it holds one that belongs to no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -76,9 +76,9 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 
 
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
-    """The population that holds clients `ids` `[c]` in memory, and their places there `[c]`.
+    """A population that holds clients `ids` `[c]` in memory, and their indices there `[c]`.
 
-    It is `federation` itself where they have more examples than are held at once.
+    Returns `federation` itself if these clients have more examples than are held at once.
     """
     numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
     if numbers > MOST_AHEAD:
@@ -88,11 +88,11 @@ def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
 
 @dataclass(frozen=True)
 class Course:
-    """Models `w` `[c, d]` on their way from `origin` `[c, d]`, and what is `carried` `[c, j]`.
+    """Models `w` `[c, d]` on their way from `origin` `[c, d]`, and the `carried` vectors `[c, j]`.
 
-    Both change in place, step by step. `state` `[c, k]` is what clients keep, or the gradients that
-    their objective is anchored to. `counts` `[c, classes]` are their numbers of examples by class,
-    where their objective changes the loss.
+    Both change in place, step by step. `state` `[c, k]` is the client state, or the gradients to
+    which the objective is anchored. `counts` `[c, classes]` is each client's number of examples by
+    class, if the objective changes the loss.
     """
 
     origin: Tensor
@@ -110,7 +110,7 @@ class Course:
         state: Tensor | None,
         measured: Tensor | None = None,
     ) -> Course:
-        """So many clients before their first step, as `objective` has them begin."""
+        """Initialises `clients` clients before their first step, as `objective` defines it."""
         origin = objective.origin(broadcast, state, measured).expand(clients, -1)
         carried = objective.carry(broadcast, state)
         if carried is not None:
@@ -118,7 +118,7 @@ class Course:
         return cls(origin, origin.clone(), state, carried)
 
     def of(self, clients: slice) -> Course:
-        """Some of the clients, whose steps are steps of this course."""
+        """A view of some of the clients; steps of the view are steps of this course."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         counts = None if self.counts is None else self.counts[clients]
@@ -133,7 +133,7 @@ class Course:
         steps: Tensor,
         lr: float,
     ) -> LocalStep:
-        """The step that comes next, with the gradients `[c, d]` of everybody's batch."""
+        """The next step, with the gradients `[c, d]` of every client's batch."""
         return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(
@@ -143,9 +143,9 @@ class Course:
         carried: Tensor | None,
         training: Tensor | None = None,
     ) -> None:
-        """Move models by `-lr` times `direction` `[c, d]`, and carry `carried` `[c, j]` from here.
+        """Moves the models by `-lr` times `direction` `[c, d]`, and stores `carried` `[c, j]`.
 
-        Only clients who are `training` `[c, 1]` do, where that is not all.
+        If `training` `[c, 1]` is given, only clients marked there move.
         """
         if self.carried is not None and carried is not None:  # before models move: it may be these
             going = carried if training is None else torch.where(training, carried, self.carried)
@@ -158,13 +158,13 @@ class Course:
 
 @dataclass(frozen=True)
 class Batches:
-    """`rows` `[c, S, B]` of the store and `mask` of the same shape; False is padding.
+    """Indices `rows` `[c, S, B]` into the store and a `mask` of the same shape; False is padding.
 
-    Client k takes `steps[k]` steps, all its batches after those are empty. `epochs` `[c, S]` are
-    those over before each of its steps. Padding repeats the first example of its own batch. How
-    much padding there is depends on who else is in the chunk, and a model may give NaN for an
-    example, which no weight of zero undoes: so padding must be an example that is in the batch
-    anyway, never another client's and never a made-up one.
+    Client k takes `steps[k]` steps; its later batches are empty. `epochs` `[c, S]` counts the
+    epochs completed before each of its steps. Padding repeats the first example of its own batch.
+    The amount of padding depends on the other clients in the chunk, and a model may return NaN for
+    an example, which a weight of zero does not cancel. Padding must therefore be an example that is
+    in the batch anyway, never another client's and never a synthetic one.
     """
 
     rows: Indices
@@ -173,9 +173,9 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """Each step's number of clients up to the last who trains, and whether those before do.
+        """Each step's number of clients up to the last active one, and whether all are active.
 
-        They do where clients come in descending order of their steps.
+        All are if clients come in descending order of their numbers of steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])
         counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
@@ -183,9 +183,9 @@ class Batches:
 
 
 def steps(sizes: Indices, epochs: Indices | int, batch_size: int, most: int = 0) -> Indices:
-    """Local steps of clients with `sizes` `[c]` examples, over `epochs` of all or `[c]` of each.
+    """Local steps of clients with `sizes` `[c]` examples, over `epochs` (an integer or `[c]`).
 
-    At most `most` of them, unless that is 0.
+    At most `most` of them, unless `most` is 0.
     """
     total = epochs * -(-sizes // batch_size)
     return np.minimum(total, most) if most else total
@@ -199,10 +199,20 @@ def plan_batches(
     batch_size: int,
     most_steps: int = 0,
 ) -> Batches:
-    """The batches of clients `ids` `[c]`, whose keys `keys` holds in the same order.
+    """Builds the batches of clients `ids` `[c]`.
 
-    Each takes at most `most_steps`, unless that is 0. A client's batches depend on its own key and
-    size only, not on who else is in the chunk.
+    A client's batches depend only on its own key and size, not on the other clients in the chunk.
+
+    Args:
+      federation: the population.
+      ids: client indices, shape [c].
+      keys: random streams of these clients, in the same order.
+      epochs: local epochs, an integer or shape [c].
+      batch_size: examples per batch.
+      most_steps: upper bound on the steps of each client; 0 is no bound.
+
+    Returns:
+      Example indices and masks of all steps, padded to a common shape.
     """
     sizes = federation.sizes(ids)
     batch_size = min(batch_size, max(int(sizes.max(initial=0)), 1))
@@ -227,7 +237,7 @@ def plan_batches(
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
-    """`[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
+    """Permutations `[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
     longest = max(int(sizes.max(initial=0)), 1)
     orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
     beyond = np.arange(longest) >= sizes[:, None]

@@ -1,16 +1,16 @@
-"""The byzantine clients of a simulation: who they are, and what they send instead.
+"""Byzantine clients of a simulation: their selection, and the messages they send instead.
 
-An attack sees what its threat model says and no more (`attacks.types.View`). Who is byzantine is a
-fixed part of the population, drawn once or afresh each round, by public coins that read nobody's
-data; a cohort has as many of them as the sampler happens to draw.
+An attack sees what its threat model states and no more (`attacks.types.View`). The Byzantine
+clients are a fixed part of the population, drawn once or afresh in each round, by public random
+numbers that do not read client data. The number of them in a cohort is up to the sampler.
 
-What byzantine clients claim beside their rows: how many examples they hold, how long a row is.
+Byzantine clients may also misreport their number of examples and the norm of their row.
 
-The threat model: attackers replace every number that they send in a round that trains, in every
-exchange. What limits them is what others can check. A server that sees rows bounds them, and what
-it admits of a weight (`aggregation.most_examples`); under a secure sum nobody checks anything but
-that the numbers fit. The count of adaptive clipping is a bit: whatever it says, its column has the
-same length.
+*Threat model.* Attackers replace every number that they send in a training round, in every
+exchange. They are limited only by what other parties can check. A server that sees rows bounds
+them, and caps the weights that it admits (`aggregation.most_examples`). Under a secure sum, no
+party checks anything except that the numbers fit. The count of adaptive clipping is a bit: whatever
+a client reports, its column has the same length.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from privfed.privacy.mechanism import BoundedRows
 
 @dataclass(frozen=True)
 class Lies:
-    """What attackers claim; the default claims nothing untrue.
+    """False claims of attackers; the defaults claim nothing false.
 
-    `everything`: their attack replaces all that they send in training, else model updates alone.
-    `weight` is how many times their examples they claim to hold, of which others admit `most`.
-    `within` is what they tell adaptive clipping of their norms, None the truth.
+    `everything`: the attack replaces all messages of training, not model updates only. `weight`:
+    factor by which attackers overstate their number of examples; others admit at most `most`
+    examples. `within`: the bit that attackers report to adaptive clipping about their norms; None
+    is the truth.
     """
 
     everything: bool = True
@@ -48,7 +49,7 @@ class Lies:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, hostile: Tensor) -> Tensor:
-        """The `weights` `[c]`, those of `hostile` `[c]` as these claim them and others admit."""
+        """The `weights` `[c]`, with those of `hostile` clients `[c]` as claimed and admitted."""
         lied = (weights * self.weight).clamp(max=self.most)
         return torch.where(hostile, lied, weights)
 
@@ -58,12 +59,13 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Attackers:
-    """`fraction` of the clients with these `identities` `[N]`, who carry out `attack`.
+    """A `fraction` of the clients with these `identities` `[N]`, which carry out `attack`.
 
-    `afresh`: others each round. `unbounded`: they ignore the bound that honest clients keep, and
-    send their rows at full length. `declared` is how many there are to be, where a client is but a
-    place among these. `lies` are what they claim beside their rows. They attack in the rounds of
-    `period`, first to last, and have `learned` what they know of each other's examples.
+    `afresh`: new attackers are drawn in each round. `unbounded`: attackers ignore the norm bound of
+    honest clients and send their rows at full length. `declared`: the declared number of clients,
+    if a client is identified by its index among them. `lies`: false claims sent with the rows.
+    `period`: first and last round of the attack. `learned`: what the attackers know of each other's
+    examples.
     """
 
     attack: Attack
@@ -79,20 +81,21 @@ class Attackers:
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def hostile(self, round: int) -> Mask:
-        """Which clients are byzantine in `round`, `[N]`; outside of `period` nobody is."""
+        """Mask `[N]` of the clients that attack in `round`; none do outside of `period`."""
         chosen = self.chosen(round)
         return chosen if self.attacking(round) else np.zeros_like(chosen)
 
     def attacking(self, round: int) -> bool:
-        """Whether `round` is one of `period`."""
+        """Whether `round` is in `period`."""
         first, last = self.period
         return first <= round <= last
 
     def chosen(self, round: int) -> Mask:
-        """Which clients are byzantine in `round`, `[N]`, if anybody is.
+        """Mask `[N]` of the clients selected as Byzantine in `round`, whether or not they attack.
 
-        Of clients who are a place among `declared` ones, the nearest whole number to `fraction` of
-        these; else each by a coin of its own, so that it does not depend on who else there is.
+        If the number of clients is `declared`, the integer nearest to `fraction` of it is selected.
+        Otherwise each client is an independent Bernoulli(`fraction`) draw, which does not depend on
+        the other clients.
         """
         drawn = round if self.afresh else 0
         if drawn not in self._chosen:
@@ -110,7 +113,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """The attackers: by place, where they stay the same."""
+        """The attackers as JSON: by index, if they are the same in all rounds."""
         clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
@@ -122,7 +125,7 @@ class Attackers:
         }
 
     def replace_rows(self, task: str) -> bool:
-        """Whether the attack replaces rows of an exchange that asks for `task`."""
+        """Whether the attack replaces rows of an exchange with this `task`."""
         if not self.attack.corrupts:
             return False
         return task == "train" or (task == "gradient" and self.lies.everything)
@@ -136,10 +139,19 @@ class Attackers:
         rule: Callable[[Tensor], Tensor],
         task: str = "train",
     ) -> tuple[Tensor, State]:
-        """Rows `[n, m]` of clients `ids` `[n]` with hostile ones replaced, and what attackers keep.
+        """Replaces the rows of Byzantine clients, and returns the attackers' new state.
 
-        `rule` aggregates rows of which the hostile ones are the first. What attackers remember of
-        an exchange is of that `task`'s rows: updates and gradients are different vectors.
+        Args:
+          round: current round.
+          ids: client indices, shape [n].
+          rows: client messages, shape [n, m].
+          state: what attackers remember; kept per `task`, as updates and gradients are different
+            vectors.
+          rule: aggregates rows in which the Byzantine ones come first.
+          task: the task of the exchange.
+
+        Returns:
+          The rows [n, m] and the attackers' state.
         """
         hostile = self.hostile(round)[ids]
         if not hostile.any() or not self.replace_rows(task):
@@ -163,10 +175,11 @@ class Attackers:
     def lengthened(
         self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Bounded rows, those of `hostile` as long as their `free` ones, which nothing bounds.
+        """Bounded rows, with those of `hostile` clients scaled to the norms of their `free` rows.
 
-        A bound only shortens rows (and turns them, or appends to them), so this is what a client
-        sends that does not apply it; `bare` where it adds noise too: then it is `free` itself.
+        A bound only shortens rows (and rotates them, or appends to them), so the result is the
+        message of a client that does not apply the bound. If `bare`, the client does not add noise
+        either, and sends `free` itself.
         """
         if not self.unbounded or not hostile.any():
             return bounded
@@ -182,9 +195,9 @@ class Attackers:
         return replace(bounded, rows=rows, hostile=hostile)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """These attackers, who have learned from all their examples, where their attack does.
+        """These attackers after learning from all their examples, if their attack does.
 
-        Raises `Refused` where the attack does not fit the examples, or these are too few.
+        Raises `Refused` if the attack does not fit the examples, or if these are too few.
         """
         if Knowledge.ATTACKERS_DATA not in self.attack.knows:
             return self
@@ -203,18 +216,18 @@ class Attackers:
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Which clients are byzantine in any round; of a few who stand for all, any may be."""
+        """Clients that are Byzantine in any round; any may be if a few clients stand for all."""
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """What attackers remember of the model `params` `[d]` that is broadcast, if they look."""
+        """The attackers' memory after the broadcast of `params` `[d]`, if the attack reads it."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 
     def steering(self, state: State) -> Callable[[Tensor, Tensor, float], Tensor] | None:
-        """How attackers who remember `state` go their way in local steps; None where they do not.
+        """A function by which attackers with memory `state` steer local steps; None if they do not.
 
         See `privfed.client.trainer.Steering`.
         """
@@ -223,9 +236,9 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """The population as the byzantine train on it: their examples, and nobody else's, poisoned.
+        """The population on which Byzantine clients train: only their own examples are poisoned.
 
-        Raises `Refused` where the attack does not fit the examples.
+        Raises `Refused` if the attack does not fit the examples.
         """
         if not self.attack.poisons:
             return federation
@@ -248,12 +261,12 @@ class Attackers:
 
 
 def _memory_of(task: str) -> str:
-    """What names of the memory of exchanges that ask for `task` begin with."""
+    """Prefix of memory names of exchanges that ask for `task`."""
     return "" if task == "train" else f"{task}/"
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """What attackers remember of other exchanges, and of those that ask for `task`."""
+    """Splits the attackers' memory into that of other exchanges and that of `task`."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}
@@ -266,7 +279,7 @@ def _parted(state: State, task: str) -> tuple[State, State]:
 
 
 def refuse_unfit(attack: Attack, examples: Examples) -> None:
-    """Raises `Refused` where `attack` aims at other examples than these."""
+    """Raises `Refused` if `attack` does not apply to these examples."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
         raise Refused(
             "attack.name poisons examples with one class each, and these have other labels; use an "
@@ -284,9 +297,9 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
 
 
 def targeted(attackers: Attackers, test: Examples) -> Examples | None:
-    """Test examples as their attack feeds them in, labelled as it wants them read; None if neither.
+    """Test examples with the attack applied, labelled with its target classes; None if it has none.
 
-    Raises `Refused` where the attack does not fit, or there is none of them.
+    Raises `Refused` if the attack does not fit, or if no test example is a target.
     """
     attack, every = attackers.attack, torch.arange(len(test), device=test.y.device)
     if not attack.poisons:

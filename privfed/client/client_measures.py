@@ -1,4 +1,4 @@
-"""How clients score a model: on the examples that each of them holds back, one row per client."""
+"""Client-side evaluation of a model: one row of measures per client, on its held-out examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Measurement(Objective):
-    """Rows of `length` measures, and no update: nobody trains."""
+    """Rows of `length` measures, without an update or training."""
 
     length: int = 0
 
@@ -29,9 +29,9 @@ class Measurement(Objective):
 
 @dataclass(frozen=True)
 class ClientMeasures:
-    """`federation` has the examples that clients score on, and `row` what they make of them.
+    """Held-out examples of clients in `federation`, and the measures in `row`.
 
-    Where they score `personal` models, `network` has what stays with them, too.
+    If clients score `personal` models, `network` includes the parameters that stay with them.
     """
 
     federation: Federation
@@ -41,13 +41,13 @@ class ClientMeasures:
     personal: bool = False
 
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
-        """The rows `[c, m]` of clients `ids` `[c]` about the model `params` `[d]` in `round`.
+        """The rows `[c, m]` of clients `ids` `[c]` for model `params` `[d]` in `round`.
 
-        Or about models of their own `[c, d]`.
+        `params` may also be one model per client `[c, d]`.
 
-        A client's row follows from its own examples and the model alone, to the last bit: each is
-        scored by itself, since the kernels of several clients' examples at once round otherwise,
-        and the class that is predicted may hang on that.
+        A client's row is a function of its own examples and the model only, to the last bit. Each
+        client is scored separately: kernels that process several clients at once round differently,
+        and a predicted class may depend on that.
         """
         federation = self.federation.at(round)
         models = params.expand(len(ids), -1)

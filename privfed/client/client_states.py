@@ -1,32 +1,34 @@
-"""What clients remember between rounds: for their objective, or of a model's part that stays.
+"""Client state between rounds: of an objective, or of local model parameters.
 
-A simulation keeps every client's memory; in a deployment each client keeps its own. It is secret:
-it lies under private/ (mode 0700) and is never published.
+A simulation keeps every client's state; in a deployment each client keeps its own. The state is
+secret: it is stored under private/ (mode 0700) and is never published.
 
 Why it costs no privacy beyond the clipped message (unit: one client; add/remove; Poisson): a
-client's state follows from its own data, its own coins, public ones (who is at hand, who drops out)
-and what was released, so leaving a client out changes nobody else's. Fix the other clients' coins;
-given what was released before, a round's output is then (1 - q) P0 + q E_h P1(h) against P0, over
-the client's own history h, whose posterior is independent of this round's coin, and every P1(h) is
-P0 shifted by at most the clip. Hockey-stick and Renyi divergences are jointly (quasi-)convex (van
-Erven & Harremoes 2014, theorems 11 and 13), so the mixture is no further from P0 than its worst
-member: the round's event is that of a stateless objective, and rounds compose adaptively.
+client's state is a function of its own data, its own random numbers, public random numbers
+(availability and dropouts) and released values, so removing a client changes no other client's
+state. Fix the other clients' random numbers. Given the earlier releases, a round's output is then
+(1 - q) P0 + q E_h P1(h) against P0, over the client's own history h. The posterior of h is
+independent of this round's Bernoulli(q) draw, and every P1(h) is P0 shifted by at most the clip.
+Hockey-stick and Renyi divergences are jointly (quasi-)convex (van Erven & Harremoes 2014, theorems
+11 and 13), so the mixture is no further from P0 than its worst member. The round's event is
+therefore that of a stateless objective, and rounds compose adaptively.
 
-Why under other draws and noise, likewise:
-- `full` (zero-out): this is q = 1, where no coin is left, and all rounds of both worlds, with the
-  client and with zeros for it, differ by a shift of at most the clip.
-- `cyclic` (zero-out): a slot that was drawn before training, whatever the data, fixes a client's
-  rounds, which are charged as seen; in these it is `full`, and in all others both worlds agree.
-  Noise that is correlated over its rounds is charged for rows that may depend on all that was
-  released before (Denisov, McMahan, Rush, Smith & Guha Thakurta 2022).
-- Noise on each row (replace-one): who takes part is seen, and coins hide nothing. Given what was
-  released, a row is under either data a mixture, over the client's own history, of noise about
-  means no longer than the clip: by the same convexity two such are no further apart than two means
-  at twice the clip, which is charged. Others' rows do not change, so that noise which pairs of
-  clients share, seen with what colluders know, is as good (`PairwiseGaussian`).
+The same argument for other samplers and noise:
+- `full` (zero-out): this is q = 1, without a Bernoulli draw. All rounds of both worlds, with the
+  client and with zeros in its place, differ by a shift of at most the clip.
+- `cyclic` (zero-out): a slot drawn before training, independently of the data, fixes a client's
+  rounds, which are charged as observed. In these rounds the argument is that of `full`; in all
+  others both worlds agree. Noise that is correlated over these rounds is charged for rows that may
+  depend on all earlier releases (Denisov, McMahan, Rush, Smith & Guha Thakurta 2022).
+- Noise on each row (replace-one): participation is observed, so subsampling hides nothing. Given
+  the earlier releases, a row is under either dataset a mixture, over the client's own history, of
+  noise about means no longer than the clip. By the same convexity, two such mixtures are no further
+  apart than two means at twice the clip, which is charged. Other clients' rows do not change, so
+  the argument also holds for noise shared by pairs of clients, given what colluders know
+  (`PairwiseGaussian`).
 
-A row in which a client scores a model of its own (`evaluation.personal`) is such a row, too: no
-longer than its clip, and of that client's own history.
+A row in which a client scores its personal model (`evaluation.personal`) is also such a row: no
+longer than its clip, and a function of that client's own history.
 """
 
 from __future__ import annotations
@@ -45,24 +47,32 @@ from privfed.core.errors import Broken, Refused, public_text
 from privfed.core.vector import Indices
 
 SETTLED = "settled.f32"
-"""The file of what was true at the last checkpoint."""
+"""File of the states at the last checkpoint."""
 
 
 class ClientStates:
-    """`[k]` float32 numbers per client in a mapped file, and a journal of rounds beside it.
+    """`[k]` float32 values per client in a memory-mapped file, and a journal of later rounds.
 
-    `settled` `[clients, 1 + k]` holds what was true at the last checkpoint (first column: 1 where
-    the client has a state). Each later round is a file of its own, durable before the round's
-    release is, so that a resume finds both or neither. Memory is flat in clients and cohort.
+    `settled` `[clients, 1 + k]` holds the states at the last checkpoint (first column: 1 if the
+    client has a state). Each later round is a file of its own, made durable before the round's
+    release, so that a resume finds both or neither. Memory does not grow with clients or cohort.
 
-    `folded.txt` is the last round that `settled` has taken in: after a power cut any of the files
-    that were removed since may be back, and an older one would undo a newer.
+    `folded.txt` holds the last round merged into `settled`. After a power cut, files removed since
+    then may reappear, and an older one would overwrite newer states.
     """
 
     def __init__(self, folder: Path, run: str, clients: int, width: int, checkpoint: int) -> None:
-        """Open, or create where the last checkpoint of `run` is that of round 0.
+        """Opens the states, or creates them if the last checkpoint of `run` is that of round 0.
 
-        Raises `Broken` where the file is missing, of another size, or of another run.
+        Args:
+          folder: directory of the files.
+          run: identity of the run, which the files must carry.
+          clients: number of clients.
+          width: values per client, k.
+          checkpoint: round of the last checkpoint.
+
+        Raises:
+          Broken: if the file is missing, of another size, or of another run.
         """
         self._folder, self._clients = folder, clients
         self._file, self._owner = folder / SETTLED, folder / "of.txt"
@@ -73,7 +83,7 @@ class ClientStates:
         if checkpoint == 0 and not self._file.exists():
             make_folder(folder, 0o700)
             write_atomically(self._owner, run.encode())
-            _create(self._file, size)  # last: where it is, the owner is
+            _create(self._file, size)  # last: if this file exists, so does the owner's
         if folder.is_dir():
             folder.chmod(0o700)
             recover_folder(folder)
@@ -94,21 +104,21 @@ class ClientStates:
         self.begin(checkpoint)
 
     def begin(self, round: int) -> None:
-        """What was scattered in a round that did not end is forgotten."""
+        """Forgets the states scattered in a round that did not end."""
         self._path, self._earlier = self._journal(round), self._where
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """What was scattered in an aborted round is forgotten, and what its exchanges kept."""
+        """Forgets the states scattered in an aborted round, and those its exchanges kept."""
         self._temporary.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._where = self._earlier
 
     def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` of clients `ids` `[c]`, and which of them `[c]` have one.
+        """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of those that have one.
 
-        The others' is `unseen` `[k]`.
+        All other clients have the state `unseen` `[k]`.
         """
         held = np.array(self._settled[ids])
         places = [self._where.get(client) for client in ids.tolist()]
@@ -122,14 +132,14 @@ class ClientStates:
         return torch.where(returning[:, None], states[:, 1:], unseen), returning
 
     def scatter(self, ids: Indices, values: Tensor) -> None:
-        """New states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""
+        """Stores new states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""
         records = np.empty(len(ids), self._record)
         records["client"], records["values"] = ids, values.detach().cpu().numpy()
         with self._temporary.open("ab") as file:
             file.write(records.tobytes())
 
     def keep(self) -> None:
-        """Make what the round scattered durable, and the states of the next round."""
+        """Makes the states scattered in the round durable and visible to the next round."""
         if not self._temporary.exists() and self._path.exists():
             return  # a later exchange of the same round
         with self._temporary.open("ab") as file:
@@ -140,9 +150,9 @@ class ClientStates:
         self._show(self._path)
 
     def replay(self, round: int, released: bool) -> None:
-        """Take up round `round` of a run that was cut off, or forget it if it released nothing.
+        """Restores round `round` of an interrupted run, or forgets it if it released nothing.
 
-        Raises `Broken` where its journal is gone.
+        Raises `Broken` if its journal is missing.
         """
         path = self._journal(round)
         if released:
@@ -151,7 +161,7 @@ class ClientStates:
             path.unlink(missing_ok=True)
 
     def settle(self, round: int) -> None:
-        """Fold in every round up to `round`, whose checkpoint is durable."""
+        """Merges every round up to `round`, whose checkpoint is durable."""
         self._fold(round)
         self._where = {}
 
@@ -159,7 +169,7 @@ class ClientStates:
         rounds = {path: int(path.stem) for path in sorted(self._folder.glob("[0-9]*.f32"))}
         done, before = [path for path, round in rounds.items() if round <= upto], self._folded()
         new = [path for path in done if rounds[path] > before]
-        for path in new:  # whole values, so doing it twice after a crash does no harm
+        for path in new:  # complete values, so merging twice after a crash is harmless
             for record in self._read(path):
                 self._settled[record["client"], 1:] = record["values"]
                 self._settled[record["client"], 0] = 1
@@ -172,7 +182,7 @@ class ClientStates:
             sync_folder(self._folder)
 
     def _folded(self) -> int:
-        """The last round that is taken in; 0, too, where an older version took it in."""
+        """The last merged round; 0 also if an older version merged it."""
         text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
             raise Broken(f"{self._upto} does not hold the number of a round", text[:20])
@@ -183,7 +193,7 @@ class ClientStates:
         self._where = self._where | {client: (path, place) for place, client in enumerate(clients)}
 
     def _read(self, path: Path) -> NDArray[Any]:
-        """A round's records, mapped. Raises `Broken` where they are not whole."""
+        """Memory-maps a round's records. Raises `Broken` if they are incomplete."""
         size = path.stat().st_size if path.is_file() else -1
         if size == 0:
             return np.empty(0, self._record)
@@ -199,9 +209,10 @@ class ClientStates:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Takes the blocks of all `size` bytes of the file at `path`, before anything relies on them.
+    """Allocates all `size` bytes of the file at `path` before anything relies on them.
 
-    A hole of a mapped file that finds no block later ends the process by SIGBUS, without a word.
+    A hole of a memory-mapped file that later finds no disk block ends the process by SIGBUS,
+    without a message.
     """
     try:
         regular.refuse_irregular(path)
@@ -218,7 +229,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _create(path: Path, size: int) -> None:
-    """A file of zeros, whole or not there at all."""
+    """Creates a file of zeros atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.truncate(size)

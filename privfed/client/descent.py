@@ -1,4 +1,4 @@
-"""What a client minimises in its local steps, and how it descends."""
+"""The loss that a client minimises in its local steps, and its descent direction."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Batch:
     """A batch of one client, for which a `LocalLoss` computes losses.
 
     Attributes:
-        loss: The run's loss (`model.loss`).
-        outputs: The outputs `[B, *positions, width]` of the client's model.
-        y: The labels `[B, *positions]` or `[B, width]`; a position without one has `NO_LABEL`, -1.
-            Stacked batches may end in repeated examples of the same batch, whose losses have weight
-            zero.
-        counts: How many of all the client's examples have each class `[classes]`; None where labels
-            are no classes.
-        features: The representations `[B, h]`: the inputs of the model's last layer with
-            parameters, flattened; None unless `reads_features`.
-        others: The representations `[m, B, h]` of the same examples under the models of
-            `contrasts`, without gradients; None where there are none.
+      loss: The run's loss (`model.loss`).
+      outputs: The outputs `[B, *positions, width]` of the client's model.
+      y: The labels `[B, *positions]` or `[B, width]`; a position without one has `NO_LABEL`, -1.
+        Stacked batches may end in repeated examples of the same batch, whose losses have weight
+        zero.
+      counts: The number of the client's examples in each class `[classes]`; None if labels are not
+        classes.
+      features: The representations `[B, h]`: the inputs of the model's last layer with parameters,
+        flattened; None unless `reads_features`.
+      others: The representations `[m, B, h]` of the same examples under the models of `contrasts`,
+        without gradients; None if there are none.
     """
 
     loss: Loss
@@ -41,40 +41,46 @@ class Batch:
 
 
 class LocalLoss(Part):
-    """What a client minimises: the mean of `losses` over its examples.
+    """The loss that a client minimises: the mean of `losses` over its examples.
 
-    By default that is the run's loss. Whatever a client minimises follows from released values, its
-    own examples and its own state, so it costs nothing beyond the message, which is clipped.
+    The default is the run's loss. A client's loss is a function of released values, its own
+    examples and its own state, so it costs no privacy beyond the message, which is clipped.
     """
 
     reads_features: ClassVar[bool] = False
     """Whether `losses` reads representations (`Batch.features`)."""
     needs_classes: ClassVar[bool] = False
-    """Whether `losses` reads outputs as logits of classes: other losses are refused."""
+    """Whether `losses` reads outputs as class logits; other losses are refused."""
 
     @property
     def changes_loss(self) -> bool:
-        """Whether the loss is another one than the run's: gradients are then those of `losses`.
+        """Whether the loss of local steps differs from the run's loss.
 
-        Gradients and losses that are computed outside of local steps (`anchored` "all", `measures`,
-        exchanges of gradients) are those of the run's loss.
+        Gradients of local steps are then those of `losses`. Gradients and losses computed outside
+        of local steps (`anchored` "all", `measures`, exchanges of gradients) are those of the run's
+        loss.
         """
         return type(self).losses is not LocalLoss.losses
 
     def losses(self, batch: Batch) -> Tensor:
-        """Return the loss of each example of one client's batch `[B]`.
+        """Returns the loss of each example of one client's batch `[B]`.
 
-        It is computed under `torch.func.vmap` over clients where models are stacked: no branches on
-        values, no changes in place.
+        If models are stacked, it is computed under `torch.func.vmap` over clients: no branches on
+        values, no in-place changes.
         """
         return batch.loss.losses(batch.outputs, batch.y)
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """Return other models `[c, m, d]` whose representations `losses` reads; None: none."""
+        """Returns other models `[c, m, d]` whose representations `losses` reads, or None."""
         return None
 
     def client_losses(self, loss: Loss, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return `losses` `[c, B]` of c clients, whose `Batch` fields `tensors` holds, stacked."""
+        """Returns `losses` `[c, B]` of c clients, given their stacked `Batch` fields `tensors`.
+
+        Args:
+          loss: the loss of the run.
+          tensors: fields of `Batch` by name, stacked over clients.
+        """
         over_clients = torch.func.vmap(lambda fields: self.losses(Batch(loss, **fields)))
         stacked: Tensor = over_clients(dict(tensors))
         return stacked
@@ -84,11 +90,19 @@ class LocalLoss(Part):
 class LocalStep:
     """A step of c clients, before it is taken.
 
-    `w` `[c, d]` are their models, `grad` `[c, d]` the gradients there of the mean loss of a batch
-    each, and `anchor` `[c, d]` those of the same batches at the objective's `anchor`, where it has
-    one. `state` `[c, k]` and `carried` `[c, j]` are as in `Objective`. `number` steps came before
-    it, and `epoch` `[c]` epochs were over, both counted from 0; each client takes `steps` `[c]` in
-    all. A step moves a model by `-lr` times its direction.
+    A step moves a model by `-lr` times its direction.
+
+    Attributes:
+      w: Models, shape `[c, d]`.
+      grad: Gradients of the mean loss of each client's batch at `w`, shape `[c, d]`.
+      anchor: Gradients of the same batches at the objective's `anchor`, shape `[c, d]`, if it has
+        one.
+      state: Client states, shape `[c, k]`, as in `Objective`.
+      carried: Vectors carried between steps, shape `[c, j]`, as in `Objective`.
+      number: Number of earlier steps of the round.
+      epoch: Number of completed epochs, shape `[c]`.
+      steps: Total steps of each client in the round, shape `[c]`.
+      lr: Learning rate.
     """
 
     w: Tensor
@@ -103,41 +117,46 @@ class LocalStep:
 
 
 class Correction(Part):
-    """How a client descends: where it begins, what it carries from step to step, its directions.
+    """A client's descent: its origin, the vectors carried between steps, and its directions.
 
-    c clients at once: w `[c, d]` are their models, `state` `[c, k]` what each keeps from round to
-    round, `carried` `[c, j]` what each has from step to step of one round; or None.
+    Hooks process c clients at once: `broadcast` are released values by name, w `[c, d]` are their
+    models, `state` `[c, k]` is kept between rounds, `carried` `[c, j]` is kept between the steps of
+    one round; or None.
     """
 
     anchored: ClassVar[Anchor] = ""
-    """Which second gradient a client computes: of all its examples at its `origin` ("all"), which
-    is then its `state`, so not with `keeps`; of each step's batch at its `anchor` ("batch"); or
-    none.
+    """The second gradient that a client computes: of all its examples at its `origin` ("all"),
+    which then is its `state`, so not with `keeps`; of each step's batch at its `anchor` ("batch");
+    or none.
     """
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
-        """Return where clients begin `[c, d]`, or `[d]` where all do alike: the broadcast model.
+        """Returns the initial models `[c, d]`, or `[d]` if all share one: the broadcast model.
 
-        `measured` `[c, b]` are their losses, where the objective `measures` these.
+        `measured` `[c, b]` are the clients' losses, if the objective `measures` these.
         """
         return broadcast["params"]
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """Return what clients carry before the first step `[c, j]`, or `[j]`; None: nothing."""
+        """Returns the vectors carried before the first step, `[c, j]` or `[j]`, or None."""
         return None
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
     ) -> Tensor:
-        """Return where an `anchored` "batch" has its second gradient, `[c, d]` or `[d]`."""
+        """Returns the point of the second gradient of an `anchored` "batch", `[c, d]` or `[d]`."""
         return broadcast["params"]
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
-        """Return the direction `[c, d]` of a step, and what is carried after it, not in place.
+        """Returns the direction `[c, d]` of a step, and the new carried vectors, not in place.
 
-        A coordinate whose direction is 0 stays: so a part of a model is trained alone, for as many
-        epochs as `step.epoch` says. Clients whose batch is empty neither move nor change what they
-        carry, whatever is returned for them.
+        A coordinate whose direction is 0 does not move. An objective can thus train a part of a
+        model alone, for a number of epochs by `step.epoch`. Clients with an empty batch neither
+        move nor change their carried vectors, whatever is returned for them.
+
+        Args:
+          step: the step, with models, gradients, states and counts.
+          broadcast: released values by name.
         """
         state = step.state if step.anchor is None else step.anchor
         return self.direction(step.grad, step.w, broadcast, state), step.carried
@@ -145,8 +164,14 @@ class Correction(Part):
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        """Return the corrected gradient `[c, d]` to descend along: the short form of `along`.
+        """Returns the corrected gradient `[c, d]` to descend along: the short form of `along`.
 
-        Under `anchored` "batch", `state` is the gradient at the anchor.
+        With `anchored` "batch", `state` is the gradient at the anchor.
+
+        Args:
+          grad: gradients of each client's batch, shape [c, d].
+          w: models, shape [c, d].
+          broadcast: released values by name.
+          state: client states, shape [c, k], or None.
         """
         return grad

@@ -1,8 +1,7 @@
-"""How many clients fit the memory of a device: decided before anything is charged.
+"""Number of clients that fit in the memory of a device, decided before any privacy is charged.
 
-A GPU does not give back what a run asks too much of: a round that runs out of memory was charged
-already. So the memory that clients take is measured at start-up, on made-up ones, and chunks stay
-within what is free, less a margin.
+A round that runs out of GPU memory is already charged. The memory per client is therefore measured
+at start-up, on synthetic clients, and chunks stay within the free memory, less a margin.
 """
 
 from __future__ import annotations
@@ -17,27 +16,28 @@ import torch
 from privfed.core.errors import ran_out_of_memory
 
 MARGIN = 0.2
-"""The part of the free memory that is left alone: clients differ, and allocators leave gaps."""
+"""Fraction of the free memory left unused: clients differ, and allocators leave gaps."""
 _AFTER_TRAINING = 28
-"""Bytes for each number of a row once it is trained: the row, what the rule makes of it and its
-clipped copy in float32, and two copies of eight bytes (encoded, summed)."""
+"""Bytes per number of a trained row: the row, the rule's result and its clipped copy in float32,
+and two copies of eight bytes (encoded, summed).
+"""
 
 
 class DeviceMemory(Protocol):
-    """The memory of a device that has an end."""
+    """The memory of a device with a limit."""
 
     def free(self) -> int:
-        """How many bytes this process can still have."""
+        """Bytes that this process can still allocate."""
         ...
 
     def peak(self, act: Callable[[], object]) -> int:
-        """How many bytes more than before `act` holds at most."""
+        """Peak increase of allocated bytes during `act`."""
         ...
 
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """The memory of a GPU, of which `sharing` processes have a part each."""
+    """The memory of a GPU, divided evenly among `sharing` processes."""
 
     device: torch.device
     sharing: int = 1
@@ -56,9 +56,9 @@ class CudaMemory:
 
 
 def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
-    """The memory of `device`; None for a CPU, whose system has means of its own.
+    """The memory of `device`; None for a CPU, which the operating system manages.
 
-    So many `processes` of this machine train at once, on its cards in turn or all on one `named`.
+    `processes` of this machine train at once, on its GPUs in turn or all on one `named`.
     """
     if device.type != "cuda":
         return None
@@ -68,13 +68,13 @@ def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> 
 
 @dataclass(frozen=True)
 class Need:
-    """What a chunk of c clients takes: `fixed` + c * `each` bytes."""
+    """Memory of a chunk of c clients: `fixed` + c * `each` bytes."""
 
     fixed: int
     each: int
 
     def clients(self, free: int, held: int = 0, margin: float = MARGIN) -> int:
-        """How many clients fit `free` bytes, of which something else takes `held`; 0: none does.
+        """Number of clients that fit in `free` bytes, less `held` bytes in use; 0 if none does.
 
         >>> Need(fixed=100, each=50).clients(free=1000, margin=0.2)
         14
@@ -86,12 +86,18 @@ class Need:
 
 
 def need_of(train: Callable[[int], object], memory: DeviceMemory, length: int) -> Need | None:
-    """What clients take who `train`, as many as it is called with, each a row of `length`.
+    """Measures the memory of clients that `train`, called with a number of clients, trains.
 
-    None where there is not enough memory for a single one.
+    Args:
+      train: trains as many clients as its argument says, each with a row of `length`.
+      memory: the device memory.
+      length: numbers per row.
+
+    Returns:
+      The memory needed, or None if a single client does not fit.
     """
     try:
-        train(1)  # what libraries need for themselves is not counted, and not free afterwards
+        train(1)  # memory of libraries is not counted, and not free afterwards
         first = memory.peak(lambda: train(1))
     except RuntimeError as error:
         if not ran_out_of_memory(error):

@@ -24,10 +24,10 @@ Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
 
 
 class ClientMechanism(Protocol):
-    """How a silo protects its examples while it trains."""
+    """A silo's protection of its examples during training."""
 
     private: ClassVar[bool]
-    """Whether it does; then it is an `ExamplePrivacy`."""
+    """Whether examples are protected; if so, the mechanism is an `ExamplePrivacy`."""
 
 
 class ExamplePrivacy(ClientMechanism, Protocol):
@@ -36,22 +36,30 @@ class ExamplePrivacy(ClientMechanism, Protocol):
     delta: float
 
     def steps(self, epochs: int) -> int:
-        """Local steps of a round."""
+        """Local steps per round."""
         ...
 
     def event(self, epochs: int) -> Event:
-        """A silo's round."""
+        """Privacy event of a silo's round."""
         ...
 
     def gradient(
         self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
     ) -> Tensor:
-        """One step's released gradient `[d]` at model w `[d]`, of a silo with so many examples."""
+        """One step's released gradient `[d]` at model w `[d]`.
+
+        Args:
+          w: the model, shape [d].
+          examples: number of examples of the silo.
+          batch_size: constant divisor of the noised sum.
+          gradients: computes per-example gradients.
+          keys: random streams of this silo and this step.
+        """
         ...
 
 
 def protects_examples(mechanism: ClientMechanism) -> TypeGuard[ExamplePrivacy]:
-    """Whether silos train privately for each of their examples."""
+    """Whether silos protect each of their examples."""
     return mechanism.private
 
 
@@ -64,58 +72,60 @@ class NoClientPrivacy(Part):
 class DpSgd(Part):
     """DP-SGD in each silo: clipped gradients of single examples, and noise at every local step.
 
-    Releases, at every local step of a silo's training, (sum of its drawn examples' clipped
+    Releases, at every local step of a silo's training, (sum of its sampled examples' clipped
     gradients + N(0, (z C)^2 I)) / batch_size; the model it trains and sends is post-processing.
 
-    *What is released*: those vectors `[d]`, to whoever sees the silo's updates, also the server.
+    *Releases*: these vectors `[d]`, to every party that sees the silo's updates, including the
+    server.
 
-    *Unit and relation*: one example of one silo; the silo's data with or without it (add/remove).
+    *Unit and adjacency*: one example of one silo; neighbouring datasets of the silo differ in one
+    example (add/remove).
 
-    *Sensitivity*: C in L2, by `clip_rows` on gradients of single examples; an example enters with
-    weight one, and the divisor is a constant.
+    *Sensitivity*: C in L2, by `clip_rows` on gradients of single examples; an example has weight
+    one, and the divisor is a constant.
 
-    *Sampler*: at each step each example of the silo enters by its own coin of bias
-    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so that their
-    number follows from constants too. A silo's round is that many PoissonSampled(rate,
-    Gaussian(z)), and is charged to the silo's own ledger before it trains. That the silo itself may
-    be drawn by chance amplifies nothing here.
+    *Sampling*: at each step each example of the silo is sampled independently with probability
+    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so that the
+    number of steps follows from constants too. A silo's round is that many PoissonSampled(rate,
+    Gaussian(z)), and is charged to the silo's own ledger before it trains. Sampling of silos gives
+    no further amplification here.
 
-    *Trust*: the silo, which draws coins and noise.
+    *Trust*: the silo, which samples examples and noise.
 
-    *Arithmetic*: sums and noise are exact on a grid, as central noise (for up to 2^22 z drawn
-    examples). An example's own gradient is computed in a batch with others, by kernels whose
-    float32 rounding may depend on them (by about 1e-7 of it); the bound is C for the ideal one.
+    *Arithmetic*: sums and noise are exact on a grid, as for central noise (for up to 2^22 z sampled
+    examples). An example's gradient is computed in a batch with others, by kernels whose float32
+    rounding may depend on them (by about 1e-7 of it); the bound is C for the ideal one.
 
-    Source: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
+    *Source*: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
     single examples by Opacus (Yousefpour et al. 2021).
     """
 
     clip: float = Field(1.0, ge=1e-6, le=1e20)
-    """The largest norm of one example's gradient."""
+    """Clipping norm of one example's gradient."""
     noise_multiplier: float = Field(1.0, ge=0, le=LARGEST_NOISE)
-    """The noise's deviation over the clip, at every local step."""
+    """Noise standard deviation over the clip, at every local step."""
     delta: float = Field(1e-5, gt=0, lt=1)
-    """The delta of the examples' guarantee."""
+    """Delta of the examples' guarantee."""
     sampling_rate: float = Field(0.05, gt=0, le=1)
-    """Each example's probability to enter a step; public, so never computed from a silo's size."""
+    """Probability of each example in each step; public, so never computed from a silo's size."""
 
     private: ClassVar[bool] = True
 
     def steps(self, epochs: int) -> int:
-        """Local steps of a round."""
+        """Local steps per round."""
         return epochs * math.ceil(1 / self.sampling_rate)
 
     def event(self, epochs: int) -> Event:
-        """A silo's round."""
+        """Privacy event of a silo's round."""
         step = PoissonSampled(self.sampling_rate, Gaussian(self.noise_multiplier))
         return Event(Repeated(self.steps(epochs), step), "poisson", ADD_REMOVE, unit="example")
 
     def gradient(
         self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
     ) -> Tensor:
-        """One step's released gradient `[d]` at model w `[d]`, of a silo with so many examples.
+        """One step's released gradient `[d]` at model w `[d]`, of a silo with `examples` examples.
 
-        `keys` are this silo's and this step's own.
+        `keys` are the random streams of this silo and this step.
         """
         drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.sampling_rate, examples))
         deviation = self.noise_multiplier * self.clip

@@ -1,4 +1,4 @@
-"""What the cohort is asked, and by whom: exchanges, the chunks of their answers, executors."""
+"""Exchanges with the cohort, the chunks of their answers, and executors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ Broadcast = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question to the cohort and the layout of each client's answer.
+    """One request to the cohort, and the layout of each client's answer.
 
-    `task` is "gradient" (the loss's gradient at the broadcast model), "train" (local training),
-    "project" (a first part of what that sends, which changes nothing that clients keep) or "terms"
-    (what a rule sums next, from the rows just trained). A gradient is sent times `scale`,
-    so that one clip fits both it and an update; the release is that of the scaled rows. `bounds` is
-    the mechanism's public state, by which clients bound their rows; `remembered` is what simulated
-    attackers remember.
+    Attributes:
+      task: "gradient" (the loss's gradient at the broadcast model), "train" (local training),
+        "project" (the first message of a two-message update, which leaves client states unchanged)
+        or "terms" (the next terms that a rule sums, from the rows just trained).
+      broadcast: Released values by name.
+      layout: Layout of each client's answer.
+      scale: Factor of gradients before clipping, so that one clip fits both gradients and updates;
+        the release is that of the scaled rows.
+      bounds: The mechanism's public state, by which clients bound their rows.
+      remembered: Memory of simulated attackers.
     """
 
     task: str
@@ -42,7 +46,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some of the cohort: `ids` `[c]`, their `rows` `[c, m]` and aggregation `weights` `[c]`."""
+    """A part of the cohort: `ids` `[c]`, their `rows` `[c, m]` and aggregation `weights` `[c]`."""
 
     ids: NDArray[np.int64]
     rows: Tensor
@@ -50,25 +54,30 @@ class Chunk:
 
 
 class ClientState(Protocol):
-    """What a stateful objective remembers of each client between rounds: `[k]` per client.
+    """The states of a stateful objective between rounds: `[k]` per client.
 
-    Bounded or memory-mapped, secret (it lies under private/), committed every round.
+    Bounded in memory or memory-mapped, secret (stored under private/), committed in every round.
     """
 
     def begin(self, round: int) -> None: ...
 
     def gather(self, ids: NDArray[np.int64], unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` (`unseen` `[k]` where there is none yet), and who has one `[c]`."""
+        """States `[c, k]` (`unseen` `[k]` for new clients), and a mask `[c]` of old clients.
+
+        Args:
+          ids: client indices, shape [c].
+          unseen: state of clients without one, shape [k].
+        """
         ...
 
     def scatter(self, ids: NDArray[np.int64], values: Tensor) -> None: ...
 
     def keep(self) -> None:
-        """Make the round's states durable; before its release is."""
+        """Makes the round's states durable, before its release is."""
         ...
 
     def discard(self) -> None:
-        """Forget what was scattered since `begin`: the round was aborted."""
+        """Forgets the states scattered since `begin`: the round was aborted."""
         ...
 
     def replay(self, round: int, released: bool) -> None: ...
@@ -77,14 +86,19 @@ class ClientState(Protocol):
 
 
 class Executor(Protocol):
-    """Asks the cohort: in this process, or across ranks."""
+    """Sends requests to the cohort: in this process, or across ranks."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Those of `cohort` who answer at all, by coins that read nobody's data."""
+        """The clients of `cohort` that answer at all, by random numbers independent of the data."""
         ...
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """The cohort's answers, some clients at a time; nothing for an empty cohort."""
+        """Yields the cohort's answers in chunks; nothing for an empty cohort.
+
+        Args:
+          exchange: the request, with broadcast and layout.
+          cohort: the clients that answer.
+        """
         ...
 
     def root(self, exchange: Exchange, round: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The cohort in this process: trained chunk by chunk, so that memory is flat in the cohort."""
+"""The cohort in this process, trained in chunks: memory does not grow with the cohort."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from privfed.sampling.availability import Always, Availability
 from privfed.sampling.cohort import Cohort
 
 FEWEST_EPOCHS = 2
-"""Local epochs from which on examples are read ahead."""
+"""Smallest number of local epochs with which examples are read ahead."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class LocalExecutor:
     silos: PrivateSilos | None = None
     weights: tuple[float, ...] = ()
     most_examples: int = 0
-    """The most that a client weighs by its examples; 0: no bound."""
+    """Upper bound on a client's weight in examples; 0: no bound."""
     availability: Availability = field(default_factory=Always)
     attackers: Attackers | None = None
     poisoned: Federation | None = None
-    """The population as byzantine clients train on it, where they poison their examples."""
+    """The population as Byzantine clients train on it, if they poison their examples."""
     measures: ClientMeasures | None = None
-    """How clients score a model, in runs where they do."""
+    """Client-side evaluation, in runs that have it."""
     ranks: Ranks = field(default_factory=Alone)
     unordered: bool = False
-    """Whether ranks may take clients as they come: the sums of rows are the same in any order."""
+    """Whether ranks may claim clients in any order: sums of rows do not depend on it."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Those of `cohort` who are at hand and, with `drop_stragglers`, do every epoch."""
+        """Available clients of `cohort`; with `drop_stragglers`, those that do every epoch."""
         who = self.trainer.federation.identify(cohort.clients)
         here = self.availability.present(cohort.round, who, self.streams)
         if self.drop_stragglers:
@@ -94,7 +94,7 @@ class LocalExecutor:
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
     ) -> Iterator[Chunk]:
-        """The cohort's rows of measures: each client weighs the same."""
+        """The cohort's rows of measures; all clients have equal weight."""
         for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
             models = exchange.broadcast["params"]
             if measures.personal:
@@ -103,7 +103,7 @@ class LocalExecutor:
             yield Chunk(ids, rows, rows.new_ones(len(rows)))
 
     def _personal(self, ids: Indices, broadcast: Broadcast) -> Tensor:
-        """The models `[c, d]` that clients `ids` `[c]` use for themselves."""
+        """The personal models `[c, d]` of clients `ids` `[c]`."""
         objective, states = self.trainer.objective, None
         if not objective.personalises:
             raise ValueError("clients have no models of their own to score")
@@ -122,7 +122,7 @@ class LocalExecutor:
     def _chunks(
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
-        """Answers of clients `ids` as `trainer` has their examples."""
+        """Answers of clients `ids` with the examples of `trainer`."""
         chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
         for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
             holding = replace(trainer, federation=federation)
@@ -136,11 +136,11 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """`_answer`, or answers of halves of the clients where memory does not suffice.
+        """`_answer`, or answers of halves of the clients if memory does not suffice.
 
-        The round was charged, so it goes on. A row is a function of its client and the model alone,
-        whoever else is in a chunk, and nothing of the first try was seen or kept. Silos are charged
-        as they train, and alone anyway.
+        The round is already charged, so it goes on. A row is a function of its client and the model
+        only, whatever the other clients of a chunk, and nothing of the failed attempt was observed
+        or kept. Silos are charged as they train, and train alone anyway.
         """
         answer = None
         try:
@@ -152,7 +152,7 @@ class LocalExecutor:
             yield answer
             return
         halves = zip(np.array_split(chunk, 2), np.array_split(ids, 2), strict=True)
-        for half, places in halves:  # by now the first try holds no memory
+        for half, places in halves:  # the failed attempt no longer holds memory
             yield from self._in_memory(exchange, trainer, half, places, round)
 
     def _answer(
@@ -163,7 +163,7 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Chunk:
-        """The answer of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`."""
+        """The answer of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`."""
         keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
         if exchange.task == "gradient":
             gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
@@ -175,10 +175,10 @@ class LocalExecutor:
     def _with_examples(
         self, federation: Federation, chunks: Iterator[Indices]
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
-        """Each of `chunks` of clients, with a population that holds them, and their places there.
+        """Each of `chunks` of clients, with a population that holds them, and their indices there.
 
-        Examples in files are read ahead where clients go over them several times: for one epoch it
-        is no faster. Silos that protect examples draw these by themselves, after they are charged.
+        Examples in files are read ahead if clients train several epochs; for one epoch it is no
+        faster. Silos that protect examples sample these themselves, after they are charged.
         """
         again = self.trainer.epochs >= FEWEST_EPOCHS
         if self.silos or not again or not isinstance(federation.examples.x, Mapped):
@@ -186,9 +186,9 @@ class LocalExecutor:
         return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
-        """This rank's of clients `ids`, most work first, a chunk at a time."""
+        """This rank's chunks of clients `ids`, most work first."""
         if not self.unordered:
-            ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that shares are alike
+            ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that loads are similar
         chunks = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
         if not self.unordered:
             yield from chunks
@@ -205,9 +205,9 @@ class LocalExecutor:
         keys: Keys,
         round: int,
     ) -> Tensor:
-        """Rows `[c, m]` of clients `chunk` `[c]`, who are `ids` `[c]` to `trainer`.
+        """Rows `[c, m]` of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`.
 
-        What they remember is gathered before, and scattered after.
+        Client states are gathered before training, and scattered after it.
         """
         broadcast, who = exchange.broadcast, trainer.federation.identify(ids)
         epochs = self._epochs(who, round)
@@ -225,7 +225,7 @@ class LocalExecutor:
             return rows
         if after is None:
             raise ValueError("an objective that keeps a state has to return it")
-        # Who diverged keeps what they had.
+        # Clients whose training diverged keep their earlier state.
         finite = (rows.isfinite().all(1) & after.isfinite().all(1)).cpu()
         self.states.scatter(chunk[finite.numpy()], after[finite])
         return rows
@@ -238,9 +238,10 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Local steps `[c]` of clients `ids` in `round`, and examples they process `[c]`.
+        """Local steps `[c]` of clients `ids` in `round`, and their processed examples `[c]`.
 
-        A gradient over all examples counts as an epoch, each step's second one as a second step.
+        A gradient over all examples counts as an epoch, and each step's second gradient as a second
+        step.
         """
         trainer, objective = self.trainer, self.trainer.objective
         sizes = trainer.federation.sizes(ids)
@@ -253,10 +254,10 @@ class LocalExecutor:
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
-        """Each client's epochs this round `[c]`: of stragglers, uniformly fewer, at least one.
+        """Each client's epochs in this round `[c]`: stragglers do fewer, uniformly, at least one.
 
-        By public coins that read nobody's data. They still count (Li et al. 2020, section 5.2)
-        unless they are dropped.
+        The draw is public and independent of the data. Stragglers count (Li et al. 2020, section
+        5.2) unless they are dropped.
         """
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:
@@ -268,13 +269,13 @@ class LocalExecutor:
 
     def by_work(self, ids: Indices) -> Indices:
         """Clients `ids`, those with the most local steps first."""
-        if self.silos:  # all take the same number of steps, and their sizes are no business of ours
+        if self.silos:  # all take the same number of steps, and their sizes are private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """`[c]`: by examples, by declared constants, or alike."""
+        """Weights `[c]`: by examples, by declared constants, or equal."""
         if self.weights:
             return torch.tensor(self.weights, dtype=torch.float64)[ids]
         sizes = self.trainer.federation.sizes(ids)

@@ -1,10 +1,10 @@
-"""A local objective: what a client minimises, how it descends, what it sends.
+"""The contract of local objectives: loss, descent direction and message of a client.
 
-A client's training is a course: it begins at `origin` with what `carry` gives it, each step goes
-`along` a direction and changes what is carried, and `message` makes a row of where it ended and of
-what it carries then. A drift correction is a vector added to the local gradient, so most methods
-differ only in `direction`, the short form of `along`, and in what they need broadcast or
-remembered; others change the loss (`losses`). Everything is stacked over the clients of a chunk.
+A client's training begins at `origin` with the vectors of `carry`. Each step moves in the direction
+of `along`, which also updates the carried vectors. `message` computes a row from the final model
+and the carried vectors. A drift correction is a vector added to the local gradient, so most methods
+differ only in `direction`, the short form of `along`, and in the values they broadcast or remember;
+others change the loss (`losses`). Everything is stacked over the clients of a chunk.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ from privfed.core.vector import Layout
 Measures = Literal["", "loss", "fisher"]
 ServerStep = Literal["any", "plain", "only_plain"]
 Memory = Mapping[str, Tensor]
-"""What an objective keeps of former rounds: functions of released values, public, checkpointed."""
+"""An objective's memory of earlier rounds: functions of released values, public, checkpointed."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a client did: local `steps` `[c]` at rate `lr`, and what was measured of it.
+    """A client's completed training: local `steps` `[c]` at rate `lr`, and measured values.
 
-    `measured` is the part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
-    examples at each of the b models broadcast, mostly one; "fisher" `[c, d]`, the mean over its
-    examples of the squared gradient at the trained model. `returning` `[c]` says which clients have
-    a state from a former round. `carried` `[c, j]` is what they carry after the last step. `keys`
-    are the clients' own coins of the round, which shuffle their examples. `groups` `[c]` are
-    theirs, where the part has a `grouping`; -1: without an example there is none.
+    Attributes:
+      steps: Local steps of each client, shape `[c]`.
+      lr: Learning rate.
+      measured: The part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
+        examples at each of the b broadcast models, mostly one; "fisher" `[c, d]`, the mean over its
+        examples of the squared gradient at the trained model.
+      returning: Mask `[c]` of clients that have a state from an earlier round.
+      carried: The carried vectors after the last step, shape `[c, j]`.
+      keys: The clients' own random streams of the round, which also shuffle their examples.
+      groups: Group of each client, shape `[c]`, if the part has a `grouping`; -1 for clients
+        without examples.
     """
 
     steps: Tensor
@@ -49,10 +54,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Grouping:
-    """What tells a client's group: a declared column, "label" or "site", as `client.group` says.
+    """Source of a client's group: a declared column, "label" or "site", as in `client.group`.
 
-    `count` groups are declared; 0: any number. The key `client.<key>` says something of each of
-    `least` groups: fewer are refused.
+    `count` groups are declared; 0 is any number. The key `client.<key>` sets a value for each of at
+    least `least` groups; fewer are refused.
     """
 
     by: str
@@ -63,9 +68,9 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Public constants: how many `clients` are declared, and the expected cohort's `size`.
+    """Public constants: the declared number of `clients`, and the expected cohort `size`.
 
-    `period`: in so many rounds everybody takes part once.
+    `period`: number of rounds in which every client participates once.
     """
 
     clients: int
@@ -73,29 +78,29 @@ class Cohorts:
     period: int = 1
 
     def joined(self, rounds: int) -> float:
-        """How many are expected to have taken part at least once in so many rounds."""
+        """Expected number of clients that participate at least once in `rounds` rounds."""
         if self.period > 1:
             return min(rounds * self.size, float(self.clients))
         return self.clients * (1 - (1 - self.size / self.clients) ** rounds)
 
 
 class Message(Part):
-    """What a client sends and keeps, and what the server makes of the released sum."""
+    """A client's message and state, and the server-side aggregation of the released sum."""
 
     unproven: ClassVar[str] = ""
-    """Why it is refused under privacy; empty where its messages have a proven bound."""
+    """The reason for refusal under privacy; empty if its messages have a proven bound."""
     measures: ClassVar[Measures] = ""
-    """What `message` is told besides: see `Work`."""
+    """The additional measurement passed to `message`: see `Work`."""
     server_step: ClassVar[ServerStep] = "any"
-    """What step of the server its paper has: "any"; "plain": the next model is the model plus what
-    `conclude` returns, and any other step is another algorithm, which rests at the same points, as
-    `check` says; "only_plain": any other is refused, since `conclude` moves models that clients are
-    sent by itself, and only under a plain step the run's model is one of them.
+    """The server step of its paper: "any"; "plain": the next model is the model plus the result of
+    `conclude`, and any other step is another algorithm with the same fixed points, as `check`
+    reports; "only_plain": any other step is refused, since `conclude` itself moves the models sent
+    to clients, and only under a plain step the run's model is one of them.
     """
 
     @property
     def keeps(self) -> int:
-        """Vectors `[d]` that each client keeps between rounds, without the odd number beside them.
+        """Number of `[d]` state vectors each client keeps between rounds (scalars not counted).
 
         Above 0, clients have to return.
         """
@@ -103,24 +108,25 @@ class Message(Part):
 
     @property
     def exchanges(self) -> int:
-        """Exchanges before and with training; fixed, so that a round's event is known before."""
+        """Number of exchanges up to and including training; fixed, and so is a round's event."""
         return 1
 
     @property
     def least_steps(self) -> int:
-        """The local steps that a client needs to take: with fewer it sends its plain update."""
+        """Smallest number of local steps; clients with fewer send their plain update."""
         return 0
 
     @property
     def broadcasts(self) -> int:
-        """Vectors `[d]` that each client is sent with the question to train."""
+        """Number of vectors `[d]` sent to each client with the request to train."""
         return 1
 
     @property
     def grouping(self) -> Grouping | None:
-        """The public groups of clients, where `message` is told each one's (`Work.groups`).
+        """The public groups of clients, if `message` reads each client's group (`Work.groups`).
 
-        It follows from the client's own rows: what a message makes of it is clipped with the rest.
+        A group follows from the client's own rows; its effect on a message is clipped with the
+        rest.
         """
         return None
 
@@ -131,57 +137,72 @@ class Message(Part):
 
     @property
     def sums_states(self) -> bool:
-        """Whether the server works out from sums what all clients keep together.
+        """Whether the server computes the total of all client states from sums.
 
-        Then every row weighs one, sums are divided by the expected cohort's size, a constant, and
-        no rule but a plain sum goes with it. By default wherever clients keep anything.
+        Then every row has weight one, sums are divided by the expected cohort's size, a constant,
+        and only a plain sum is supported. The default is true for clients that keep any state.
         """
         return self.keeps > 0
 
     @property
     def personalises(self) -> bool:
-        """Whether clients end up with models of their own: where `personal` is overridden."""
+        """Whether clients have personal models: `personal` is overridden."""
         return type(self).personal is not Message.personal
 
     def state_length(self, d: int) -> int:
-        """Return k, how many numbers each client keeps between rounds: `keeps` vectors."""
+        """Returns k, the number of values each client keeps between rounds: `keeps` vectors."""
         return self.keeps * d
 
     def layout(self, d: int) -> Layout:
-        """Return the layout of the row a client sends after training.
+        """Returns the layout of the row a client sends after training.
 
-        Its part "delta" is the model update `[d]`, or `[b d]` where b models are broadcast.
+        Its part "delta" is the model update `[d]`, or `[b d]` if b models are broadcast.
         """
         return Layout((("delta", d),))
 
     def init(self, params: Tensor) -> Memory:
-        """Return the memory before round 1."""
+        """Returns the memory before round 1."""
         return {}
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """Yield exchanges before training, e.g. of gradients; each `yield` returns the release.
+        """Yields exchanges before training, e.g. of gradients; each `yield` returns the release.
 
-        Its return value is what training broadcasts besides "params".
+        Args:
+          params: the current model, shape [d].
+          memory: the objective's memory of earlier rounds.
+
+        Returns:
+          Values that training broadcasts in addition to "params".
         """
         yield from ()
         return {}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
-        """Return the state `[k]` of a client that has none yet: zeros."""
+        """Returns the state `[k]` of a client that has none yet: zeros."""
         params = broadcast["params"]
         return params.new_zeros(self.state_length(len(params)))
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        """Return rows `[c, m]` after local training, and the clients' new state."""
+        """Returns the clients' rows after local training, and their new state.
+
+        Args:
+          w: trained models, shape [c, d].
+          broadcast: released values by name.
+          state: client states, shape [c, k], or None.
+          work: what the clients did.
+
+        Returns:
+          The rows [c, m] and the new states [c, k].
+        """
         return w - broadcast["params"], state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Return rows `[c, m]` without what no honest client could send.
+        """Returns rows `[c, m]` projected onto the set that an honest client can send.
 
-        Honest rows stay as they are. It is applied to all rows that are summed, but for those of
-        attackers who ignore bounds. Rules on rows are given updates alone, which any client could
+        Honest rows do not change. The projection applies to all summed rows, except those of
+        attackers that ignore bounds. Rules on rows receive updates only, which any client could
         send.
         """
         return rows
@@ -189,7 +210,7 @@ class Message(Part):
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
     ) -> Tensor:
-        """Return the models `[c, d]` or `[d]` that clients use for themselves.
+        """Returns the models `[c, d]` or `[d]` that clients use for themselves.
 
         `state` and `measured` are theirs, as in `origin`.
         """
@@ -198,23 +219,30 @@ class Message(Part):
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        """Return the server's update `[d]` from what training released `[m]`, and the memory."""
+        """Returns the server's update `[d]` from the release of training `[m]`, and the new memory.
+
+        Args:
+          broadcast: released values by name.
+          released: the released aggregate of rows, shape [m].
+          memory: the objective's memory of earlier rounds.
+          cohorts: public constants of the population and the cohort.
+        """
         return released, memory
 
 
 class Objective(LocalLoss, Correction, Message):
-    """A local objective: what a client minimises, how it descends, what it sends.
+    """A client-side objective: the local update direction, the message, and its aggregation.
 
-    The defaults are plain SGD, which sends the model update: a subclass overrides what its method
-    has otherwise. The broadcast "params" is one model `[d]`; or b of them behind one another,
-    `[b d]`, where `prelude` says so and `origin` makes models of them.
+    The defaults are plain SGD with the model update as message; a subclass overrides what differs.
+    The broadcast "params" is one model `[d]`, or b concatenated models `[b d]` if `prelude` and
+    `origin` define that.
     """
 
     @property
     def plain(self) -> bool:
-        """Whether steps go along the gradient of the run's loss, and nothing is carried.
+        """Whether steps follow the gradient of the run's loss, and nothing is carried.
 
-        Each parameter can then step by itself.
+        Each parameter can then step separately.
         """
         kind = type(self)
         steps = kind.direction is Correction.direction and kind.along is Correction.along

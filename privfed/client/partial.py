@@ -1,18 +1,20 @@
-"""Partial models: a client trains the whole network, and sends what of it is shared.
+"""Partial models: a client trains the complete network, and sends only the shared part.
 
-Around the objective of a run, which knows of the shared part `[d]` alone, so that its row, its
-server and its event are those of a smaller model. What stays `[p]` takes plain gradient steps:
+The objective wraps that of a run, which knows only the shared part `[d]`, so that row, server and
+event are those of a smaller model. The local part `[p]` takes plain gradient steps:
 
-- *both at once*: FedPer (Arivazhagan, Aggarwal, Singh & Choudhary 2019) where a head stays,
+- *simultaneously*: FedPer (Arivazhagan, Aggarwal, Singh & Choudhary 2019) if the head is local,
   LG-FedAvg (Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov & Morency 2020, Algorithm 1)
-  where a body does, FedBN (Li, Jiang, Zhang, Kamp & Dou 2021, Algorithm 1) where batch
-  normalisations do;
-- *one after the other*: FedRep (Collins, Hassani, Mokhtari & Shakkottai 2021, Algorithm 1): for so
-  many epochs what stays, the shared part fixed, and then what is shared, with what stays fixed.
+  if the body is local, FedBN (Li, Jiang, Zhang, Kamp & Dou 2021, Algorithm 1) if batch
+  normalisations are local;
+- *alternately*: FedRep (Collins, Hassani, Mokhtari & Shakkottai 2021, Algorithm 1): the local part
+  for a number of epochs, with the shared part fixed, and then the shared part, with the local part
+  fixed.
 
-*What is released* is the row `[m]` of the shared part, clipped and summed as ever. It follows from
-the client's examples, its coins, what was released and its own state; so what stays costs nothing
-beyond it (`privfed.client.client_states`). No number of what stays is in it.
+*Releases*: the row `[m]` of the shared part, clipped and summed as usual. It follows from the
+client's examples, its random numbers, released values and its own state; the local part therefore
+costs no privacy beyond the row (`privfed.client.client_states`), which contains none of its
+parameters.
 """
 
 from __future__ import annotations
@@ -32,22 +34,23 @@ from privfed.client.objective import Memory, Work
 
 
 class Partial(Around):
-    """`inner` on the first numbers of a model, and plain steps on the rest.
+    """`inner` on the shared parameters of a model, and plain steps on the local ones.
 
-    The rest begins at `start` `[p]`, which is public. A client keeps p numbers, and behind them
-    what `inner` has it keep.
+    The local part starts at `start` `[p]`, which is public. A client keeps p numbers, followed by
+    the state of `inner`.
     """
 
     keeps: ClassVar[int] = 1
 
     start: SkipValidation[Tensor]
     local_epochs: int = 0
-    """For so many epochs of a round, what stays is trained alone, and what is shared after them; 0:
-    both are, in all of them."""
+    """Epochs of a round that train the local part only; the shared part is trained after them. 0:
+    both parts are trained in all epochs.
+    """
 
     @property
     def personalises(self) -> bool:
-        """Each client has a model of its own, by what stays with it."""
+        """True: each client has a personal model, by its local part."""
         return True
 
     @property
@@ -55,7 +58,7 @@ class Partial(Around):
         return self.inner.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
-        """For d shared numbers."""
+        """State length for d shared parameters."""
         return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:
@@ -78,7 +81,7 @@ class Partial(Around):
         return self._joined(broadcast["params"], state)
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        if self.local_epochs:  # how many steps the shared part has taken
+        if self.local_epochs:  # the number of steps of the shared part
             return broadcast["params"].new_zeros(1)
         return super().carry(broadcast, state)
 
@@ -108,7 +111,7 @@ class Partial(Around):
         return row, stays if after is None else torch.cat([stays, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
-        """A plain step of what stays `[c, p]`, or of what is shared `[c, d]`, by the epoch."""
+        """A plain step of the local part `[c, p]`, or of the shared part `[c, d]`, by the epoch."""
         alone = (step.epoch < self.local_epochs)[:, None]
         shared = torch.where(alone, 0.0, self._shared(step.grad))
         stays = torch.where(alone, self._local(step.grad), 0.0)
@@ -116,22 +119,22 @@ class Partial(Around):
         return torch.cat([shared, stays], dim=1), taken
 
     def _joined(self, shared: Tensor, state: Tensor | None) -> Tensor:
-        """Whole models `[c, d + p]`; of who keeps nothing `[d + p]`, from the public start."""
+        """Complete models `[c, d + p]`; without a state `[d + p]`, from the public start."""
         if state is None:
             return torch.cat([shared, self.start.expand(*shared.shape[:-1], -1)], dim=-1)
         stays = state[:, : len(self.start)]
         return torch.cat([shared.expand(len(stays), -1), stays], dim=1)
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Return what clients keep for the objective of the shared part `[c, k]`."""
+        """Returns the client states `[c, k]` of the objective of the shared part."""
         if state is None or state.shape[1] == len(self.start):
             return None
         return state[:, len(self.start) :]
 
     def _shared(self, vectors: Tensor) -> Tensor:
-        """The shared numbers `[..., d]` of whole vectors `[..., d + p]`."""
+        """The shared parameters `[..., d]` of complete vectors `[..., d + p]`."""
         return vectors[..., : vectors.shape[-1] - len(self.start)]
 
     def _local(self, vectors: Tensor) -> Tensor:
-        """The numbers `[..., p]` that stay, of whole vectors `[..., d + p]`."""
+        """The local parameters `[..., p]` of complete vectors `[..., d + p]`."""
         return vectors[..., vectors.shape[-1] - len(self.start) :]

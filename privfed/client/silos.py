@@ -34,9 +34,9 @@ _MIXED = (
 
 
 class PerExample:
-    """One network's gradients of single examples.
+    """Per-example gradients of one network.
 
-    Raises `Refused` where Opacus is missing or does not know a layer.
+    Raises `Refused` if Opacus is missing or does not support a layer.
     """
 
     def __init__(self, network: Network) -> None:
@@ -66,9 +66,9 @@ class PerExample:
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
     def verify(self, x: Tensor, y: Tensor) -> None:
-        """Compare with autograd, one example at a time, on made-up x `[3, *]`, y `[3, *]`.
+        """Compares with autograd, one example at a time, on synthetic x `[3, *]`, y `[3, *]`.
 
-        Raises `Refused` where they differ: hooks do not see all that a module may do.
+        Raises `Refused` if they differ: hooks do not see everything that a module may do.
         """
         network, generator = self._network, torch.Generator().manual_seed(0)
         noise = torch.randn(network.shapes.length, generator=generator).to(network.initial_params)
@@ -90,7 +90,7 @@ class PerExample:
             raise Refused(f"{_MIXED} ({type(error).__name__}: {reason})") from error
 
     def _rows(self, name: str, count: int) -> Tensor:
-        """Gradients `[B, *]` of one parameter; zeros where the module does not use it."""
+        """Gradients `[B, *]` of one parameter; zeros if the module does not use it."""
         parameter = self._parameters[name]
         if getattr(parameter, "grad_sample", None) is None:
             return torch.zeros(count, parameter.numel(), device=parameter.device)
@@ -98,13 +98,13 @@ class PerExample:
         return rows
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """`[B, d]`, of each example's own loss at the model w `[d]`."""
+        """Per-example gradients `[B, d]` of the loss at the model w `[d]`."""
         network = self._network
         with torch.no_grad():
             for name, view in network.shapes.views(w).items():
                 self._parameters[name].copy_(view)
         with torch.enable_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of hooks on inputs that need no gradient
+            warnings.simplefilter("ignore")  # hooks on inputs without gradients
             self._module.zero_grad(set_to_none=True)
             network.loss.losses(self._module(x), y).sum().backward()  # type: ignore[no-untyped-call]
         parts = [self._rows(name, len(x)) for name in network.shapes.names]
@@ -119,7 +119,7 @@ class PerExample:
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Opacus' hooks work in training mode only; what draws in it other than dropout is refused."""
+    """Disables dropout; Opacus' hooks need training mode, and other randomness is refused."""
     drawing = [part for part in module.modules() if isinstance(part, _DropoutNd)]
     for part in drawing:
         part.eval()
@@ -139,17 +139,17 @@ def _gradient(network: Network, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 class SiloLedgers:
-    """One ledger per silo under private/silos, as it would lie at the silo itself.
+    """One ledger per silo under private/silos, as each silo would keep it itself.
 
-    Which rounds a silo took part in is part of it, so it is never published.
+    A ledger contains the rounds in which its silo participated, so it is never published.
     """
 
     def __init__(
         self, folder: Path, terms: Mapping[str, Any], silos: int, fresh: bool, reexecutes: bool
     ) -> None:
-        """Open those of all `silos`; begin them where nothing was charged yet (`fresh`).
+        """Opens the ledgers of all `silos`, or creates them if nothing was charged yet (`fresh`).
 
-        Raises `Broken` where one is missing from a run that was charged.
+        Raises `Broken` if one is missing from a run that was charged.
         """
         for part in (folder.parent, folder):
             if fresh:
@@ -173,7 +173,7 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
                 f"{path} is missing or empty, and what that silo's examples spent with it; restore "
                 "it, or start a new run"
             )
-        path.unlink(missing_ok=True)  # torn as it was begun
+        path.unlink(missing_ok=True)  # interrupted at its creation
         return Ledger.create(path, terms)
     if ledger.terms.get("id") != terms["id"]:
         raise Broken(f"{path} is the ledger of another run's silo; restore this one's")
@@ -181,7 +181,7 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
 
 
 class PrivateSilos:
-    """Trains silos by an `ExamplePrivacy`: what they send is private for each of their examples."""
+    """Trains silos by an `ExamplePrivacy`: their messages are private for each example."""
 
     def __init__(self, dp: ExamplePrivacy, trainer: LocalTrainer, ledgers: SiloLedgers) -> None:
         self._dp, self._ledgers = dp, ledgers
@@ -199,10 +199,21 @@ class PrivateSilos:
         epochs: Indices,
         returning: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows `[c, m]` of silos `ids` `[c]`, and their new states, as `LocalTrainer.train`.
+        """Trains silos as `LocalTrainer.train` does; each silo is charged before it trains.
 
-        `keys` are private ones, one per silo; `draws` are for what the model draws itself
-        (dropout). Each silo is charged before it trains.
+        Args:
+          trainer: the local trainer of the round.
+          ids: silo indices, shape [c].
+          broadcast: released values by name.
+          states: client states, shape [c, k], or None.
+          round: current round.
+          keys: private random streams, one per silo.
+          draws: random streams of the model itself (dropout).
+          epochs: local epochs of each silo, shape [c].
+          returning: mask [c] of silos that have a state.
+
+        Returns:
+          The rows [c, m] and the new states.
         """
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))

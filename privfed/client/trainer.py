@@ -1,8 +1,8 @@
 """Local training of a chunk of clients: stacked as one batched model, or one after the other.
 
-Both take exactly the same batches and give the same rows up to float rounding. Stacked wins for
-small models, where PyTorch's cost per call dominates; the loop wins where one model already fills
-the cache.
+Both modes use exactly the same batches and give the same rows up to float rounding. Stacking is
+faster for small models, where PyTorch's cost per call dominates; the loop is faster where one model
+already fills the cache.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from privfed.models.network import Leaves, Network
 
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Rows `[c, *]` of models w `[c, d]` on batches x, y of which `real` `[c, B]` counts."""
+"""Rows `[c, *]` of models w `[c, d]` on batches x, y with valid examples `real` `[c, B]`."""
 Steering = Callable[[Tensor, Tensor, float], Tensor]
-"""From a direction `[c, d]`, how far models lie from where they started `[c, d]`, and a rate: the
-direction `[c, d]` that a simulated attacker takes instead."""
+"""Maps a direction `[c, d]`, the models' displacement from their origin `[c, d]` and a rate to the
+direction `[c, d]` of a simulated attacker.
+"""
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
 """Salts that no epoch has."""
 
@@ -42,7 +43,7 @@ DROPOUT, _MEASURING = 2**62, 2**62 + 1
 class LocalTrainer:
     """E epochs of minibatch SGD at rate `lr` on each client's mean loss.
 
-    At most `most_steps` of its steps, unless that is 0.
+    At most `most_steps` steps, unless that is 0.
     """
 
     federation: Federation
@@ -54,21 +55,21 @@ class LocalTrainer:
     way: Way
     most_steps: int = 0
     steering: Steering | None = None
-    """Where clients are attackers who go their own way."""
+    """The direction of attackers that steer their local training."""
     groups: ClientGroups | None = None
-    """What tells a client's group, where the objective asks for it."""
+    """Source of each client's group, if the objective needs it."""
 
     @property
     def plain(self) -> bool:
-        """Whether steps go along the gradient."""
+        """Whether steps follow the plain gradient."""
         return self.objective.plain and self.steering is None
 
     def go(
         self, course: Course, step: LocalStep, broadcast: Broadcast, training: Tensor | None = None
     ) -> None:
-        """Have clients take a step, as the objective says and attackers do.
+        """Takes a step of the clients, as the objective and attackers define it.
 
-        Only clients who are `training` `[c, 1]` take it, where that is not all.
+        If `training` `[c, 1]` is given, only clients marked there take it.
         """
         direction, carried = self.objective.along(step, broadcast)
         if self.steering is not None:
@@ -84,11 +85,20 @@ class LocalTrainer:
         epochs: Indices | None = None,
         returning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows `[c, m]` of clients `ids` `[c]`, and their new states.
+        """Trains clients.
 
-        `states` `[c, k]` are theirs; only those `returning` `[c]` have one of their own.
-        `epochs` `[c]` are each client's, where stragglers do fewer than all. Clients are cheapest
-        in descending order of their number of steps; any order is right.
+        The order with the most local steps first is the fastest; any order is correct.
+
+        Args:
+          ids: client indices, shape [c].
+          broadcast: released values by name.
+          states: client states, shape [c, k], or None.
+          keys: random streams of the clients.
+          epochs: epochs of each client, shape [c], if stragglers do fewer than all.
+          returning: mask [c] of clients that have a state of their own.
+
+        Returns:
+          The rows [c, m] and the clients' new states [c, k].
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
@@ -114,15 +124,15 @@ class LocalTrainer:
 
     @property
     def models_measured(self) -> int:
-        """At how many models a client measures something of its examples, where it does."""
+        """Number of models at which a client measures its examples, if it does."""
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
-        """Local steps `[c]` of clients with `sizes` `[c]` examples in so many `epochs`."""
+        """Local steps `[c]` of clients with `sizes` `[c]` examples in `epochs` epochs."""
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss over all its examples; 0 for none."""
+        """Each client's gradient `[c, d]` of its mean loss over its examples; 0 without any."""
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
@@ -141,7 +151,7 @@ class LocalTrainer:
         return torch.cat(losses, dim=1)
 
     def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
-        """Fishers `[c, d]` at trained models w `[c, d]`, if the objective measures them."""
+        """Fisher diagonals `[c, d]` at models w `[c, d]`, if the objective measures them."""
         if self.objective.measures != "fisher":
             return None
         return self._mean(  # the mean of squares is not the square of means
@@ -151,7 +161,7 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """`of` batches at w `[c, d]`, averaged over each client's examples `[c, width]`."""
+        """A statistic `of` batches at w `[c, d]`, averaged over each client: `[c, width]`."""
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
@@ -165,7 +175,7 @@ class LocalTrainer:
                     if not bool(real.any()):
                         continue
                     x, y = self.federation.gather(rows[some, step])
-                    seed_draws(int(seeds[some][0, step]), w.device)  # a client's dropout is its own
+                    seed_draws(int(seeds[some][0, step]), w.device)  # dropout is per client
                     mean = of(w[some], x, y, real)
                     weighted = mean * real.sum(1, keepdim=True)
                     total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
@@ -183,7 +193,7 @@ class LocalTrainer:
         return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
     def _together(self, count: int) -> Iterator[slice]:
-        """All clients of a chunk at once, or each alone."""
+        """All clients of a chunk at once, or each separately."""
         if self.way == "stacked":
             yield slice(0, count)
         else:
@@ -214,7 +224,7 @@ class LocalTrainer:
     def _local_gradient(
         self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor, mask: Tensor
     ) -> Tensor:
-        """Each client's gradient `[c, d]` of what its objective minimises, over real examples."""
+        """Each client's gradient `[c, d]` of its objective's loss over valid examples."""
         if not self.objective.changes_loss:
             return self._stacked_gradient(course.w, x, y, mask)
         stacked, reads = self.way == "stacked", self.objective.reads_features
@@ -237,12 +247,12 @@ class LocalTrainer:
         return self.network.gradient_of(losses, course.w, x, shares, reads, stacked)
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
-        """Where clients have the other gradient `[c, d]` of their batches."""
+        """Points `[c, d]` of the second gradient of the clients' batches."""
         anchor = self.objective.anchor(course.w, broadcast, course.state, course.carried)
         return anchor.expand(len(course.w), -1)
 
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss over its real examples."""
+        """Each client's gradient `[c, d]` of its mean loss over its valid examples."""
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
         return self.network.stacked_gradient(w, x, y, shares)
 
@@ -255,7 +265,7 @@ class LocalTrainer:
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
         with own_draws(device):
             for client, steps in enumerate(batches.steps):
-                seed_draws(int(seeds[client]), device)  # dropout is its own, not the chunk's
+                seed_draws(int(seeds[client]), device)  # dropout does not depend on the chunk
                 now = course.of(slice(client, client + 1))
                 leaves = self.network.leaves(now.w[0])
                 epochs = torch.from_numpy(batches.epochs[client]).to(device)
@@ -273,7 +283,7 @@ class LocalTrainer:
     def _alone(
         self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """One client's gradient `[1, d]` on a batch, and that at its anchor, where it has one."""
+        """One client's gradient `[1, d]` on a batch, and that at its anchor, if it has one."""
         device = course.w.device
         before = _draws(device) if self.objective.anchored == "batch" else None
         if self.objective.changes_loss:
@@ -288,12 +298,12 @@ class LocalTrainer:
 
 
 def _by_step(each: NDArray[Any]) -> Tensor:
-    """`[c, S, B]` as `[S, c, B]`, the clients of a step side by side."""
+    """`[c, S, B]` as `[S, c, B]`, with the clients of a step contiguous."""
     return torch.from_numpy(np.ascontiguousarray(each.swapaxes(0, 1)))
 
 
 def own_draws(device: torch.device) -> AbstractContextManager[None]:
-    """What is drawn inside leaves torch's own generators as they were."""
+    """Draws inside leave torch's own generators unchanged."""
     return drawing_alone([device] if device.type == "cuda" else [])
 
 

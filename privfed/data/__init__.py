@@ -1,1 +1,1 @@
-"""Who has which examples? Sources, partitions, and the public test set."""
+"""Data: sources, partitions, and the public test set."""

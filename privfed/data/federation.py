@@ -16,12 +16,12 @@ from privfed.data.preprocessing import Preprocessing
 from privfed.sampling.cohort import People
 
 NO_LABEL = -1
-"""The label of a position that has none (padding)."""
+"""The label of a position without one (padding)."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What labels stand for: names of classes or of label columns; value = y * scale + shift."""
+    """The meaning of labels: names of classes or of label columns; value = y * scale + shift."""
 
     names: tuple[str, ...] = ()
     scale: float = 1.0
@@ -32,15 +32,21 @@ class Meaning:
 class Examples:
     """Features `x` and labels `y` of N examples.
 
-    x is `[N, *features]`, float32 or int64 tokens, in memory or mapped from a file. y holds int64
-    class labels below `classes` (`[N]`, or `[N, T]` for a label per position, where `NO_LABEL` is
-    none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to predict. `owners`
-    `[N]` says whose each example is, where the source knows (the natural partition), and `clients`
-    are their names there; `sites` `[N]` says at which site each is, a place among `site_names`,
-    where the source knows that. `counts` is what loading noticed, for simulations only, and
-    `preprocessing` what the source made of raw columns. Where examples are not `labelled` nobody
-    knows y, which holds labels of the right form. `typical` is how many examples a client is
-    expected to hold, where a source makes them up.
+    Attributes:
+      x: Features `[N, *features]`, float32 or int64 tokens, in memory or mapped from a file.
+      y: Labels: int64 classes below `classes` (`[N]`, or `[N, T]` with a label per position,
+        `NO_LABEL` for none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to
+        predict.
+      classes: Number of classes, or of label columns.
+      owners: The client `[N]` of each example, if the source knows it (the natural partition).
+      clients: Names of the owners.
+      meaning: Meaning of the labels.
+      counts: Observations of the loader, for simulations only.
+      preprocessing: Preprocessing of raw columns by the source.
+      labelled: Whether labels are known; otherwise y holds labels of the right form.
+      typical: Expected number of examples per client, if the source synthesises them.
+      sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
+      site_names: Names of the sites.
     """
 
     x: Tensor | Mapped
@@ -68,7 +74,7 @@ class Examples:
         return replace(self, x=x, y=self.y[chosen], owners=owners, sites=sites)
 
     def made_up(self, count: int) -> tuple[Tensor, Tensor]:
-        """Features and labels of `count` examples of the same form that are nobody's."""
+        """Features and labels of `count` synthetic examples of the same form."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
         if self.x.dtype.is_floating_point:
@@ -87,20 +93,26 @@ class Examples:
 class Federation:
     """Clients' examples, and the public test set that belongs to none of them.
 
-    Client k owns rows `offsets[k]:offsets[k + 1]` of `examples`. A client may own nothing.
-    `identities` `[clients]` are numbers that follow from each client alone (its place, where None),
-    so that its randomness does not depend on who else there is. `public` names the clients behind
-    the test set, where it is theirs: no guarantee covers them. `typical` estimates a client's
-    number of examples from public facts; None where nothing is known. `relabelled` lists, in order
-    of rounds, pairs of a round and labels `[classes]`: from that round on class c is labelled
-    `[c]`. `root` are public examples that the server trains on. `shared` says that the test set is
-    of clients that train. `stands_for` is how many clients there are, where these are only some of
-    them (else 0), and `test_scale` is how many times larger the test set is then.
+    Client k owns rows `offsets[k]:offsets[k + 1]` of `examples`. A client may own nothing. With
+    sites, the store has an entry for each client at each of its sites, and `clients` and
+    `identities` refer to entries: entry k owns `offsets[k]:offsets[k + 1]`.
 
-    Where there are sites, the store has an entry for each client at each of its sites: entry k owns
-    `offsets[k]:offsets[k + 1]`, `sites` `[entries]` is the site that holds it, a number below
-    `data.sites`, and `persons` `[entries]`, which rise from 0, the client whose it is (None: entry
-    k is client k). Whoever asks for `clients` then gets entries, in identities, too.
+    Attributes:
+      examples: Examples of all clients, client by client.
+      offsets: Start of each client's rows, and the end of the last.
+      test: The test set.
+      identities: Numbers `[clients]` that depend on each client alone (its index, if None), so that
+        its randomness does not depend on the other clients.
+      public: Names of the clients that own the test set, if it is theirs: no guarantee covers them.
+      typical: Estimate of a client's number of examples from public facts; None if unknown.
+      relabelled: Pairs of a round and labels `[classes]`, in order: from that round on class c is
+        labelled `[c]`.
+      root: Public examples that the server trains on.
+      shared: Whether the test set belongs to clients that also train.
+      stands_for: Total number of clients, if these are only some of them (else 0).
+      test_scale: Ratio of the complete test set's size to this one's.
+      sites: The site `[entries]` of each entry, a number below `data.sites`.
+      persons: The client `[entries]` of each entry, ascending from 0 (None: entry k is client k).
     """
 
     examples: Examples
@@ -132,7 +144,14 @@ class Federation:
 
     @classmethod
     def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
-        """Group `examples` by their owner `[N]`, a number in [0, clients)."""
+        """Groups `examples` by their owner `[N]`, a number in [0, clients).
+
+        Args:
+          examples: all training examples.
+          owners: client of each example, shape [N].
+          clients: number of clients.
+          test: the test set.
+        """
         order = np.argsort(owners, kind="stable")
         counts = np.bincount(owners, minlength=clients)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -140,19 +159,19 @@ class Federation:
 
     @property
     def clients(self) -> int:
-        """How many clients are in the store: entries, where a client may be at several sites."""
+        """Number of clients in the store; of entries, if a client may be at several sites."""
         return len(self.offsets) - 1
 
     @property
     def population_size(self) -> int:
-        """How many clients there are, with those whom the clients in the store stand for."""
+        """Number of clients of the complete population, including those represented."""
         if self.stands_for or self.persons is None:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1
 
     @property
     def client_offsets(self) -> Indices:
-        """The places `[clients + 1]` where each client's examples begin, at all of its sites."""
+        """The start `[clients + 1]` of each client's examples, over all of its sites."""
         if self.persons is None:
             return self.offsets
         first = np.flatnonzero(np.diff(self.persons, prepend=-1))
@@ -160,15 +179,15 @@ class Federation:
 
     @property
     def test_is_few(self) -> bool:
-        """Whether the test set stands for a larger one: nothing may be judged by what it lacks."""
+        """Whether the test set stands for a larger one, so that gaps in it mean nothing."""
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
-        """How many examples each of `ids` `[c]` owns: for simulation alone, never published."""
+        """Number of examples of each of `ids` `[c]`: for simulation only, never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:
-        """How many labels of each class clients `ids` own `[c, classes]`; None for other labels."""
+        """Label counts of clients `ids` by class `[c, classes]`; None if labels are not classes."""
         y, classes = self.examples.y, self.examples.classes
         if y.dtype != torch.int64:
             return None
@@ -180,13 +199,13 @@ class Federation:
         return self.offsets[ids].tolist(), self.offsets[ids + 1].tolist()
 
     def identify(self, ids: Indices) -> Indices:
-        """The clients' own numbers `[c]`, to key their randomness by."""
+        """The clients' own identities `[c]`, which key their randomness."""
         return ids if self.identities is None else self.identities[ids]
 
     def first_entries(self) -> Indices:
-        """For each entry the first of the client whose it is `[entries]`: itself, if at one site.
+        """For each entry, the first entry of the same client `[entries]`: itself, if at one site.
 
-        What is drawn by its identity is the same for all of a client's entries.
+        A draw keyed by its identity is the same for all of a client's entries.
         """
         if self.persons is None:
             return np.arange(self.clients)
@@ -213,16 +232,16 @@ class Federation:
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Examples], Examples]) -> Federation:
-        """The population with `change` made to clients', test and root examples alike."""
+        """The population with `change` applied to the clients', test and root examples."""
         root = None if self.root is None else change(self.root)
         return replace(
             self, examples=change(self.examples), test=change(self.test), root=root, _stages={}
         )
 
     def with_root_set(self, count: int) -> Federation:
-        """The population whose root set is `count` test examples, evenly spaced, no longer scored.
+        """The population with `count` evenly spaced test examples as root set, no longer scored.
 
-        Raises `Refused` where that leaves none to score.
+        Raises `Refused` if that leaves none to score.
         """
         if count == 0:
             return self
@@ -236,16 +255,16 @@ class Federation:
                 f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "
                 "fewer, so that some are left to score on"
             )
-        count = min(count, len(self.test) - 1)  # where the test set stands for a larger one
+        count = min(count, len(self.test) - 1)  # if the test set stands for a larger one
         rows = np.arange(len(self.test))
         is_root = np.diff(rows * count // len(self.test), prepend=-1) > 0
         root, test = self.test.take(rows[is_root]), self.test.take(rows[~is_root])
         return replace(self, root=root, test=test, _stages={})
 
     def server_population(self) -> Federation:
-        """A population whose one client is the server, with its root set.
+        """A population whose only client is the server, with its root set.
 
-        Raises `ValueError` where the server has none.
+        Raises `ValueError` if the server has none.
         """
         if self.root is None:
             raise ValueError("the server has no root set; set aggregation.root")
@@ -254,6 +273,6 @@ class Federation:
 
 
 def client_number(name: str) -> int:
-    """A client's own number in [0, 2^63), from its name alone, whoever else there is."""
+    """A client's identity in [0, 2^63), which depends on its name alone."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

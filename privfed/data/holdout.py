@@ -1,12 +1,11 @@
-"""The test set: examples set apart before anybody owns the rest, or declared public.
+"""The test set: examples held out before the rest is partitioned, or declared public.
 
-Measures on the test set are published after every round, so under privacy its examples must belong
-to nobody that the guarantee covers.
+Measures on the test set are published after every round, so under privacy its examples must not
+belong to any client that the guarantee covers.
 
-Whether a test set that is declared public holds the rows of those who train.
-
-Who is who in a test set without a column of clients, nobody can say. But where nearly every row of
-those who train is like no other, and most rows of the test set are among them, they are theirs.
+A test set that is declared public is checked for rows of training clients. Without a column of
+clients, its owners are unknown. But if nearly every training row is unique, and most rows of the
+test set are among them, the test set belongs to training clients.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation, client_number
 
 _AT_ONCE = 4096
-"""How many examples are read at once."""
+"""Number of examples read at once."""
 _DISTINCT, _SHARED = 0.9, 0.5
-"""The part of rows to train on that has to be distinct, and that of test rows among them."""
+"""Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
-    """Raises `Refused` where most rows of `test`, which nobody owns, are rows of `pool`."""
+    """Raises `Refused` if most rows of `test`, which has no owners, are rows of `pool`."""
     if pool.owners is None or test.owners is not None or not len(test):
         return
     rows, public = _distinct_rows(pool), _distinct_rows(test)
@@ -42,7 +41,7 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 
 
 def _distinct_rows(examples: Examples) -> set[int]:
-    """A number for each distinct row, features and label."""
+    """A hash of each distinct row, features and label."""
     distinct: set[int] = set()
     for start in range(0, len(examples), _AT_ONCE):
         index = torch.arange(start, min(start + _AT_ONCE, len(examples)))
@@ -55,11 +54,11 @@ def _distinct_rows(examples: Examples) -> set[int]:
 
 
 def with_held_back(federation: Federation, fraction: float) -> tuple[Federation, Federation]:
-    """The population as it trains, and as it scores: the same clients, with other examples.
+    """The population for training, and for evaluation: the same clients, with other examples.
 
-    Each client holds back `fraction` of its examples, rounded, evenly spread over them: by their
-    number alone, so that what one client does hangs on nobody else. With 0 all examples are for
-    both, and a client that has one scores on none.
+    Each client holds out `fraction` of its examples, rounded, evenly spread over them. The
+    selection depends only on the client's number of examples, not on other clients. With 0, all
+    examples serve both purposes; a client with a single example may evaluate on none.
     """
     if not fraction:
         return federation, federation
@@ -70,7 +69,7 @@ def with_held_back(federation: Federation, fraction: float) -> tuple[Federation,
 
 
 def _only(federation: Federation, chosen: np.ndarray) -> Federation:
-    """The population with those of its examples alone that are `chosen` `[N]`."""
+    """The population with only the examples `chosen` `[N]`."""
     before = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int64)
     offsets: Indices = before[federation.offsets]
     examples = federation.examples.take(np.flatnonzero(chosen))
@@ -79,10 +78,10 @@ def _only(federation: Federation, chosen: np.ndarray) -> Federation:
 
 @dataclass(frozen=True)
 class HoldoutSplit:
-    """The examples left to train on, the test set, and the clients declared public for it.
+    """The examples left for training, the test set, and the clients declared public for it.
 
     `typical` is a client's likely number of examples, computed from public facts only. `shared`
-    says that clients of the test set train too.
+    states that clients of the test set also train.
     """
 
     pool: Examples
@@ -101,12 +100,26 @@ def held_out(
     streams: Streams,
     protected: bool = True,
 ) -> HoldoutSplit:
-    """Split `pool` by the rule `holdout`, with `fraction` as the share to set apart.
+    """Splits `pool` into training examples and a test set.
 
-    By "none" the test set is empty, and everybody is protected. A `declared` test set of clients
-    that train (a published split by example) is taken as it is by "examples", a simulation, and
-    where nobody is `protected`. Raises `Refused` where the test set would not be public, or one
-    side would be empty.
+    With "none" the test set is empty, and all clients are protected. A `declared` test set of
+    clients that also train (a published split by example) is accepted with "examples", a
+    simulation, or if no client is `protected`.
+
+    Args:
+      pool: all examples of the source.
+      declared: the source's own test set, if any.
+      holdout: the rule: "test", "clients", "examples" or "none".
+      fraction: fraction to hold out.
+      clients: declared number of clients.
+      streams: random streams of the run.
+      protected: whether a guarantee covers the clients.
+
+    Returns:
+      The split.
+
+    Raises:
+      Refused: if the test set would not be public, or one side would be empty.
     """
     if holdout == "none":
         return HoldoutSplit(pool, pool.take(np.empty(0, dtype=np.int64)))
@@ -136,7 +149,7 @@ def _refuse_overlap(overlap: list[str]) -> None:
 
 
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
-    """Set a random fraction apart, of a pool that nobody owns yet."""
+    """Holds out a random fraction of a pool without owners."""
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source knows owners and has no public examples '
@@ -160,7 +173,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Set clients apart as public, each by a coin that follows from its own name and the seed."""
+    """Declares clients public by independent draws that follow from their name and the seed."""
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not know whose an example is; name '
@@ -186,12 +199,12 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
 
 
 def _coin(name: str, root: int) -> float:
-    """A number in [0, 1) that follows from a client's name and the `root` of all coins."""
+    """A number in [0, 1) that follows from a client's name and the common `root`."""
     return client_number(f"{root}/{name}") / 2.0**63
 
 
 def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
-    """The examples of the chosen clients `[clients]`, numbered anew from 0."""
+    """The examples of the chosen clients `[clients]`, renumbered from 0."""
     assert pool.owners is not None
     number = np.cumsum(chosen) - 1
     examples = pool.take(np.flatnonzero(chosen[pool.owners]))
@@ -201,7 +214,7 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Set a fraction of the examples apart, in expectation of each client's: a simulation."""
+    """Holds out each example independently with probability `fraction`: a simulation."""
     coins = streams.at("holdout").generator().random(len(pool)) < fraction
     if coins.all() or not coins.any():
         raise Refused(
@@ -212,7 +225,7 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
 
 
 def _mean_size(test: Examples) -> float | None:
-    """The mean number of examples of the clients in `test`, where they are known."""
+    """The mean number of examples of the clients in `test`, if they are known."""
     if test.owners is None:
         return None
     return len(test) / max(len(np.unique(test.owners)), 1)

@@ -20,7 +20,7 @@ WIDER = {"u2": "i4", "u4": "i8", "u8": "f8"}
 class Pieces:
     """An array `[N, *shape]` as `pieces` `[n, *shape]` of one type, one after another.
 
-    They may be read-only, and mapped from a file: rows that nobody asks for are not read.
+    They may be read-only, and mapped from a file: rows that are not requested are not read.
     """
 
     pieces: tuple[np.ndarray, ...]
@@ -37,7 +37,7 @@ class Pieces:
         return (len(self), *self.pieces[0].shape[1:])
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Pieces:
-        """The same pieces, with `change` made to each."""
+        """The same pieces, with `change` applied to each."""
         return Pieces(tuple(change(piece) for piece in self.pieces))
 
     def take(self, rows: Indices) -> np.ndarray:
@@ -55,7 +55,7 @@ class Pieces:
 
     @cached_property
     def _ends(self) -> Indices:
-        """Where each piece ends."""
+        """The end of each piece."""
         return np.cumsum([len(piece) for piece in self.pieces])
 
 
@@ -63,9 +63,9 @@ class Pieces:
 class Mapped:
     """Features `[N, *features]` float32: `store[rows]`, clipped to `bounds`, scaled `onto` a range.
 
-    `store` `[M, *features]` is of any real type and lies in the CPU's memory or in files mapped
-    into it; `rows` `[N]` says which of its rows these are. Bounds are public constants. NaN, where
-    a store may hold it, becomes `missing` (in the store's own units).
+    `store` `[M, *features]` has any real type and is in CPU memory or memory-mapped files; `rows`
+    `[N]` are indices into it. Bounds are public constants. NaN in the store is replaced by
+    `missing` (in the store's own units).
     """
 
     store: Tensor | Pieces
@@ -105,5 +105,5 @@ class Mapped:
         return replace(self, rows=self.rows[index])
 
     def to(self, device: torch.device) -> Mapped:
-        """The same features, gathered onto `device`; the store stays where it is."""
+        """The same features, gathered onto `device`; the store is not moved."""
         return replace(self, device=device)

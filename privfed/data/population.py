@@ -1,8 +1,8 @@
-"""From a source and a partition to the population: the clients, and the test set.
+"""Builds the population from a source and a partition: the clients, and the test set.
 
-Order matters for privacy: the public test set is set apart first, so that it belongs to no client;
-only then is the rest partitioned. A simulated partition is frozen before training and depends on
-the run's seed alone.
+The order matters for privacy: the public test set is held out first, so that it belongs to no
+client; only then is the rest partitioned. A simulated partition is frozen before training and
+depends only on the run's seed.
 """
 
 from __future__ import annotations
@@ -39,22 +39,33 @@ def populate(
     few: int | None = None,
     sites: Sites = NO_SITES,
 ) -> Federation:
-    """Load the examples, set the public test set apart, and give the rest to clients.
+    """Loads the examples, holds out the public test set, and assigns the rest to clients.
 
-    The test set is what the source declares public; else, by `holdout`, a random fraction of the
-    examples ("test", where owners are simulated), of the clients ("clients"), or of each client's
-    examples ("examples", a simulation). But for the last, and where nobody is `protected`, it never
-    holds an example of a client that trains. A natural population may hold more or fewer than
-    `clients`.
+    The test set is the source's declared one, or, by `holdout`, a random fraction of the examples
+    ("test", if owners are simulated), of the clients ("clients"), or of each client's examples
+    ("examples", a simulation). It never holds an example of a client that trains, except with
+    "examples", and if no client is `protected`.
 
-    `few` made-up clients stand for all `clients`, where that is fewer.
+    If `sites` are declared, each client is at one or several of them: as the source knows, or
+    simulated. Then `clients` of the result are entries, one for each client at each of its sites.
 
-    Where `sites` are declared, each client is at one or several of them: those that the source
-    knows, else ones that are made up. Then `clients` of the result are entries, one for each client
-    at each of its sites.
+    Args:
+      source: the source of examples.
+      partition: the rule that assigns examples to clients.
+      clients: declared number of clients; a natural population may differ.
+      holdout_fraction: fraction to hold out.
+      streams: random streams of the run.
+      holdout: the rule of the test set.
+      protected: whether a guarantee covers the clients.
+      few: number of synthetic clients that stand for all, if fewer.
+      sites: the declared sites.
 
-    Raises `Refused` where nothing would be left, where the public set would not be public, and
-    where sites are not as they are declared.
+    Returns:
+      The population.
+
+    Raises:
+      Refused: if nothing would be left, the test set would not be public, or sites differ from
+        their declaration.
     """
     built = min(few or clients, clients)
     made_up = source.natural_partition and not source.real_people
@@ -84,7 +95,7 @@ def populate(
 def _refuse_undeclared_dealing(
     source: Source, partition: Partition, owners: Indices, true_owners: Indices | None
 ) -> None:
-    """Raise `Refused` where real people's examples go to others and the partition hides that."""
+    """Raises `Refused` if real clients' examples are reassigned by a partition that hides it."""
     if source.real_people and not partition.deals and (owners != true_owners).any():
         raise Refused(
             "data.partition declares that it deals nobody's examples to others, and does; declare "
@@ -93,12 +104,12 @@ def _refuse_undeclared_dealing(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """How many clients a natural population has: those that the source names, if it does."""
+    """Number of clients of a natural population: those that the source names, if it does."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 
 def _identities(names: tuple[str, ...]) -> Indices | None:
-    """The clients' own numbers `[clients]`, where the source names them."""
+    """The clients' identities `[clients]`, if the source names them."""
     return np.array([client_number(name) for name in names], dtype=np.int64) if names else None
 
 
@@ -111,7 +122,7 @@ def _store(
     sites: Sites,
     streams: Streams,
 ) -> Federation:
-    """The examples to train on by client, or by client and site; `pool` are all of the source."""
+    """The training examples by client, or by client and site; `pool` are all of the source."""
     identities = _identities(names)
     if not sites.count:
         federation = Federation.of(split.pool, owners, clients, split.test)
@@ -132,9 +143,9 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """How much of a client's `typical` number of examples one of its entries holds.
+    """The part of a client's `typical` number of examples that one of its entries holds.
 
-    Where sites are known, it is what clients of the test set hold, if that says where.
+    If sites are known, it is the mean over clients of the test set, if that has sites.
     """
     if typical is None or sites.per_client == 1:
         return typical

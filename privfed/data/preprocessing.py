@@ -1,7 +1,7 @@
-"""How a source declares that it makes features from raw columns.
+"""The declaration of how a source computes features from raw columns.
 
-All of it is public: bounds and categories are declared, never found in private data. A checkpoint
-carries it (`privfed.models.form`), and an export computes it again
+All of it is public: bounds and categories are declared, never inferred from private data. A
+checkpoint contains it (`privfed.models.form`), and an export repeats the computation
 (`privfed.trained.export_formats`).
 """
 
@@ -16,10 +16,10 @@ from privfed.data.pieces import Mapped
 
 
 class Numbers(Part):
-    """`count` columns of numbers beside each other, which one name or pattern declares.
+    """`count` adjacent columns of numbers, declared by one name or pattern.
 
     They are clipped to `bounds`; an empty cell counts as `missing` (None: such a row is refused).
-    `days` says that they are dates, in days since the first of 1970 (UTC).
+    `days` marks dates, in days since 1970-01-01 (UTC).
     """
 
     column: str
@@ -30,9 +30,9 @@ class Numbers(Part):
 
 
 class Category(Part):
-    """A column of words, which become one feature 0 or 1 for each of its `values`.
+    """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    Where it `lacks` words, an empty one counts as none of the values; else its row is refused.
+    If it `lacks` words, an empty one counts as none of the values; otherwise its row is refused.
     """
 
     column: str
@@ -41,11 +41,11 @@ class Category(Part):
 
 
 class Preprocessing(Part):
-    """How features follow from raw columns: numbers first, then categories, in their order.
+    """The computation of features from raw columns: numbers first, then categories, in order.
 
     Numbers are scaled from their bounds `onto` a range. `shape` is that of one example, as the
-    model takes it. Where the source `clips`, numbers beyond their bounds count as the bound and
-    words that are not declared as no category; else their row is refused.
+    model takes it. If the source `clips`, numbers beyond their bounds are clipped and undeclared
+    words count as no category; otherwise their row is refused.
     """
 
     numbers: tuple[Numbers, ...] = ()
@@ -63,7 +63,7 @@ class Preprocessing(Part):
     def inputs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """The raw columns by name, each with its type and the shape of one row.
 
-        Numbers of a table are exact to double precision (a date has many digits), an array's not.
+        Numbers of a table have double precision (a date has many digits), those of an array do not.
         """
         inputs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         if self.numbers:
@@ -88,7 +88,16 @@ class Preprocessing(Part):
         missing: float | None = None,
         clips: bool = True,
     ) -> Preprocessing:
-        """The preprocessing of one array `[N, *shape]`, all of whose numbers have one `bounds`."""
+        """The preprocessing of one array `[N, *shape]` with common `bounds`.
+
+        Args:
+          column: name of the array.
+          shape: shape of one example.
+          bounds: declared lower and upper bound of all numbers.
+          onto: range onto which the bounds are scaled.
+          missing: replacement of empty cells; None refuses their rows.
+          clips: whether numbers beyond the bounds are clipped; otherwise refused.
+        """
         numbers = Numbers(column=column, count=math.prod(shape), bounds=bounds, missing=missing)
         return cls(numbers=(numbers,), onto=onto, shape=shape, clips=clips)
 
@@ -99,7 +108,7 @@ class Preprocessing(Part):
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """The same declarations, with neighbours that differ in their count alone as one."""
+    """The same declarations, with neighbours that differ only in their count merged."""
     groups: list[Numbers] = []
     for declared in numbers:
         last = groups[-1] if groups else None

@@ -1,8 +1,8 @@
-"""At which sites clients have their rows: as the source says, or made up before training.
+"""The sites that hold clients' rows: as in the source, or simulated before training.
 
-A site holds clients, as a hospital does patients. How many there are, and at how many of them one
-client may have rows, is declared. What is made up follows from the run's seed, and what is made up
-of a client from its own identity, but that sites of even size are dealt over all clients.
+A site holds clients, as a hospital holds patients. The number of sites, and the maximum number of
+sites per client, are declared. Simulated sites follow from the run's seed, and a client's simulated
+sites from its own identity, except that sites of even size are assigned over all clients.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from privfed.core.vector import Indices
 from privfed.data.federation import Examples, client_number
 
 _CONCENTRATION = 0.5
-"""Of the Dirichlet draw of the shares in which sites hold clients of a label."""
+"""Dirichlet concentration of the shares in which sites hold clients of a label."""
 _APART = np.int64(0x1E3779B97F4A7C15)
-"""What a client's own examples are numbered by, so that no other client's are numbered alike."""
+"""Multiplier that numbers a client's own examples, distinct from those of other clients."""
 
 
 @dataclass(frozen=True)
 class Sites:
-    """`count` sites are declared, and that a client has rows at `per_client` of them at most.
+    """Declares `count` sites, and that a client has rows at `per_client` of them at most.
 
-    `partition` says how clients are dealt to sites where the source does not know it: "even" (in a
-    random order, in turn), "size" (each by shares 1, 1/2, 1/3, …), or "label" (each by shares that
-    a Dirichlet variable gave its most frequent label).
+    `partition` is the assignment of clients to sites, if the source does not know it: "even" (in
+    random order, in turn), "size" (each by shares 1, 1/2, 1/3, …), or "label" (each by Dirichlet
+    shares of its most frequent label).
     """
 
     count: int
@@ -43,10 +43,10 @@ NO_SITES = Sites(0)
 
 @dataclass(frozen=True)
 class Entries:
-    """Which client's rows each entry of the store holds, at which site.
+    """The client and site of each entry of the store.
 
-    `owners` `[N]` is the entry of each example; `sites` and `persons` `[entries]` are the site of
-    each entry and its client, in rising order.
+    `owners` `[N]` is the entry of each example; `sites` and `persons` `[entries]` are the site and
+    the client of each entry, in ascending order.
     """
 
     owners: Indices
@@ -55,9 +55,9 @@ class Entries:
 
 
 def refuse_undeclared(pool: Examples, deals: bool, sites: Sites) -> None:
-    """Raise `Refused` where the source knows sites, and they are not declared as they are.
+    """Raises `Refused` if the source knows sites, and their declaration differs.
 
-    Nor may the partition be one that `deals` rows to others than those whose they are.
+    The partition must not be one that `deals` rows to clients other than their owners.
     """
     if pool.sites is None:
         return
@@ -85,11 +85,20 @@ def refuse_undeclared(pool: Examples, deals: bool, sites: Sites) -> None:
 def known_entries(
     pool: Examples, train: Examples, owners: Indices, clients: int, sites: Sites
 ) -> Entries:
-    """The entries of `train`, the part of `pool` that trains, at the sites where the rows are.
+    """The entries of `train`, the training part of `pool`, at the sites of the rows.
 
-    `owners` `[N]` are those that the partition gives to `train`, below `clients`. A client all of
-    whose rows were set apart keeps its sites. Raises `Refused` where rows are dealt to others than
-    the source's own clients, and for a client at more sites than are declared.
+    A client whose rows are all held out keeps its sites.
+
+    Args:
+      pool: all examples of the source.
+      train: the training examples.
+      owners: owners that the partition assigns to `train`, shape [N], below `clients`.
+      clients: number of clients.
+      sites: the declared sites.
+
+    Raises:
+      Refused: if rows are assigned to clients other than the source's own, or a client is at more
+        sites than declared.
     """
     if pool.owners is None or pool.sites is None or train.sites is None:
         raise _dealt()
@@ -117,7 +126,7 @@ def _dealt() -> Refused:
 
 
 def _refuse_at_too_many(pool: Examples, persons: Indices, places: Indices, sites: Sites) -> None:
-    """Raise `Refused` where a client has rows at more sites than declared."""
+    """Raises `Refused` if a client has rows at more sites than declared."""
     counts = np.bincount(persons)
     if counts.max(initial=0) <= sites.per_client:
         return
@@ -139,17 +148,17 @@ def made_up_entries(
     sites: Sites,
     streams: Streams,
 ) -> Entries:
-    """The entries of clients `identities` `[clients]`, each at `per_client` sites that are made up.
+    """The entries of clients `identities` `[clients]`, each at `per_client` simulated sites.
 
-    The first is drawn by the rule of `sites`, further ones uniformly, and a client's examples, of
-    the `owners` `[N]`, are dealt to its sites by chance; an entry may hold none. Raises `Refused`
-    where clients are to be dealt by labels that `examples` have not.
+    The first site is drawn by the rule of `sites`, further ones uniformly. The examples of a
+    client, by `owners` `[N]`, are assigned to its sites at random; an entry may hold none. Raises
+    `Refused` if clients are to be assigned by labels that `examples` do not have.
     """
     words = streams.at("sites", 0, identities).per_client(sites.per_client)
     at = _homes(examples, owners, words[:, 0], sites, streams)[:, None]
     for word in words.T[1:]:
         further = np.floor(uniforms(word) * (sites.count - at.shape[1])).astype(np.int64)
-        for taken in at.T:  # in rising order
+        for taken in at.T:  # in ascending order
             further += further >= taken
         at = np.sort(np.concatenate([at, further[:, None]], axis=1), axis=1)
     persons = np.repeat(np.arange(len(identities)), sites.per_client)
@@ -159,7 +168,7 @@ def made_up_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """The first site of each client `[clients]`, by a word of its own `[clients]`."""
+    """The first site of each client `[clients]`, by a random word of its own `[clients]`."""
     if sites.partition == "even":
         turn = np.empty(len(words), dtype=np.int64)
         turn[np.argsort(words, kind="stable")] = np.arange(len(words))
@@ -175,13 +184,13 @@ def _homes(
 
 
 def _drawn(shares: Reals, words: Words) -> Indices:
-    """A site for each of the `words` `[n]`, by the `shares` `[sites]`."""
+    """A site for each of the random `words` `[n]`, by the `shares` `[sites]`."""
     ends = np.cumsum(shares) / shares.sum()
     return np.minimum(np.searchsorted(ends, uniforms(words), side="right"), len(shares) - 1)
 
 
 def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices:
-    """The label that most of each client's examples have `[clients]`, the least of several.
+    """Most frequent label of each client's examples `[clients]`, the smallest among ties.
 
     It is 0 for a client without examples.
     """
@@ -199,7 +208,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
 
 
 def _dealt_out(owners: Indices, identities: Indices, sites: Sites, streams: Streams) -> Indices:
-    """The entry of each example `[N]`: each goes to any of its owner's, whoever else there is."""
+    """The entry of each example `[N]`: a random one of its owner's entries."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + places_among_owners(owners) * _APART
@@ -208,7 +217,7 @@ def _dealt_out(owners: Indices, identities: Indices, sites: Sites, streams: Stre
 
 
 def places_among_owners(owners: Indices) -> Indices:
-    """For each example `[N]`, how many of its owner's come before it."""
+    """For each example `[N]`, the number of earlier examples of its owner."""
     order = np.argsort(owners, kind="stable")
     counts = np.bincount(owners)
     places = np.empty(len(owners), dtype=np.int64)
@@ -219,9 +228,15 @@ def places_among_owners(owners: Indices) -> Indices:
 def entry_identities(
     entries: Entries, clients: tuple[str, ...], site_names: tuple[str, ...], sites: Sites
 ) -> Indices | None:
-    """The entries' own numbers `[entries]`; None where a client has no name but its place.
+    """The entries' identities `[entries]`; None if clients have no names.
 
-    They follow from the names of client and site alone, or from the client's where it is at one.
+    They depend only on the names of client and site, or on the client's if it is at one site.
+
+    Args:
+      entries: the entries of the store.
+      clients: names of the clients.
+      site_names: names of the sites; empty for numbers.
+      sites: the declared sites.
     """
     if not clients:
         return None
@@ -233,5 +248,5 @@ def entry_identities(
 
 
 def _name(client: str, site: str) -> str:
-    """A name for the rows of `client` at `site`, which no other pair has."""
+    """A name for the rows of `client` at `site`, unique to this pair."""
     return f"{len(client)} {client} at {site}"

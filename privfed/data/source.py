@@ -1,4 +1,4 @@
-"""What a source of examples is: it loads them, and declares where they come from."""
+"""The contract of sources of examples: they load them, and declare their origin."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from privfed.data.preprocessing import Preprocessing
 class Source(Protocol):
     """A source of examples.
 
-    A refusal names file, row and what was declared; what stands in the file belongs into the
-    `private` of `Refused`, never into its message.
+    A refusal names file, row and declared values; contents of the file belong into the `private`
+    part of `Refused`, never into its message.
     """
 
     natural_partition: ClassVar[bool]
-    """Whether the source may know who owns each example, and partitions by that unless told."""
+    """Whether the source may know the owner of each example; then that is the default partition."""
     real_people: ClassVar[bool]
-    """Whether it holds given people (a file, say), whose number has to be declared."""
+    """Whether it holds a given population (e.g. a file), whose size has to be declared."""
 
     @property
     def squared_norm(self) -> float | None:
@@ -31,22 +31,27 @@ class Source(Protocol):
         ...
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The origins of its examples: two sources that share one may hold the same people.
+        """Returns the origins of its examples: sources that share one may share clients.
 
-        One that ends in "*" stands for all whose names begin alike. The first says who is a client,
-        where clients are the source's own. They never say how examples are dealt to clients, and do
-        not change with a copy of the data.
+        An origin that ends in "*" stands for all names with that prefix. The first identifies the
+        clients, if clients are the source's own. Origins do not depend on the assignment of
+        examples to clients, and do not change with a copy of the data.
         """
         ...
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """All examples. Owners, where the source knows them, are numbers from 0."""
+        """Returns all examples. Owners, if the source knows them, are numbers from 0.
+
+        Args:
+          clients: number of clients, for sources that synthesise them.
+          streams: random streams of the run.
+        """
         ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Public examples beside those of `load`: a file of them, or those of `clients` others.
+        """Returns public examples other than those of `load`, possibly of `clients` others.
 
-        Returns None where the source has none.
+        The result is None if the source has none.
         """
         ...
 
@@ -56,34 +61,34 @@ class LabelFree(Protocol):
     """A source whose examples may come without labels, for a model to predict."""
 
     def load_inputs(self) -> Examples:
-        """All examples in the order of the file; `labelled` says whether they have labels."""
+        """Returns all examples in the order of the file, possibly unlabelled (`labelled`)."""
         ...
 
 
 @runtime_checkable
 class NamesSites(Protocol):
-    """A source that may say which site holds an example."""
+    """A source that may know the site of an example."""
 
     site: str
-    """The column that says so; empty where none does."""
+    """The column of sites; empty if there is none."""
 
 
 @runtime_checkable
 class KeptByUser(Protocol):
-    """A source of people who were passed as an object, which no file of the run holds."""
+    """A source of a population passed as an object, which no file of the run holds."""
 
     kept_by_user: ClassVar[bool]
 
 
 @runtime_checkable
 class Prepares(Protocol):
-    """A source that makes x from several raw columns, and can do so for made-up rows."""
+    """A source that computes x from several raw columns, and can do so for synthetic rows."""
 
     def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> Tensor:
-        """The features `[N, features]` of raw numbers `[N, *]` and category codes `[N, *]`.
+        """Returns the features `[N, features]` of raw numbers `[N, *]` and category codes `[N, *]`.
 
-        A code is the place of a value among those of its category. Columns are in the order of
-        `how`, which declares what of this source they are. Nothing is refused: numbers beyond
-        their bounds and other categories are taken as if they were declared to be clipped.
+        A code is the index of a value in its category. Columns are in the order of `how`, which
+        declares their preprocessing. Nothing is refused: numbers beyond their bounds and other
+        categories are treated as if clipping were declared.
         """
         ...

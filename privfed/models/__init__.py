@@ -1,1 +1,1 @@
-"""Networks as functions of one vector `[d]`: recipes, losses, and how a user's own is taken."""
+"""Networks as functions of one vector `[d]`: recipes, losses, and users' own modules."""

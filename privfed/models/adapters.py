@@ -1,16 +1,16 @@
-"""Low-rank adapters (LoRA): which layers are adapted, what is trained, and what is refused.
+"""Low-rank adapters (LoRA): selection of layers, trained parameters, and refusals.
 
-Adapted layers compute with W + s B A, in the place of W, under the names that they had before.
+An adapted layer replaces W by W + s B A, under its original parameter names.
 
-The factors lie in the layer beside its weight: `weight_lora_A` `[g, r, k]`, `weight_lora_B`
-`[g, n / g, r]`, and the number s, `weight_lora_scale`. A weight of n rows has g blocks of them,
-each with factors of its own: the query, key and value in an attention's packed projection, the
-groups of a convolution, else one. k is what is left of the weight's shape, so that s B A
+The factors are stored in the layer next to its weight: `weight_lora_A` `[g, r, k]`, `weight_lora_B`
+`[g, n / g, r]`, and the scalar s, `weight_lora_scale`. A weight of n rows has g blocks, each with
+its own factors: the query, key and value in an attention's packed projection, the groups of a
+convolution, otherwise one. k is the product of the weight's remaining dimensions, so that s B A
 `[g, n / g, k]` is the weight's change.
 
-Whoever reads `layer.weight` reads the sum, as attention does. Where a plain linear layer or
-convolution is called, it adds B (A x) to what W gives: no matrix of the weight's size is formed,
-and of c stacked models W is multiplied once for all.
+Code that reads `layer.weight`, such as attention, reads the sum. A call of a plain linear layer or
+convolution adds B (A x) to the output of W: no matrix of the weight's size is formed, and for c
+stacked models the product with W is computed once for all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """The weights of `layer` that can be adapted, by name, and how many blocks each has."""
+    """The weights of `layer` that can be adapted, by name, with the number of blocks of each."""
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -51,7 +51,7 @@ def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
 
 
 def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> None:
-    """Make `layer` compute with W + `scale` B A in the place of its parameter W, called `weight`.
+    """Replaces the parameter W of `layer`, called `weight`, by W + `scale` B A.
 
     `a` is `[g, r, k]` and `b` `[g, n / g, r]`.
     """
@@ -64,7 +64,7 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Make `layer` what it was before `adapt`, with the change in its weights, which are frozen."""
+    """Reverts `adapt` on `layer`, with the change merged into its weights, which are frozen."""
     for weight in adapted_weights(layer):
         changed = getattr(layer, weight).detach().clone()
         for factor in factors(weight):
@@ -79,7 +79,7 @@ def change(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
 
 
 def _plain(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class that `kind` adapts, or itself."""
+    """The class that `kind` adapts, or `kind` itself."""
     return kind.__bases__[0] if "_lora_weights" in vars(kind) else kind
 
 
@@ -92,7 +92,7 @@ def _adapting(kind: type[nn.Module], weights: tuple[str, ...]) -> type[nn.Module
 
 
 def _whole(weight: str) -> property:
-    """The weight with its change, for whoever reads it."""
+    """A property that returns the weight with its change."""
 
     def read(layer: nn.Module) -> Tensor:
         base = _parameter(layer, weight)
@@ -102,7 +102,7 @@ def _whole(weight: str) -> property:
 
 
 def _parameter(layer: nn.Module, name: str) -> Tensor:
-    """What `layer` holds under this name, even where a property hides it."""
+    """The tensor stored in `layer` under this name, even if a property hides it."""
     parameter = layer._parameters[name]
     assert parameter is not None
     return parameter
@@ -121,7 +121,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """The same of a convolution: A is one to `r` channels for each group, B mixes these."""
+    """The same for a convolution: A maps to `r` channels for each group, B mixes these."""
     base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
     inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
     change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
@@ -130,18 +130,25 @@ def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 _CALLED: dict[type[nn.Module], Any] = {nn.Linear: _linear, nn.Conv2d: _convolution}
-"""What the plain classes compute where they are called; a subclass's own code reads the weight."""
+"""Forward functions of the plain classes; code of a subclass reads the weight."""
 
 
 Place = tuple[str, nn.Module, str, int]
-"""A module's name, the module, the name of its weight, and how many blocks that has."""
+"""A module's name, the module, the name of its weight, and its number of blocks."""
 
 
 def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
-    """Put factors into `module`, and freeze all of it but these and what is `trained` beside them.
+    """Adds factors to `module`, and freezes all parameters except these and the `trained` ones.
 
-    Each A is drawn by `keys` under its weight's name, with variance 1 / k, so that A x is about as
-    large as x; each B is zero. Raises `Refused` for targets that cannot be adapted.
+    Each A is drawn with variance 1 / k, so that A x is about as large as x; each B is zero.
+
+    Args:
+      module: the model, changed in place.
+      lora: the keys of [model.lora].
+      keys: random stream, derived by the name of each weight.
+
+    Raises:
+      Refused: for targets that cannot be adapted.
     """
     _refuse_factors(module)
     places = _places(module, lora.targets)
@@ -163,9 +170,9 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
 
 
 def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
-    """Merge each change into its weight; of the parameters `trained`, what they are called then.
+    """Merges each change into its weight; returns the new names of the `trained` parameters.
 
-    A weight none of whose factors was trained, as they stay with clients, is what it was.
+    A weight is unchanged if none of its factors was trained, as for local factors.
     """
     weights: list[str] = []
     for name, layer in list(module.named_modules()):
@@ -176,9 +183,9 @@ def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
 
 
 def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
-    """Raise `Refused` for a factor without any gradient where B is not zero, by name.
+    """Raises `Refused` for a factor without any gradient although B is nonzero, by name.
 
-    Nothing that the model gives depends on that weight: its noise and bytes would buy nothing.
+    The model's output does not depend on that weight: its noise and bytes would be wasted.
     """
     for name, gradient in gradients.items():
         if is_factor(name) and not bool(gradient.any()):
@@ -205,7 +212,7 @@ def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
 def _all_places(module: nn.Module) -> Iterator[Place]:
     for name, layer in module.named_modules():
         for weight, blocks in adaptable(layer).items():
-            if layer._parameters.get(weight) is not None:  # one that is computed is no parameter
+            if layer._parameters.get(weight) is not None:  # a computed weight is not a parameter
                 yield name, layer, weight, blocks
 
 
@@ -218,7 +225,7 @@ def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
 
 
 def _refuse_targets(what: str, places: list[Place]) -> None:
-    """Raise `Refused`, with the names of what the model has to adapt."""
+    """Raises `Refused`, with the names of the modules that can be adapted."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
         f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
@@ -227,14 +234,14 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
 
 
 def _refuse_factors(module: nn.Module) -> None:
-    """Raise `Refused` for a model that has factors already."""
+    """Raises `Refused` for a model that already has factors."""
     for name, _ in module.named_parameters():
         if is_factor(name):
             raise Refused(f"model.lora: the model's {name!r} is named as factors are; rename it")
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
-    """Raise `Refused` for a weight that another layer holds too: a file could not hold both."""
+    """Raises `Refused` for a weight that another layer also holds: a file could not hold both."""
     parts = list(module.modules())
     holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
     for name, layer, weight, _ in places:
@@ -254,7 +261,7 @@ def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
 
 
 def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tensor, Tensor]:
-    """A `[g, r, k]` of random numbers, and B `[g, n / g, r]` of zeros."""
+    """A random A `[g, r, k]`, and a zero B `[g, n / g, r]`."""
     columns = math.prod(shape[1:])
     normal = keys.normal(blocks * rank * columns).reshape(blocks, rank, columns)
     a = torch.from_numpy(normal / math.sqrt(columns)).float()
@@ -262,7 +269,7 @@ def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tenso
 
 
 def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
-    """The parameters that `patterns` name. Raises `Refused` for one that names none."""
+    """The parameters that `patterns` name. Raises `Refused` for a pattern that names none."""
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     trained: set[str] = set()
     for pattern in patterns:
@@ -277,9 +284,9 @@ def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
 
 
 def _freeze(module: nn.Module, trained: Collection[str]) -> None:
-    """Freeze all parameters but those `trained`, by one of their names.
+    """Freezes all parameters except those `trained`, by one of their names.
 
-    Batch normalisations without any of these use the statistics that they came with.
+    Batch normalisations without trained parameters use their loaded statistics.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     left = {id(named[name]) for name in trained}

@@ -1,7 +1,8 @@
-"""From a recipe to a network: built, started, frozen, and tried on made-up examples.
+"""Builds a network from a recipe: built, initialised, frozen, and tried on synthetic examples.
 
-What would break the guarantee or the arithmetic is refused by name: everything that a client's
-training changes has to lie in the flat vector, or it would reach the next client unclipped.
+Models that would break the guarantee or the arithmetic are refused by name. Everything that a
+client's training changes has to be part of the flat vector, or it would reach the next client
+unclipped.
 """
 
 from __future__ import annotations
@@ -39,11 +40,24 @@ def build_network(
     device: torch.device,
     constants: Mapping[str, Tensor] | None = None,
 ) -> Network:
-    """Build `model` for `examples`; its first parameters come from `keys`, or from `start.init`.
+    """Builds `model` for `examples`.
 
-    `constants` are those of a run that goes on, whose parameters come from its checkpoint: the file
-    that it started from is not read again. Raises `Refused` for a model that cannot be trained
-    here, and `Broken` for constants of another model.
+    Args:
+      model: the recipe.
+      examples: examples of the population, of which only the form is read.
+      start: the keys of [model] about start and trained parameters.
+      loss: the loss of the run.
+      keys: random stream of the initial parameters, unless `start.init` is set.
+      device: device of the network.
+      constants: frozen constants of a resumed run, whose parameters come from its checkpoint; the
+        file it started from is not read again.
+
+    Returns:
+      The network.
+
+    Raises:
+      Refused: for a model that cannot be trained here.
+      Broken: for constants of another model.
     """
     seed = keys.integer()
     with drawing_alone():
@@ -98,7 +112,7 @@ def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
 
 
 def _made_up_features(examples: Examples) -> Tensor:
-    """Three examples of the right shape and type, with nothing of anybody's in them."""
+    """Three synthetic examples of the right shape and type."""
     shape = (3, *examples.x.shape[1:])
     if examples.x.dtype == torch.int64:
         return torch.randint(0, examples.classes, shape)
@@ -106,7 +120,7 @@ def _made_up_features(examples: Examples) -> Tensor:
 
 
 def _refuse_parameters(module: nn.Module) -> None:
-    """Raise `Refused` for parameters that cannot be elements of one float32 vector."""
+    """Raises `Refused` for parameters that cannot be elements of one float32 vector."""
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
     storages: dict[int, str] = {}
@@ -123,9 +137,9 @@ def _refuse_parameters(module: nn.Module) -> None:
 
 
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
-    """Raise `Refused` for weights that a run trained, in a module that does not say so.
+    """Raises `Refused` for weights that a run trained, in a module that does not declare it.
 
-    No ledger would know of that start, and no earlier run be counted for it.
+    No ledger would record that start, and no earlier run would be counted for it.
     """
     if not isinstance(model, Weighted) and origins_of(module):
         raise Refused(
@@ -137,15 +151,15 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Take parameters out of the vector, by name or by the name of a module that holds them."""
+    """Removes parameters from the vector, by name or by the name of a module that holds them."""
     for pattern in patterns:
         for parameter in _named_so(module, pattern, "model.frozen").values():
             parameter.requires_grad_(False)
 
 
 def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
-    """The parameters that `pattern` names. Raises `Refused` where nothing is called so."""
-    parameters = module.named_parameters(remove_duplicate=False)  # tied ones by each name
+    """The parameters that `pattern` names. Raises `Refused` if it matches nothing."""
+    parameters = module.named_parameters(remove_duplicate=False)  # with all names of tied ones
     matching = {name: p for name, p in parameters if is_named(name, pattern)}
     inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
     if not (matching or inside):
@@ -155,9 +169,9 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
 
 
 def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
-    """Take what stays with clients out of the vector that is sent: its places in theirs.
+    """Removes local parameters from the sent vector; returns their places in the local one.
 
-    Of batch normalisations that stay whole, running statistics stay, too.
+    For batch normalisations that are entirely local, running statistics are local too.
     """
     named = [_named_so(module, pattern, "model.local") for pattern in patterns]
     staying = {id(p) for each in named for p in each.values() if p.requires_grad}
@@ -175,16 +189,16 @@ def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
 
 
 def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
-    """Whether `patterns` name all parameters of `part`; where it has none, `part` itself."""
+    """Whether `patterns` name all parameters of `part`, or `part` itself if it has none."""
     keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
     return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
 
 
 def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence[str]) -> None:
-    """Put batch normalisations that are frozen, or stay with clients, in evaluation mode.
+    """Puts batch normalisations that are frozen or local in evaluation mode.
 
-    They use the statistics that they came with, where a client does not train them. Raises
-    `Refused` for one that is neither.
+    They use their loaded statistics unless a client trains them. Raises `Refused` for one that is
+    neither frozen nor local.
     """
     for name, part in _batch_norms(module):
         if _is_whole(name, part, frozen) or _is_whole(name, part, local):
@@ -200,14 +214,14 @@ def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
-    """The tensors that the module computes with and the flat vector does not hold."""
+    """Tensors that the module computes with outside of the flat vector."""
     trainable = set(shapes.names)
     frozen = {name: p.detach() for name, p in module.named_parameters() if name not in trainable}
     return {**frozen, **dict(module.named_buffers())}
 
 
 def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Copy a run's `constants` into `module`. Raises `Broken` for those of another model."""
+    """Copies a run's `constants` into `module`. Raises `Broken` for those of another model."""
     held = _constants(module, Shapes.of(module))
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(

@@ -1,4 +1,4 @@
-"""How modules are called: as they are scored, in the fast memory order, with errors as refusals."""
+"""Calls of modules: in evaluation mode, in the fast memory order, with errors as refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.core.own_code import in_own_code
 
 @contextlib.contextmanager
 def scoring(module: nn.Module) -> Iterator[None]:
-    """Put `module` and its parts into evaluation mode, without dropout, as the model is used."""
+    """A context with `module` and its parts in evaluation mode, without dropout."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -26,16 +26,16 @@ def scoring(module: nn.Module) -> Iterator[None]:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images `[B, C, H, W]` in the order in which convolutions and pooling are fastest on CPUs."""
+    """Images `[B, C, H, W]` in the memory order in which convolutions are fastest on CPUs."""
     channels, height, width = x.shape[1:]
-    if channels == 1:  # in both orders at once, but for what its strides say
+    if channels == 1:  # both orders at once, which its strides must show
         return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
     return x.contiguous(memory_format=torch.channels_last)
 
 
 @contextlib.contextmanager
 def errors_as_refusals(x: Tensor) -> Iterator[None]:
-    """Turn whatever a user's own module raises on x into a `Refused`."""
+    """Converts any error of a user's module on x into a `Refused`."""
     try:
         yield
     except Refused:
@@ -53,10 +53,10 @@ def errors_as_refusals(x: Tensor) -> Iterator[None]:
 
 
 def refuse_part(name: str, why: str) -> NoReturn:
-    """Refuse the part of the model called `name` (the whole model, where it is empty)."""
+    """Raises `Refused` for the part of the model called `name` (the complete model if empty)."""
     raise Refused(f"model.name: {repr(name) if name else 'the model'} {why}")
 
 
 def refuse_model(why: str) -> NoReturn:
-    """Refuse the model."""
+    """Raises `Refused` for the model."""
     refuse_part("", why)

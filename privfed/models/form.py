@@ -1,6 +1,6 @@
-"""The form of a run's examples, without any example: enough to build its model again.
+"""The form of a run's examples, without any example: enough to rebuild its model.
 
-A checkpoint carries it, so that a run directory alone says what its model takes and gives.
+A checkpoint contains it, so that a run directory describes the inputs and outputs of its model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from privfed.data.preprocessing import Preprocessing
 class Task:
     """Public constants of a task.
 
-    `squared_norm` bounds |x|^2 of every example (None: no bound is declared), and `cohort` is the
+    `squared_norm` bounds |x|^2 of every example (None: no declared bound), and `cohort` is the
     expected number of clients in a round.
     """
 
@@ -28,10 +28,16 @@ class Task:
 class Form(Part):
     """The form of examples: `features` and `labels` are the shapes of one example's x and y.
 
-    `tokens` says that x are whole numbers, `classified` that labels are classes, of which there are
-    `classes` (else: so many numbers). `names`, `scale` and `shift` say what labels mean, and
-    `preprocessing` what became of raw columns (None: the model takes them as the source gives
-    them).
+    Attributes:
+      features: Shape of one example's x.
+      labels: Shape of one example's y.
+      tokens: Whether x are integers.
+      classified: Whether labels are classes.
+      classes: Number of classes, or else of label values.
+      names: Names of the classes.
+      scale: Factor from labels to their own units.
+      shift: Offset from labels to their own units.
+      preprocessing: Preprocessing of raw columns; None if the model takes the source's values.
     """
 
     features: tuple[int, ...]
@@ -46,7 +52,7 @@ class Form(Part):
 
     @classmethod
     def of(cls, examples: Examples) -> Form:
-        """The form that `examples` have."""
+        """The form of `examples`."""
         meaning = examples.meaning
         return cls(
             features=tuple(examples.x.shape[1:]),
@@ -62,11 +68,11 @@ class Form(Part):
 
     @property
     def meaning(self) -> Meaning:
-        """What labels mean."""
+        """The meaning of labels: names, scale and shift."""
         return Meaning(self.names, self.scale, self.shift)
 
     def empty(self) -> Examples:
-        """A set of examples of this form that holds none."""
+        """An empty set of examples of this form."""
         x = torch.zeros(0, *self.features, dtype=torch.int64 if self.tokens else torch.float32)
         y = torch.zeros(0, *self.labels, dtype=torch.int64 if self.classified else torch.float32)
         return Examples(x, y, self.classes, meaning=self.meaning, preprocessing=self.preprocessing)

@@ -1,7 +1,7 @@
-"""A network that was passed in Python as an object, with the weights that it holds.
+"""A network passed in Python as an object, with its current weights.
 
-Its weights are taken for public: nothing tells where they come from, unless a run of privfed's
-trained them, which `privfed.models.pretrained` recognises. The ledger and the guarantee say so.
+Its weights are assumed to be public. Their origin is unknown, unless a run of privfed trained them,
+which `privfed.models.pretrained` recognises. The ledger and the guarantee state this.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from privfed.models.pretrained import Origins, is_lazy, origins_of, tensor_bytes
 
 
 class GivenModule(Part):
-    """A `torch.nn.Module` that was passed in Python, and starts from the weights that it has.
+    """A `torch.nn.Module` that was passed in Python, and starts from its current weights.
 
     `layout` is the SHA-256 of its structure, with names, shapes and types of its tensors, and
-    `code` that of the sources of its classes. The module itself is stored nowhere.
+    `code` that of the sources of its classes. The module itself is not stored.
     """
 
     layout: str = ""
@@ -75,7 +75,7 @@ class GivenModule(Part):
 
 
 def layout_digest(module: nn.Module) -> str:
-    """SHA-256 of how `module` is built: its `repr`, and its tensors' names, shapes and types."""
+    """SHA-256 of the structure of `module`: `repr`, and tensors' names, shapes and types."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     lines = [
         f"{name} lazy" if is_lazy(t) else f"{name} {tuple(t.shape)} {t.dtype}"
@@ -85,7 +85,7 @@ def layout_digest(module: nn.Module) -> str:
 
 
 def code_digest(module: nn.Module) -> str:
-    """SHA-256 of the sources of all classes in `module` but torch's own."""
+    """SHA-256 of the sources of all classes in `module` except torch's own."""
     return sources_digest({base for part in module.modules() for base in type(part).__mro__})
 
 

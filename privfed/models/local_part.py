@@ -1,8 +1,8 @@
-"""The part of a network that stays with each client: its names, and the network with it.
+"""The local part of a network, which stays with each client: its names, and the full network.
 
-To the server those parameters are constants, as frozen ones are: they lie outside the vector that
-is sent, at a public start. A client trains a network whose vector is longer by them, `[d + p]`:
-what is shared first, then what stays.
+To the server these parameters are constants, like frozen ones: they are outside of the vector that
+is sent, at a public start. A client trains a network with a longer vector, `[d + p]`: the shared
+parameters first, then the local ones.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from privfed.models.sequence import Factor
 
 @dataclass(frozen=True)
 class FullNetwork(Network):
-    """A network as a client trains it: what is shared, and what stays with the client.
+    """A network as a client trains it: shared parameters, and local ones.
 
-    Batch normalisations that stay (`norms`, by name) normalise a batch by itself, as FedBN has them
-    (Li, Jiang, Zhang, Kamp & Dou 2021); one of a single example they normalise by their running
-    `statistics`. These are numbers of the vector that no gradient reaches: each call with a batch
-    moves them where they lie, in the memory of the leaves.
+    Local batch normalisations (`norms`, by name) use the statistics of the batch, as in FedBN (Li,
+    Jiang, Zhang, Kamp & Dou 2021); for a single example they use their running `statistics`. These
+    are entries of the vector without a gradient: each call with a batch updates them in place, in
+    the memory of the leaves.
     """
 
     norms: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class FullNetwork(Network):
 
 
 def full_network(network: Network) -> FullNetwork:
-    """`network` with what of it stays with each client."""
+    """`network` with its local part included."""
     local = network.local
     shapes = Shapes((*network.shapes.names, *local.names), (*network.shapes.shapes, *local.shapes))
     params = torch.cat([network.initial_params, local_start(network)])
@@ -63,7 +63,7 @@ def full_network(network: Network) -> FullNetwork:
 
 
 def local_start(network: Network) -> Tensor:
-    """The public numbers `[p]` at which a newcomer's own part of `network` begins."""
+    """The public initial values `[p]` of a new client's local part of `network`."""
     if not network.local.names:
         return network.initial_params[:0]
     return network.local.flatten(network.constants).to(network.initial_params)
@@ -87,7 +87,7 @@ def _norms(module: nn.Module, local: frozenset[str]) -> tuple[tuple[str, ...], f
 
 @contextmanager
 def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
-    """Have the batch normalisations `norms` of `module` go by the batch they are given."""
+    """A context in which the batch normalisations `norms` of `module` use batch statistics."""
     parts = [module.get_submodule(name) for name in norms]
     for part in parts:
         part.train()
@@ -99,7 +99,7 @@ def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
 
 
 def missing_part(network: Network) -> str:
-    """What of `network` clients keep, so that nobody else has it trained; empty for nothing."""
+    """Describes the local part of `network`, which only clients train; empty if there is none."""
     local = network.local
     if not local.names:
         return ""

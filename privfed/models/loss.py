@@ -1,10 +1,9 @@
-"""What a loss is: what a client minimises, and how a model is scored.
+"""The contract of losses: the loss that clients minimise, and the measures of a model.
 
 Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
-one number per example. A measure is a mean over all examples scored, so scoring goes in pieces:
-`scores` says what it needs of each example, `measures` what follows from all of them. A loss also
-knows which keys suit its task, and the best answer that looks at nothing
-(`privfed.run.evaluation.divergence`).
+one number per example. A measure is a mean over all scored examples, so scoring proceeds in pieces:
+`scores` computes the terms of each example, `measures` combines all of them. A loss also knows
+which keys suit its task, and the best constant prediction (`privfed.run.evaluation.divergence`).
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from privfed.data.federation import Examples, Meaning
 from privfed.models.form import Task
 
 TINY_SHARE = 1e-12
-"""A share that makes a finite logarithm."""
+"""Smallest share with a finite logarithm."""
 _CLIP, _COHORT = 0.4, 150
-"""The clipping norm and the cohort of the default run."""
+"""Clipping norm and cohort of the default run."""
 _LEAST_CLIP = 0.01
 
 
 class ScoredLoss(Part):
-    """The base of losses that score each example by itself.
+    """The base of losses that score each example separately.
 
-    The losses of stacked models are computed as those of one long batch, the outputs of least loss
-    are taken for those of the best measure, and one client's measure is the first of `measures`.
+    The losses of stacked models are computed as those of one long batch, the outputs with the least
+    loss also serve as the outputs with the best measure, and one client's measure is the first of
+    `measures`.
     """
 
     lower_is_better: ClassVar[bool] = False
@@ -39,8 +39,8 @@ class ScoredLoss(Part):
     def defaults(self, task: Task) -> Mapping[str, Any]:
         """A clipping norm in proportion to the cohort, up to that of the default run.
 
-        The noise on the average update has a deviation of z clip / cohort, so that at any cohort it
-        is as loud as in that run, and no louder. `experiments/first_run` tried others.
+        The noise on the average update has standard deviation z clip / cohort, so that it is at any
+        cohort at most that of the default run. `experiments/first_run` tried others.
         """
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
@@ -71,12 +71,12 @@ def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Te
 
 
 def log_odds(shares: Tensor) -> Tensor:
-    """The log-odds of `shares`, finite also where a share is 0 or 1."""
+    """The log-odds of `shares`, finite also for shares of 0 or 1."""
     return torch.logit(shares, eps=TINY_SHARE)
 
 
 def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) -> None:
-    """Raise `Refused` unless the labels `fit`; the message names a loss that suits them."""
+    """Raises `Refused` unless the labels `fit`; the message names a loss that suits them."""
     if fit:
         return
     if examples.y.dtype == torch.int64:
@@ -100,66 +100,87 @@ class Loss(Protocol):
         ...
 
     lower_is_better: ClassVar[bool]
-    """Whether the first measure is better the lower it is."""
+    """Whether lower values of the first measure are better."""
     softmax: ClassVar[bool]
-    """Whether the loss is that of a softmax over classes, whose gradients tell labels."""
+    """Whether the loss is that of a softmax over classes, whose gradients reveal labels."""
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """What suits `task`, of keys that a run file leaves out: "section.key" -> value."""
+        """Defaults for `task`, for keys that a run file leaves out: "section.key" -> value."""
         ...
 
     def width(self, examples: Examples) -> int:
-        """How many outputs a model has for the labels of `examples`.
+        """Number of model outputs for the labels of `examples`.
 
-        Raises `Refused` where the labels are of another kind than the loss is for.
+        Raises `Refused` if the loss does not support labels of this kind.
         """
         ...
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The outputs `[width]` whose mean loss on labels y `[N, *]` is least, for any x."""
+        """The outputs `[width]` with the least mean loss on labels y `[N, *]`, for any x."""
         ...
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """The outputs `[width]` whose first measure on labels y `[N, *]` is best, for any x."""
+        """The outputs `[width]` with the best first measure on labels y `[N, *]`, for any x."""
         ...
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of each example `[B]`."""
+        """Returns the loss of each example `[B]`.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          y: labels, shape [B, *positions] or [B, width].
+        """
         ...
 
     def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The losses `[c, B]` of c models' outputs `[c, B, *positions, width]` on y `[c, B, *]`.
+        """Returns the losses `[c, B]` of c models with stacked outputs.
 
-        A model's losses are the same whatever the other models are.
+        Outputs are `[c, B, *positions, width]` and labels `[c, B, *]`.
+
+        A model's losses do not depend on the other models.
         """
         ...
 
     def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
-        """The scores `[B, j]` of each example, from which `measures` follow."""
+        """Returns the scores `[B, j]` of each example, from which `measures` follow.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          y: labels, shape [B, *positions] or [B, width].
+          meaning: meaning of the labels.
+        """
         ...
 
     def measures(self, scores: Tensor) -> dict[str, float]:
-        """Measures by name, from the scores `[N, j]` of all examples; the first matters most."""
+        """Returns measures by name, from the scores `[N, j]` of all examples, main one first."""
         ...
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """The name and value of the measure that suits one client's examples, from scores `[n, j]`.
+        """Returns the name and value of one client's measure, from its scores `[n, j]`.
 
         A client's examples are few, and perhaps all of one class.
         """
         ...
 
     def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
-        """What the label is expected to be, given the outputs.
+        """Returns the expected label, given the outputs.
 
-        Probabilities of classes `[B, *positions, classes]`, of label columns `[B, classes]`, or a
-        number in the label's own units `[B]`.
+        The result contains probabilities of classes `[B, *positions, classes]` or of label columns
+        `[B, classes]`, or numbers in the labels' own units `[B]`.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          meaning: meaning of the labels.
         """
         ...
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        """Columns of predictions `[B, *]` by name: "prediction", and probabilities where there are.
+        """Returns columns of predictions `[B, *]` by name, "prediction" first.
 
         Classes are int64, sets of labels bool `[B, classes]`, numbers in the labels' own units.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          meaning: meaning of the labels, whose names label the probabilities.
         """
         ...

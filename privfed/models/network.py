@@ -29,20 +29,20 @@ from privfed.models.start import is_factor
 Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 Losses = Callable[[Tensor, Tensor | None], Tensor]
-"""From outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
+"""Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
 _AT_ONCE = 1024
-"""How many examples are scored at once."""
+"""Number of examples scored at once."""
 
 
 @dataclass(frozen=True)
 class Network:
     """A module's architecture, the shapes of its flat parameter vector `[d]`, and its loss.
 
-    Only trainable parameters are in the vector; `constants` are the frozen ones and the buffers,
-    which are public and stay as they are. `random` says that training draws (dropout).
-    `fingerprint` is what the module gives for made-up examples: another one means that its code has
-    changed. `channels_last` says that it takes images in that order of memory, which is faster on
-    CPUs.
+    The vector contains only trainable parameters; `constants` are the frozen parameters and the
+    buffers, which are public and do not change. `random` marks models that draw random numbers in
+    training (dropout). `fingerprint` is the module's output on synthetic examples: a different one
+    means that its code has changed. `channels_last` marks models that take images in that memory
+    order, which is faster on CPUs.
     """
 
     module: nn.Module
@@ -56,25 +56,26 @@ class Network:
     form: Form | None = None
     """The form of its examples."""
     local: Shapes = field(default_factory=lambda: Shapes((), ()))
-    """The places of those constants that each client trains for itself: see `local_part`."""
+    """The places of the constants that each client trains locally: see `local_part`."""
     mixed: int = 0
-    """Where gradients are computed in mixed precision (`privfed.models.precision`), how many
-    examples a full batch has; else 0."""
+    """The size of a full batch if gradients are computed in mixed precision
+    (`privfed.models.precision`); otherwise 0.
+    """
 
     @property
     def without_adapters(self) -> int:
-        """How many parameters the model has, trained or not, once its adapters are merged."""
+        """Number of parameters of the model, trained or not, once its adapters are merged."""
         named = self.module.named_parameters()
         return sum(parameter.numel() for name, parameter in named if not is_factor(name))
 
     @property
     def linear(self) -> bool:
-        """Whether many of it are a few batched products: linear and elementwise layers are."""
+        """Whether stacked models are a few batched products: linear, elementwise layers."""
         return self._layers is not None and not self.mixed
 
     @property
     def unstackable(self) -> str:
-        """Why many of it cannot be trained as one computation, where that is known; else empty."""
+        """Reason why models cannot be stacked, if known in advance; otherwise empty."""
         if self.random:
             return (
                 "this model draws while it trains (dropout), which a stack of models cannot repeat"
@@ -82,14 +83,14 @@ class Network:
         return ""
 
     def digest(self) -> str:
-        """The SHA-256 of the constants as they are now."""
+        """The SHA-256 of the current constants."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.constants.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
-        """Whether a module with this fingerprint computes the same, up to another machine."""
+        """Whether a module with this fingerprint computes the same, up to rounding."""
         computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
         return computed.shape == stated.shape and torch.allclose(
             computed, stated, rtol=1e-2, atol=1e-4
@@ -127,12 +128,12 @@ class Network:
 
     @cached_property
     def sequence(self) -> Layers | None:
-        """The layers of a module that is a sequence of plain ones; None for another one."""
+        """The layers of a module that is a sequence of plain layers; otherwise None."""
         return sequence_of(self.module, frozenset(self.shapes.names))
 
     @cached_property
     def _layers(self) -> Layers | None:
-        """The layers of a module that can be stacked without `vmap`; None for another one."""
+        """The layers of a module that can be stacked without `vmap`; otherwise None."""
         return stackable_layers(self.module, frozenset(self.shapes.names))
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ class Network:
         return _gradients(self._mean_loss(leaves, x, y), leaves)
 
     def descend(self, leaves: Leaves, x: Tensor, y: Tensor, lr: float) -> None:
-        """Take one step from one model's leaves along its `gradient`, in their memory."""
+        """Takes one step from one model's leaves along its `gradient`, in their memory."""
         factors: dict[str, Factor] = {}
         mean = self._mean_loss(leaves, x, y, factors)
         dense = {name: leaf for name, leaf in leaves.items() if name not in factors}
@@ -176,7 +177,7 @@ class Network:
             return self.loss.losses(self._in_full_precision(outputs), y).mean()
 
     def stacked_gradient(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-        """The gradients `[c, d]` of c models' losses, weighed by `shares` `[c, B]`."""
+        """The gradients `[c, d]` of c models' losses, weighted by `shares` `[c, B]`."""
         parts = self.stacked_gradient_parts(self.leaves(rows), x, y, shares)
         return torch.cat([part.reshape(len(rows), -1) for part in parts], dim=1)
 
@@ -201,10 +202,15 @@ class Network:
         features: bool = False,
         stacked: bool = True,
     ) -> Tensor:
-        """The gradients `[c, d]` of c models' `losses`, weighed by `shares` `[c, B]`.
+        """The gradients `[c, d]` of c models' `losses`, weighted by `shares` `[c, B]`.
 
-        `losses` makes `[c, B]` of the outputs and, with `features`, of the representations `[c, B,
-        h]`. Where models are not `stacked`, there is one.
+        Args:
+          losses: maps outputs and, with `features`, representations [c, B, h] to losses [c, B].
+          rows: parameter vectors, shape [c, d].
+          x: examples of each model, shape [c, B, *features].
+          shares: weights of the examples, shape [c, B].
+          features: whether `losses` reads representations.
+          stacked: whether models are stacked; otherwise there is one.
         """
         leaves = self.leaves(rows)
         with torch.enable_grad():
@@ -227,7 +233,7 @@ class Network:
     def _with_features(
         self, leaves: Leaves, x: Tensor, stacked: bool, features: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Outputs `[c, B, ...]`, and the representations where they are asked for."""
+        """Outputs `[c, B, ...]`, and the representations if requested."""
         if features:
             if stacked:
                 outputs, inputs = torch.func.vmap(self._tapped)(leaves, x)
@@ -253,9 +259,10 @@ class Network:
         return outputs, taken[-1].flatten(1)
 
     def leaves(self, flat: Tensor) -> Leaves:
-        """The parameters in `flat` `[..., d]`, whose memory they share, each a leaf of its own.
+        """The parameters in `flat` `[..., d]`, whose memory they share, each as a separate leaf.
 
-        A gradient with respect to the flat vector would add up as many vectors `[d]`, mostly zeros.
+        A gradient with respect to the flat vector would add up one mostly zero vector `[d]` per
+        parameter.
         """
         views = self.shapes.views(flat)
         return {name: view.detach().requires_grad_() for name, view in views.items()}
@@ -264,6 +271,10 @@ class Network:
         """The loss's measures on `examples`, and its mean over them as "loss".
 
         Raises `ValueError` for examples without labels.
+
+        Args:
+          flat: parameters of the model, shape [d].
+          examples: labelled examples.
         """
         if not examples.labelled:
             raise ValueError("nothing is scored on examples whose labels nobody knows")
@@ -276,15 +287,15 @@ class Network:
 
     @torch.no_grad()
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Outputs and labels of `examples` in pieces, as the model is used: without dropout."""
-        flat = flat.clone()  # whatever the module does to its parameters
+        """Outputs and labels of `examples` in pieces, in evaluation mode."""
+        flat = flat.clone()  # protects it from changes by the module
         with scoring(self.module):
             for rows in torch.split(torch.arange(len(examples)), _AT_ONCE):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 
 def _gradients(loss: Tensor, leaves: Leaves) -> list[Tensor]:
-    """The gradient of `loss` with respect to each leaf; zeros for those that are not used."""
+    """The gradient of `loss` with respect to each leaf; zeros for unused leaves."""
     inputs = [leaf for leaf in leaves.values() if leaf.requires_grad]
     parts = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
     if len(inputs) == len(leaves):

@@ -1,7 +1,8 @@
 """Networks with recipes of their own: a small CNN with group normalisation, and an LSTM for text.
 
-Never batch normalisation: it mixes a batch's examples, keeps statistics outside the flat vector,
-and suffers from clients with few examples (Hsieh et al. 2020, "The Non-IID Data Quagmire").
+They have no batch normalisation: it mixes a batch's examples, keeps statistics outside the flat
+vector, and performs badly for clients with few examples (Hsieh et al. 2020, "The Non-IID Data
+Quagmire").
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class Lstm(Part):
     """
 
     embedding: int = Field(8, ge=1, le=65_536)
-    """The width of a character."""
+    """Width of the embedding."""
     hidden: int = Field(256, ge=1, le=65_536)
-    """The width of a layer."""
+    """Width of an LSTM layer."""
     layers: int = Field(2, ge=1, le=16)
-    """How many LSTM layers."""
+    """Number of LSTM layers."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 1:
@@ -54,20 +55,20 @@ class _NextCharacter(nn.Module):
 
 
 _SMALLEST = 2
-"""The height and width below which images are not pooled."""
+"""Height and width below which images are not pooled."""
 
 
 class Cnn(Part):
     """Per width c: 3 x 3 convolution, GroupNorm, ReLU, 2 x 2 max-pooling; then one linear layer.
 
-    The widths are `channels`. x is `[B, channels, height, width]`. `groups`
-    divides each width, and pooling stops where an image would become smaller than 2 x 2.
+    The widths are `channels`. x is `[B, channels, height, width]`. `groups` divides each width, and
+    pooling stops before an image becomes smaller than 2 x 2.
     """
 
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
-    """The width of each convolution."""
+    """Width of each convolution."""
     groups: int = Field(4, ge=1)
-    """Of each GroupNorm; divides every width."""
+    """Groups of each GroupNorm; divides every width."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 3:

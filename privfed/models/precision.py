@@ -1,9 +1,9 @@
-"""Mixed precision: forward and backward of local steps in bfloat16, where that is safe and pays.
+"""Mixed precision: local steps in bfloat16, if that is accurate and faster.
 
-Of a sequence of plain layers the convolutions and the wide products (`privfed.models.sequence`);
-of another module what PyTorch's autocast deems safe. Parameters, losses, updates, clips, sums and
-noise stay in full precision, and so does scoring. No proof depends on it: what a client computes
-before it is clipped is its own affair.
+In a sequence of plain layers, the convolutions and wide products use bfloat16
+(`privfed.models.sequence`); in other modules, the operations that PyTorch's autocast selects.
+Parameters, losses, updates, clips, sums and noise stay in full precision, and so does scoring. No
+proof depends on it: clipping bounds any local computation.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from privfed.models.calling import scoring
 from privfed.models.network import Network
 
 TOLERANCE = 0.05
-"""The error of a gradient in mixed precision that is accepted, as a share of its norm."""
+"""Accepted relative error of a gradient in mixed precision, in norm."""
 FASTER = 1.1
-"""How many times as fast mixed precision has to be where it is left open: less is no gain."""
+"""Smallest speed-up at which mixed precision is chosen automatically."""
 _EXAMPLES = 8
 
 
 def mixed(network: Network, examples: Examples, batch_size: int) -> Network:
-    """The same network, with gradients in mixed precision. Raises `Refused` where `unsound`."""
+    """The same network, with gradients in mixed precision. Raises `Refused` if `unsound`."""
     if reason := unsound(network, examples, batch_size):
         raise Refused(f'run.precision = "mixed" {reason}; use "full"')
     return replace(network, mixed=batch_size)
 
 
 def unsound(network: Network, examples: Examples, batch_size: int) -> str:
-    """Why `network` is not to be trained in mixed precision, after that name; empty where it is.
+    """Reason why `network` cannot be trained in mixed precision; empty if it can.
 
-    Its gradient on made-up examples, dropout aside, must not be off by more than 5 % of its norm,
-    and PyTorch has to be able to compute it so.
+    Its gradient on synthetic examples, without dropout, must not be off by more than 5 % of its
+    norm, and PyTorch has to support the computation.
     """
     exact = _gradient(network, examples)
     try:
@@ -52,7 +52,7 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
 
 
 def as_asked_for(network: Network, examples: Examples) -> str:
-    """What a plan says of a precision that was asked for by name; nothing of full precision."""
+    """Description of a requested precision in a plan; empty for full precision."""
     if not network.mixed:
         return ""
     exact = _gradient(replace(network, mixed=0), examples)
@@ -62,12 +62,12 @@ def as_asked_for(network: Network, examples: Examples) -> str:
 
 
 def _gradient(network: Network, examples: Examples) -> Tensor:
-    """The gradient `[d]` on made-up examples, dropout aside."""
+    """The gradient `[d]` on synthetic examples, without dropout."""
     with scoring(network.module):
         return network.gradient(network.initial_params, *examples.made_up(_EXAMPLES)).double()
 
 
 def _off(rounded: Tensor, exact: Tensor) -> float:
-    """The error of a gradient, as a share of its norm."""
+    """Relative error of a gradient, in norm."""
     norm = float(torch.linalg.vector_norm(exact))
     return float(torch.linalg.vector_norm(rounded - exact)) / max(norm, 1e-30)

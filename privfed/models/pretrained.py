@@ -1,10 +1,10 @@
 """A public start: parameters and buffers from a safetensors file, or from an earlier run.
 
-*Origin.* It is recognised which runs trained the weights of a module (`run.model`).
-A model that a run trained tells of its people, wherever its weights go. So a module that is handed
-out is marked (the mark survives copies, pickling and further training), and this process remembers
-the trained tensors themselves, for whoever loads them into another module. Weights that came by
-another way are of unknown origin, which is said.
+*Origin.* The runs that trained a module's weights (`run.model`) are recognised. A model that a run
+trained reveals information about its population, wherever its weights are used. An exported module
+is therefore marked (the mark survives copies, pickling and further training), and this process
+remembers the digests of trained tensors, in case they are loaded into another module. Weights from
+other sources are of unknown origin, which is reported.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def is_named(name: str, pattern: str) -> bool:
 
 
 Origins = Mapping[str, Any]
-"""What made a model, as `privfed.store.lineage.Lineage` states it in files."""
+"""The origin of a model, as `privfed.store.lineage.Lineage` states it in files."""
 _MARK = "privfed_origin"
 _HANDED_OUT: dict[str, Origins] = {}
-"""What made each trained tensor that was handed out in this process, by the tensor's digest."""
+"""The origin of each trained tensor exported in this process, by the tensor's digest."""
 _BESIDE: set[str] = set()
-"""Digests of the tensors beside them, which training had left as they were."""
+"""Digests of other exported tensors, which training left unchanged."""
 
 
 def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
-    """Note that `origins` made the tensors of `module` that are named `trained`."""
+    """Records that `origins` trained the tensors of `module` that are named `trained`."""
     setattr(module, _MARK, dict(origins))
     names = {*trained}
     for name, tensor in _tensors(module).items():
@@ -50,7 +50,7 @@ def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
 
 
 def origins_of(module: nn.Module) -> tuple[Origins, ...]:
-    """What made the weights of `module`, as far as it is known; of the rest nothing is known."""
+    """The known origins of the weights of `module`."""
     marked = [vars(part)[_MARK] for part in module.modules() if _MARK in vars(part)]
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = [_HANDED_OUT[digest] for digest in digests if digest in _HANDED_OUT]
@@ -62,14 +62,14 @@ def origins_of(module: nn.Module) -> tuple[Origins, ...]:
 
 
 def unchanged(module: nn.Module) -> bool:
-    """Whether all weights of `module` are as a run handed them out, and it holds no others."""
+    """Whether all weights of `module` are exactly as a run exported them."""
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = {*_HANDED_OUT, *_BESIDE}
     return any(digests) and all(digest is None or digest in known for digest in digests)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of `module` by name, but for those that have no shape yet."""
+    """The parameters and buffers of `module` by name, except those that have no shape yet."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor for name, tensor in named.items() if not is_lazy(tensor)}
 
@@ -80,7 +80,7 @@ def is_lazy(tensor: Tensor) -> bool:
 
 
 def _digest(tensor: Tensor) -> str | None:
-    """SHA-256 of a tensor's values; None where they are all alike, as many a fresh tensor's are."""
+    """SHA-256 of a tensor's values; None if all are equal, as in many newly created tensors."""
     values = tensor.detach().cpu().contiguous()
     if values.is_meta or not values.numel() or bool((values == values.reshape(-1)[0]).all()):
         return None
@@ -88,7 +88,7 @@ def _digest(tensor: Tensor) -> str | None:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The values of a tensor of any type, as they lie in memory."""
+    """The bytes of a tensor of any type, as in memory."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
@@ -106,7 +106,7 @@ def start_files(init: str) -> list[Path]:
 
 
 def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
-    """Copy the start into `module`, name by name; tensors that match `fresh` stay as they are.
+    """Copies the start into `module`, by name; tensors that match `fresh` are unchanged.
 
     Raises `Refused` for a file that cannot be read, and for names and shapes that do not match.
     """
@@ -133,7 +133,8 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
 def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of `module` that a file with the names `stored` has to fill.
 
-    A tied parameter need not be there by each of its names, nor a buffer that no file need hold.
+    The file may contain a tied parameter under one of its names only, and may omit buffers that are
+    not part of the module's state.
     """
     tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors |= dict(module.named_buffers())
@@ -156,7 +157,7 @@ def _read(init: str) -> dict[str, Tensor]:
 
     Raises `Refused`.
     """
-    from safetensors.torch import load_file  # which imports torch
+    from safetensors.torch import load_file  # imports torch
 
     stored: dict[str, Tensor] = {}
     for path in start_files(init):
@@ -172,7 +173,7 @@ def _read(init: str) -> dict[str, Tensor]:
             raise Refused(
                 f"model.init: {path} cannot be read as a safetensors file: {error}"
             ) from error
-        # A run's own files hold the model under this prefix, beside other state.
+        # A run's own files hold the model under this prefix, next to other state.
         of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
         stored |= of_run or tensors
     try:

@@ -20,24 +20,29 @@ class Model(Protocol):
     """A recipe for a module that maps x `[B, *features]` to outputs `[B, *positions, width]`."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
-        """The module for examples of the shape `features`, with `width` outputs."""
+        """Returns the module for examples of the shape `features`, with `width` outputs.
+
+        Args:
+          features: shape of one example's x.
+          width: number of outputs, as the loss needs them.
+        """
         ...
 
 
 @runtime_checkable
 class Weighted(Protocol):
-    """A recipe whose module comes with weights of its own, which are a start like `model.init`."""
+    """A recipe whose module has weights of its own, which are a start like `model.init`."""
 
     def weights(self) -> str:
         """SHA-256 of the weights that training starts from."""
         ...
 
     def origins(self) -> tuple[Origins, ...]:
-        """What made these weights, as far as it is recognised."""
+        """The known origins of these weights."""
         ...
 
     def known(self) -> bool:
-        """Whether nothing else made them."""
+        """Whether these origins are complete."""
         ...
 
 
@@ -55,7 +60,7 @@ class Mlp(Part):
     """Fully connected layers of the given widths with ReLU between them."""
 
     hidden: list[Annotated[int, Field(ge=1, le=1_000_000)]] = Field([64], min_length=1)
-    """The width of each hidden layer."""
+    """Width of each hidden layer."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
@@ -67,10 +72,10 @@ class Mlp(Part):
 
 
 class Foreign(Part):
-    """A user's own `module:function` that returns a `torch.nn.Module` (or is one's class).
+    """A user's own `module:function` that returns a `torch.nn.Module` (or is a class of modules).
 
-    The function is called with those of `features` (the shape of one example) and `width` (or
-    `classes`: how many outputs) that it has parameters for, and with `arguments`.
+    The function is called with `features` (the shape of one example) and `width` (or `classes`: the
+    number of outputs), as far as it has these parameters, and with `arguments`.
     """
 
     arguments: dict[str, Any] = {}
@@ -110,5 +115,5 @@ class Foreign(Part):
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """What messages call a user's function, or a class of modules."""
+    """Name of a user's function, or class of modules, in messages."""
     return str(getattr(function, "__qualname__", function))

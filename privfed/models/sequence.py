@@ -1,23 +1,22 @@
-"""A sequence of plain layers as a function of its parameters, for one model.
+"""A sequence of plain layers as a function of its parameters, for one model or stacked models.
 
-`torch.func.functional_call` takes any module. Where each layer is known exactly, the same numbers
-come sooner:
+`torch.func.functional_call` accepts any module. If each layer is of a known type, the same values
+are computed faster:
 
-- *a ReLU before a max-pooling changes places with it*: it then meets a quarter of the numbers, and
-  the outputs and gradients are the same to the bit, since the largest of what is positive is what
-  is positive of the largest;
-- *the gradient for the weight of a linear layer stays two factors*, the layer's input and the
-  gradient of its output: a step adds their product to the weight in one pass over it.
+- *a ReLU before a max-pooling is exchanged with it*: it then processes a quarter of the numbers,
+  and outputs and gradients are the same to the bit, because ReLU is monotone and so commutes with
+  the maximum;
+- *the gradient for the weight of a linear layer is kept as two factors*, the layer's input and the
+  gradient of its output: a step adds their product to the weight in one pass.
 
-In mixed precision convolutions are computed in bfloat16, and linear layers where they have enough
+In mixed precision, convolutions are computed in bfloat16, and linear layers if they have enough
 rows: thin products wait for their weight, which would have to be converted first. Normalisations
 keep their parameters, and PyTorch their statistics, in float32. Rows are counted in a full batch,
-which is public, and not in the batch at hand: how wide that is depends on who else is trained.
+which is public, and not in the current batch, whose width depends on the other clients.
 
-Many models of a common kind as one batched computation, each with parameters of its own.
-
-`torch.func.vmap` takes any module, at a price per call that is more than the arithmetic of a small
-model, and its products come in an order that is slow on CPUs. A sequence of linear and elementwise
+Stacked models of a common kind are one batched computation, each with its own parameters.
+`torch.func.vmap` accepts any module, at a cost per call that exceeds the arithmetic of a small
+model, and with products in an order that is slow on CPUs. A sequence of linear and elementwise
 layers needs no tracing: it is a few batched products.
 """
 
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 Layers = tuple[tuple[str, nn.Module], ...]
-"""Layers in order, each by the prefix of its parameters' names."""
+"""Layers in order, each with the prefix of its parameters' names."""
 ELEMENTWISE = frozenset(
     {nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Identity}
 )
@@ -46,17 +45,17 @@ _OTHERS = ELEMENTWISE | {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Fl
 
 @dataclass(frozen=True)
 class Factor:
-    """A linear layer's input `[..., i]`, and its output `[..., o]`, for the gradient of this."""
+    """A linear layer's input `[..., i]` and output `[..., o]`, for its weight's gradient."""
 
     input: Tensor
     output: Tensor
 
 
 def sequence_of(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` in the order in which they are fastest; None where one is not known.
+    """The layers of `module` in their fastest order; None if one is not supported.
 
-    Known are exact types without hooks, with every parameter among those `trained`, by that name:
-    what subclasses, parametrisations and shared or frozen parameters do is left to PyTorch.
+    Supported are exact types without hooks, with every parameter among those `trained`, by that
+    name. Subclasses, parametrisations and shared or frozen parameters are left to PyTorch.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_known(name, layer, trained) for name, layer in layers)
@@ -72,8 +71,13 @@ def sequence_forward(
 ) -> Tensor:
     """The outputs on x `[B, *features]`.
 
-    In mixed precision `mixed` is the size of a full batch, in full precision 0. Where `factors` is
-    given it gets those of each weight, by name, to which no gradient then flows.
+    Args:
+      layers: the layers in order.
+      parameters: parameters by name.
+      x: examples, shape [B, *features].
+      mixed: the size of a full batch in mixed precision; 0 in full precision.
+      factors: if given, receives the factors of each weight, by name, to which no gradient then
+        flows.
     """
     for prefix, layer in layers:
         weight, bias = (parameters.get(f"{prefix}{key}") for key in ("weight", "bias"))
@@ -100,7 +104,7 @@ def sequence_forward(
 def operands(
     x: Tensor, weight: Tensor, bias: Tensor | None, positions: int, mixed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What a linear layer multiplies, which has so many `positions` in each example."""
+    """The operands of a linear layer with `positions` positions per example."""
     if not mixed:
         return x, weight, bias
     wide = mixed * positions >= FEWEST_ROWS
@@ -108,16 +112,16 @@ def operands(
 
 
 def leaf_layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers of nested sequences, in order; `module` itself where it is none."""
+    """The layers of nested sequences, in order; `module` itself if it is not a sequence."""
     if type(module) is nn.Sequential and ordinary(module):
-        for name, part in module._modules.items():  # `named_children` leaves out repeated ones
+        for name, part in module._modules.items():  # `named_children` omits repeated ones
             yield from leaf_layers(part, f"{prefix}{name}.") if part is not None else ()
     else:
         yield prefix, module
 
 
 def ordinary(layer: nn.Module) -> bool:
-    """Whether calling it is calling the method `forward` of its class, and nothing else."""
+    """Whether a call only calls the method `forward` of its class."""
     attributes = vars(layer)
     hooked = any(value for key, value in attributes.items() if "hooks" in key)
     return "forward" not in attributes and not hooked
@@ -134,7 +138,7 @@ def _is_known(prefix: str, layer: nn.Module, trained: frozenset[str]) -> bool:
 
 
 def _pooled_first(layers: Layers) -> Layers:
-    """The same layers, with each ReLU behind the max-pooling that follows it."""
+    """The same layers, with each ReLU after the max-pooling that follows it."""
     order = list(layers)
     for place, (former, latter) in enumerate(pairwise(layers)):
         if type(former[1]) is nn.ReLU and type(latter[1]) is nn.MaxPool2d:
@@ -154,11 +158,11 @@ def _factor(x: Tensor, weight: Tensor, bias: Tensor | None) -> Factor:
 
 
 def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` by name, in order; None where one cannot be stacked here.
+    """The layers of `module` by name, in order; None if one cannot be stacked here.
 
-    `stacked_forward` knows exact types only, without hooks, and with every parameter among those
-    `trained`, by that name: what subclasses, parametrisations and shared or frozen parameters do is
-    left to PyTorch.
+    `stacked_forward` supports exact types only, without hooks, and with every parameter among those
+    `trained`, by that name. Subclasses, parametrisations and shared or frozen parameters are left
+    to PyTorch.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_stackable(name, layer, trained) for name, layer in layers)

@@ -1,15 +1,14 @@
-"""A module tried on made-up examples, before it meets anybody's data.
+"""Tries a module on synthetic examples before it processes client data.
 
-The guarantee needs a client's row to be a function of that client's examples, the broadcast model
-and its own randomness. So everything that training changes has to lie in the flat vector, nothing
-may be remembered from one call to the next, and one example's output may not depend on the others
-beside it (how many stand there depends on who else is trained at the same time). A trial cannot
-prove this of all code; it refuses what is commonly met, by name.
+The guarantee requires a client's row to be a function of that client's examples, the broadcast
+model and its own randomness. Everything that training changes therefore has to be part of the flat
+vector, a call must not change later calls, and an example's output must not depend on other
+examples of its batch (whose number depends on the clients trained at the same time). A trial cannot
+prove this for arbitrary code; it refuses common violations, by name.
 
-What a module returns: a tensor, or something that holds it under a key or at a place.
-
-A hook takes the outputs out at the module itself, once, so that parameters keep their names and
-whatever calls the module (one model, many under `vmap`, gradients of single examples) sees tensors.
+A module returns a tensor, or a structure that holds it under a key or at an index. A hook at the
+module itself extracts the outputs, so that parameters keep their names and every caller of the
+module (one model, many under `vmap`, per-example gradients) receives tensors.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from privfed.models.calling import (
 
 Key = str | int
 WHOLE = ""
-"""The key of a module that returns its outputs and nothing else."""
+"""The key of a module that returns only its outputs."""
 
 
 @dataclass(frozen=True)
 class _TakeOutput:
-    """A forward hook that replaces what a module returns by the tensor in it under `key`."""
+    """A forward hook that extracts the tensor under `key` from a module's result."""
 
     key: Key
 
@@ -52,16 +51,16 @@ class _TakeOutput:
 
 
 def select_output(module: nn.Module, key: Key) -> None:
-    """Make `module` return the tensor under `key` of what it returns, by a hook at the module.
+    """Makes `module` return the tensor under `key` of its result, by a hook at the module.
 
-    `key` is one of a mapping, a place in a tuple, or the name of an attribute.
+    `key` is a key of a mapping, an index of a tuple, or the name of an attribute.
     """
     if key != WHOLE:
         module.register_forward_hook(_TakeOutput(key))
 
 
 def output_under(returned: Any, key: Key) -> Tensor:
-    """The tensor that `returned` holds under `key`. Raises `Refused`, naming what it holds."""
+    """The tensor under `key` in `returned`. Raises `Refused`, naming the tensors it holds."""
     tensors = _tensors_in(returned)
     if key in tensors:
         return tensors[key]
@@ -75,13 +74,13 @@ def output_under(returned: Any, key: Key) -> Tensor:
 
 
 def refuse_structured(returned: Any) -> None:
-    """Raise `Refused` for what is no tensor but holds some: `model.output` has to say which."""
+    """Raises `Refused` for a structure of tensors without a key in `model.output`."""
     if not isinstance(returned, Tensor) and (advice := _advice(returned)):
         raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
 
 
 def described(returned: Any) -> str:
-    """What kind of thing `returned` is, and what it holds, in words."""
+    """Description of the type of `returned` and the tensors it holds."""
     kind = type(returned).__name__
     tensors = _tensors_in(returned)
     if isinstance(returned, Tensor):
@@ -90,7 +89,7 @@ def described(returned: Any) -> str:
 
 
 def _advice(returned: Any) -> str:
-    """A hint at the key under which the outputs are; empty where there is none."""
+    """Suggests the key of the outputs; empty if there are no tensors."""
     tensors = _tensors_in(returned)
     likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
     key = next(iter(tensors), None) if likely is None else likely
@@ -101,7 +100,7 @@ def _advice(returned: Any) -> str:
 
 
 def _tensors_in(returned: Any) -> dict[Key, Tensor]:
-    """The tensors that `returned` holds, by the key that `output_under` finds them under."""
+    """The tensors in `returned`, by the key under which `output_under` finds them."""
     pairs: Any = ()
     if isinstance(returned, Mapping):
         pairs = returned.items()
@@ -126,11 +125,11 @@ _CLOSE: dict[str, float] = {"rtol": 1e-3, "atol": 1e-5}
 
 @dataclass(frozen=True)
 class Trial:
-    """What was learned of a module.
+    """The result of a module's trial.
 
-    `random` says that training draws (dropout). `fingerprint` is a few outputs at fixed parameters.
-    `channels_last` says that images may come in that order of memory; a module that flattens by
-    `view`, say, takes them in the usual one only.
+    `random` marks modules that draw random numbers in training (dropout). `fingerprint` is a few
+    outputs at fixed parameters. `channels_last` marks modules that accept images in that memory
+    order; a module that flattens by `view`, for example, does not.
     """
 
     random: bool
@@ -140,18 +139,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A module on trial, and the parameters `[d]` of `ordinary` size that it is tried at."""
+    """A module on trial, and parameters `[d]` of `ordinary` size at which it is tried."""
 
     module: nn.Module
     shapes: Shapes
     ordinary: Tensor
 
     def outputs(self, x: Tensor, seed: int, flat: Tensor | None = None) -> Tensor:
-        """Outputs on x at the parameters `flat` (else the ordinary ones), with coins of `seed`."""
+        """Outputs on x at `flat` (default: the ordinary parameters), with randomness of `seed`."""
         return self.outputs_at(self.shapes.views(self.ordinary if flat is None else flat), x, seed)
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
-        """Outputs on x at `parameters` by name, with coins of `seed`."""
+        """Outputs on x at `parameters` by name, with randomness of `seed`."""
         with drawing_alone(), errors_as_refusals(x), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seed_draws(seed)
@@ -159,14 +158,14 @@ class _Candidate:
         return out
 
     def own_outputs(self, x: Tensor, seed: int) -> Tensor:
-        """Outputs on x at the parameters that the module itself holds."""
+        """Outputs on x at the module's own parameters."""
         with drawing_alone(), torch.no_grad(), errors_as_refusals(x):
             seed_draws(seed)
             out: Tensor = self.module(x)
         return out
 
     def hold(self, flat: Tensor) -> None:
-        """Copy `flat` `[d]` into the module's own parameters."""
+        """Copies `flat` `[d]` into the module's own parameters."""
         named = dict(self.module.named_parameters())
         with torch.no_grad():
             for name, view in self.shapes.views(flat).items():
@@ -176,11 +175,23 @@ class _Candidate:
 def try_module(
     module: nn.Module, shapes: Shapes, x: Tensor, expected: tuple[int, ...], seed: int
 ) -> Trial:
-    """Try `module` on made-up x `[3, *features]`, on which outputs have the shape `expected`.
+    """Tries `module` on synthetic examples, at its initial and at other parameters.
 
-    It is tried at the start and at other parameters, since a layer that starts at zero hides what
-    is before it. Raises `Refused` for a module that breaks what the guarantee needs, gives outputs
-    of another shape, or learns nothing.
+    Other parameters are needed because a layer that starts at zero hides the layers before it.
+
+    Args:
+      module: the module.
+      shapes: the shapes of its trained parameters.
+      x: synthetic examples, shape [3, *features].
+      expected: expected shape of the outputs.
+      seed: seed of the module's own randomness.
+
+    Returns:
+      The result of the trial.
+
+    Raises:
+      Refused: if the module violates a condition of the guarantee, has outputs of another shape, or
+        a gradient of zero.
     """
     start = shapes.flatten(dict(module.named_parameters()))
     candidate = _Candidate(module, shapes, _ordinary(shapes))
@@ -210,7 +221,7 @@ def try_module(
 
 
 def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> None:
-    """Raise `Refused` for outputs of another shape or kind, and for ones that are not finite."""
+    """Raises `Refused` for outputs of another shape or type, and for non-finite ones."""
     refuse_structured(outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
@@ -224,7 +235,7 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """What helps where a model has an output for each of two classes, and the loss wants one."""
+    """Advice for a model with one output for each of two classes and a loss that needs one."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     return ""
@@ -246,7 +257,7 @@ def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tens
 def _refuse_memory(
     candidate: _Candidate, before: dict[str, Tensor], x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raise `Refused` where a call leaves a trace, in the module or in what it gives next."""
+    """Raises `Refused` if a call changes the module or its later outputs."""
     candidate.outputs(x.flip(0), seed + 1)
     _refuse_changes(candidate.module, before)
     if not torch.equal(candidate.ordinary, _ordinary(candidate.shapes)):
@@ -260,7 +271,7 @@ def _refuse_memory(
 
 
 def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
-    """Raise `Refused` where a tensor that the module holds is not as it was `before`."""
+    """Raises `Refused` if a tensor of the module differs from its value `before`."""
     for name, tensor in dict(_tensors(module)).items():
         known = before.get(name)
         if known is None or known.shape != tensor.shape or not torch.equal(known, tensor):
@@ -275,7 +286,7 @@ def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
 def _refuse_parameters_held_twice(
     candidate: _Candidate, start: Tensor, x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """A parameter that the module also holds elsewhere (in a list) would not follow the vector."""
+    """Raises `Refused` for a parameter also held elsewhere, which ignores the vector."""
     candidate.hold(candidate.ordinary)
     try:
         own_outputs = candidate.own_outputs(x, seed)
@@ -289,7 +300,7 @@ def _refuse_parameters_held_twice(
 
 
 def _takes_channels_last(candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor) -> bool:
-    """Whether the module gives the same `outputs` for images in that order of memory."""
+    """Whether the module gives the same `outputs` for images in that memory order."""
     if x.dim() != 4 or not x.is_floating_point():
         return False
     with contextlib.suppress(Refused):
@@ -302,7 +313,7 @@ def _same(outputs: Tensor, other: Tensor) -> bool:
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all tensors that the module holds, however it holds them."""
+    """Copies of all tensors of the module, including plain attributes."""
     return {name: tensor.detach().clone() for name, tensor in _tensors(module)}
 
 

@@ -1,1 +1,1 @@
-"""One round: what is charged, asked, summed, released, and stepped."""
+"""One round: its charge, exchanges, sums, releases, and server step."""

@@ -1,4 +1,4 @@
-"""What a run does each round: its frozen parts, its event, and the state that it changes."""
+"""The algorithm of a run: its frozen parts, the event of a round, and the state that it changes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from privfed.server.optimizer import State as ServerState
 
 
 def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:
-    """Releases per round, known before it: together they make one event."""
+    """Number of releases per round, known before the round: together they form one event."""
     return objective.exchanges - 1 + rule.uploads
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a run does each round: frozen parts and declared constants."""
+    """The algorithm of a run: frozen parts and declared constants."""
 
     objective: Objective
     server: ServerOptimizer
@@ -44,18 +44,21 @@ class Algorithm:
     client_schedule: Schedule = CONSTANT
     dropout: float = 0.0
     aborts: float = 0.0
-    """At least the probability that a round aborts for all to see (`privfed.secure.aborts`), where
-    that tells who was drawn."""
+    """Upper bound on the probability that a round publicly aborts (`privfed.secure.aborts`), if an
+    abort reveals the sample.
+    """
     evaluates: bool = False
-    """Whether its rounds measure the model by clients, and leave it as it is."""
+    """Whether its rounds only evaluate the model by clients, without changing it."""
     evaluation_rounds: EvaluationRounds = field(default_factory=lambda: EvaluationRounds(0))
-    """Which rounds of the run are of that kind."""
+    """The rounds of the run that are evaluations."""
     sites: int = 0
-    """How many sites are the parties of sums; 0: clients are."""
+    """Number of sites that are the parties of sums; 0: clients are the parties."""
     sites_per_client: int = 1
-    """At how many sites a client's rows may lie, each of which counts as one part of so many."""
+    """Upper bound s on the number of sites with rows of one client; each part has weight 1 / s."""
     canaries: int = 0
-    """How many made-up clients there may be in the population beside the `clients` declared."""
+    """Upper bound on the number of canary clients in the population, in addition to the `clients`
+    declared.
+    """
 
     def moved(
         self, round: int, params: Tensor, delta: Tensor, state: ServerState
@@ -74,16 +77,17 @@ class Algorithm:
         return Cohorts(self.clients, float(self.sampler.size), period)
 
     def witness(self, round: int) -> Witness:
-        """The rule by which the cohort of `round` is drawn."""
+        """The sampling rule of the cohort of `round`."""
         witness = self.sampler.witness(round, self.clients)
         larger = over_larger_population(witness, self.canaries)
         return over_several_sites(larger, self.sites_per_client)
 
     def draw(self, round: int, people: People, streams: Streams) -> Cohort:
-        """The cohort of `round`.
+        """Samples the cohort of `round`.
 
-        A sampler whose draws hang together counts the rounds of its kind alone: a client who takes
-        part in every b-th round that trains does so also where every b-th of all rounds evaluates.
+        A sampler with correlated draws counts only the rounds of its own kind. A client that
+        participates in every b-th training round therefore does so also if every b-th of all rounds
+        is an evaluation.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
         cohort = self.sampler.sample(turn, self.clients, people, streams)
@@ -91,11 +95,11 @@ class Algorithm:
 
     @property
     def fixed_divisor(self) -> bool:
-        """Whether rows weigh one and their sum is divided by the configuration's constant."""
+        """Whether rows have weight one, and the divisor of their sum is a constant."""
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
-        """The state before round 1; a rule that keeps a center starts from no movement."""
+        """The state before round 1; a rule that keeps a center starts at zero."""
         return TrainingState(
             params,
             self.server.init(params),
@@ -106,19 +110,19 @@ class Algorithm:
 
     @property
     def exchanges(self) -> int:
-        """Releases per round."""
+        """Number of releases per round."""
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """What a client sends: the rule's terms, and its weight where that is not public."""
+        """Layout of a message: the row, the rule's terms, and the weight if it is not public."""
         if self.rule.extra:
             layout = layout.plus("terms", self.rule.extra)
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
     def encoding_factor(self, parameters: int) -> float:
-        """The norm of what is summed, over that of a client's row; 1 without a secure sum.
+        """Ratio of an encoded row's norm to the clipping norm; 1 without a secure sum.
 
-        Raises `Refused` where the secure sum cannot hold it.
+        Raises `Refused` if the secure sum cannot hold the row.
         """
         encoding = self.mechanism.encoding(self.mechanism.init())
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
@@ -127,25 +131,26 @@ class Algorithm:
 
     @property
     def noise_share(self) -> Share | None:
-        """The noise that each party adds to a sum; None where they add none."""
+        """The noise share of each party in a sum; None if parties add none."""
         return self.mechanism.encoding(self.mechanism.init()).noise
 
     def grid_step(self, parameters: int) -> float | None:
-        """The step of the whole numbers that are summed; None without a secure sum."""
+        """Grid spacing of the summed integers; None without a secure sum."""
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
         return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
 
     def event(self, round: int) -> Event:
-        """What `round` is charged: a pure function of declared constants."""
+        """Privacy event of `round`: a pure function of declared constants."""
         return round_event(self.mechanism, self.witness(round), self.exchanges, self.aborts)
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a round changes, all of it public.
+    """The complete state that a round changes, all of it public.
 
-    The model `[d]`, and what server optimizer, mechanism, objective and rule remember. Of simulated
-    attackers who read raw updates, what they remember: such a run guarantees nothing.
+    It contains the model `[d]`, and the states of server optimizer, mechanism, objective and rule.
+    It also contains the memory of simulated attackers, which may read raw updates: such a run
+    guarantees nothing.
     """
 
     params: Tensor
@@ -155,4 +160,4 @@ class TrainingState:
     rule: Memory = field(default_factory=dict)
     attack: Memory = field(default_factory=dict)
     evaluation: Memory = field(default_factory=dict)
-    """What the last evaluation by clients released, and how evaluations went before it."""
+    """The last release of an evaluation by clients, and the number of evaluations so far."""

@@ -1,12 +1,11 @@
 """Aggregation by a rule that sees every client's row.
 
-*What a rule remembers of clients* (`defenses.history`) lies under private/, as secret as rows are.
-Why it costs no privacy under noise on each client (unit: one client; replace-one): what is released
-and charged are all messages and who took part, round by round, adaptively, and no draw amplifies
-anything. Histories are made of bounded messages, as they were sent, and of nothing else, so that
-aggregates, and what clients are sent next, are functions of what was released. That the messages of
-one client are linked is part of what is released. Under central noise and secure sums rules on rows
-are refused.
+*A rule's memory of clients* (`defenses.history`) is stored under private/, as secret as rows are.
+Why it costs no privacy under noise on each client (unit: one client; replace-one): all messages and
+the participation are released and charged, round by round, adaptively, without any amplification by
+subsampling. Histories are functions of bounded messages, as they were sent, and of nothing else, so
+that aggregates and broadcasts are functions of released values. That the messages of one client are
+linked is part of the release. Under central noise and secure sums, rules on rows are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from privfed.sampling.cohort import Cohort
 
 
 class ByRows:
-    """Releases what a rule makes of bounded rows. `state` is the mechanism's public one."""
+    """Releases the rule's aggregate of bounded rows. `state` is the mechanism's public one."""
 
     def __init__(self, rule: RowRule, updates: ClientUpdates) -> None:
         self.state: PublicState = updates.state.mechanism
@@ -39,9 +38,9 @@ class ByRows:
         self._gathered: Tensor | None = None
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
-        """Bound the cohort's answers to exchange `number`, and aggregate them: `[m]`.
+        """Bounds the cohort's answers to exchange `number`, and aggregates them: `[m]`.
 
-        Where rows have noise of their own, whatever is made of them is post-processing.
+        If rows are noised individually, the aggregation is post-processing.
         """
         present, _ = self._updates.present(number)
         rows = self._rows(exchange, present)
@@ -49,7 +48,7 @@ class ByRows:
         return ranks.first(lambda: self._aggregate(rows, present, exchange, number)).to(rows.device)
 
     def _rows(self, exchange: Exchange, present: Cohort) -> Tensor:
-        """All answers `[n, m]`, in the order of clients' numbers."""
+        """All answers `[n, m]`, in the order of client indices."""
         params = exchange.broadcast["params"]
         rows = params.new_zeros(len(present.clients), exchange.layout.length)
         foreseen = partial(self._foreseen, exchange)
@@ -58,7 +57,7 @@ class ByRows:
         return self._updates.world.ranks.reduce(rows)
 
     def _aggregate(self, rows: Tensor, present: Cohort, exchange: Exchange, number: int) -> Tensor:
-        """The aggregate `[m]`; what the rule remembers of clients is put beside the release."""
+        """The aggregate `[m]`; also stores the rule's memory of clients."""
         ids, layout, histories = present.clients, exchange.layout, self._updates.world.histories
         sent = self._updates.bounded(ids, rows, layout, number, self.state)
         aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
@@ -72,9 +71,10 @@ class ByRows:
     def _by_rule(
         self, rows: Tensor, exchange: Exchange, ids: Indices | None, foreseen: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """What the rule makes of `rows` `[n, m]` of clients `ids`, and what it is to keep of these.
+        """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and its memory of these.
 
-        Of fewer rows it tolerates fewer hostile ones. `foreseen`: it is tried, and draws apart.
+        With fewer rows it tolerates fewer Byzantine ones. `foreseen`: a trial, with a separate
+        random stream.
         """
         sources: dict[str, Callable[[], Any]] = {
             "generator": lambda: self._generator(foreseen),
@@ -94,19 +94,20 @@ class ByRows:
     def _foreseen(
         self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
     ) -> Tensor:
-        """The aggregate without noise, as an attacker works it out that knows the rule.
+        """The aggregate without noise, as an attacker that knows the rule computes it.
 
-        What the rule remembers is as it was before the round, however often it is tried. What it
-        draws is not what it will draw for the release: who knows a rule does not know its noise.
+        A trial leaves the rule's memory unchanged, however often it is repeated. Its random numbers
+        differ from those of the release: an attacker that knows a rule does not know its
+        randomness.
         """
         clipped = self._updates.clipped(rows, hostile)
         return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
-        """What the rule remembers before this round of clients `ids` `[n]`, some of the cohort.
+        """The rule's memory, before this round, of clients `ids` `[n]`, a subset of the cohort.
 
-        Read once, however often attackers try the rule. Raises `ValueError` where nothing keeps it,
-        and `Refused` where an attacker tries rows that are nobody's.
+        It is read once, however often attackers try the rule. Raises `ValueError` if no memory is
+        kept, and `Refused` if an attacker tries rows that belong to no client.
         """
         if ids is None:
             raise Refused(

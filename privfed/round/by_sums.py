@@ -29,18 +29,28 @@ from privfed.sampling.cohort import Cohort
 
 
 class BySums:
-    """Releases what a rule sums. `state` is the mechanism's public one, after each release."""
+    """Releases the rule's sums. `state` is the mechanism's public one, after each release."""
 
     def __init__(self, rule: SumRule, updates: ClientUpdates) -> None:
         self.state: PublicState = updates.state.mechanism
         self._rule, self._updates = rule, updates
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
-        """Bound, sum and noise the cohort's answers to exchange `number`; the average `[m]`.
+        """Bounds, sums and noises the cohort's answers to one exchange.
 
-        Under privacy, and where the server sums what clients keep, every row weighs one and the
-        divisor is the configuration's constant. Else a row is sent as (weight * row, weight), and
-        the divisor is the summed weight. Raises `Aborted` where too few send.
+        Under privacy, and if the server sums client states, every row has weight one and the
+        divisor is a constant of the configuration. Otherwise a row is sent as (weight * row,
+        weight), and the divisor is the summed weight.
+
+        Args:
+          exchange: the request to the cohort.
+          number: index of the exchange in the round.
+
+        Returns:
+          The released average, shape [m].
+
+        Raises:
+          Aborted: if too few clients send.
         """
         updates, algorithm = self._updates, self._updates.algorithm
         ranks, mechanism = updates.world.ranks, algorithm.mechanism
@@ -62,7 +72,7 @@ class BySums:
         return released.to(exchange.broadcast["params"].device)
 
     def _over_ranks(self, total: BoundedSum, noise: Keys) -> BoundedSum:
-        """The sum over all ranks of `total`, to which each adds the noise of its part before.
+        """The sum over all ranks of `total`, to which each rank has added the noise of its part.
 
         Noise that cannot be drawn in parts is left to `release`, on rank 0. Raises `RankLost`
         unless all ranks have drawn, or none.
@@ -86,7 +96,7 @@ class BySums:
         return replace(total, total=total.total.to(exchange.broadcast["params"].device))
 
     def _summed_here(self, exchange: Exchange, number: int) -> BoundedSum:
-        """The sum of the answers of clients who train in this process."""
+        """The sum of the answers of clients trained in this process."""
         updates, mechanism = self._updates, self._updates.algorithm.mechanism
         wire = updates.algorithm.wire(exchange.layout)
         present, leaves = updates.present(number)
@@ -101,7 +111,7 @@ class BySums:
     def bounded(
         self, exchange: Exchange, number: int, present: Cohort
     ) -> Iterator[tuple[Indices, BoundedRows]]:
-        """What clients `ids` `[c]` of those `present` send for exchange `number`, by chunks."""
+        """Yields bounded messages for exchange `number`, with client indices `[c]`, in chunks."""
         updates, foreseen = self._updates, partial(self._foreseen, exchange)
         wire = updates.algorithm.wire(exchange.layout)
 
@@ -112,9 +122,9 @@ class BySums:
         return map(sent, updates.chunks(exchange, present, foreseen))
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
-        """What clients sum `[c, m]`: the rule's terms, weighted where weights are not fixed.
+        """Terms `[c, m]` that clients sum: the rule's terms, weighted if weights are not fixed.
 
-        Under fixed weights a client whose rows lie at up to s sites counts as one s-th at each.
+        With fixed weights, a client whose rows lie at up to s sites has weight 1 / s at each.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -132,16 +142,14 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """In how many parts a client's update may come."""
+        """Number of parts in which a client's update may come."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
     def _foreseen(
         self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
     ) -> Tensor:
-        """The aggregate without noise, as attackers work it out: all weigh alike, but for what they
-        claim.
-        """
+        """The aggregate without noise, as attackers compute it, with the weights they claim."""
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
         admitted = self._updates.algorithm.objective.admitted(rows)
         for _ in range(rule.passes):
@@ -154,9 +162,9 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """The sum of weighted rows without their weights, and the sum of these."""
+    """The sum of weighted rows without their weights, and the sum of the weights."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
-    if weight <= 0.0:  # nobody's: an average of nothing moves nothing
+    if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0
     return replace(total, total=rows), weight
 

@@ -1,8 +1,8 @@
-"""One round: charge, draw, ask the cohort, bound, sum, release, store; then the server's step.
+"""One round: charge, sample, ask the cohort, bound, sum, release, store; then the server's step.
 
-The order is the proof's order: the charge is durable before the cohort is drawn, a release is
-durable before anything that follows from it is sent or shown, and nothing but releases reaches the
-server optimizer or the next broadcast.
+The order is the proof's order: the charge is durable before the cohort is sampled, a release is
+durable before anything that follows from it is sent or shown, and nothing except releases reaches
+the server optimizer or the next broadcast.
 """
 
 from __future__ import annotations
@@ -32,12 +32,21 @@ Play = Generator[Exchange, Tensor, TrainingState]
 
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round by its exchanges: yields each, is sent its release, returns the next state."""
+    """A round as a generator: yields exchanges, receives releases, returns the next state.
+
+    Args:
+      algorithm: frozen parts and declared constants of the run.
+      round: number of the round.
+      state: the state before the round.
+
+    Yields:
+      The exchanges of the round; each `send` passes its release, shape [m].
+    """
     return (_evaluation if algorithm.evaluates else _training)(algorithm, round, state)
 
 
 def _evaluation(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round in which clients measure the model, which stays as it is."""
+    """A round in which clients evaluate the model, which does not change."""
     layout = algorithm.objective.layout(len(state.params))
     released = yield Exchange("measure", {"params": state.params}, layout)
     before = int(state.evaluation.get("count", 0))
@@ -46,7 +55,7 @@ def _evaluation(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round that trains, and moves the model."""
+    """A round that trains the model."""
     params, rule, objective = state.params, algorithm.rule, algorithm.objective
     extra = yield from objective.prelude(params, state.objective)
     layout = objective.layout(len(params))
@@ -65,13 +74,13 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 class Conversation:
-    """Goes through a play's exchanges: each is answered before the next one comes."""
+    """Iterates over a play's exchanges; each is answered before the next one comes."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
         self._answer: Tensor
         self.end: TrainingState
-        """The state after the round, once the exchanges are through."""
+        """The state after the round, once all exchanges are complete."""
 
     def __iter__(self) -> Iterator[Exchange]:
         try:
@@ -83,16 +92,16 @@ class Conversation:
             self.end = finished.value
 
     def answer(self, released: Tensor) -> None:
-        """Say what was released for the exchange that came last."""
+        """Passes on the release of the last exchange."""
         self._answer = released
 
 
 def replay(
     algorithm: Algorithm, round: int, state: TrainingState, releases: Sequence[Tensor]
 ) -> TrainingState:
-    """The state after a round that released `releases`, one for each of its exchanges.
+    """The state after a round with the given `releases`, one for each of its exchanges.
 
-    Raises `ValueError` for one that is not of its exchange's length.
+    Raises `ValueError` for a release of the wrong length.
     """
     conversation = Conversation(play(algorithm, round, state))
     for exchange, released in zip(conversation, releases, strict=True):
@@ -105,11 +114,24 @@ def replay(
 def run_round(
     round: int, algorithm: Algorithm, state: TrainingState, world: World
 ) -> TrainingState:
-    """Round number `round`, from `state` to the next.
+    """Runs one round, which is charged before its cohort is sampled.
 
-    Raises `BudgetExceeded`, or `Busy` where sites are away, with nothing charged and nobody drawn.
-    What else it raises leaves the round charged: `Aborted` consumes it, and `Refused` stands for a
-    part that asks for more than was charged, or a release that is not finite.
+    Errors other than `BudgetExceeded` and `Busy` leave the round charged.
+
+    Args:
+      round: number of the round.
+      algorithm: frozen parts and declared constants of the run.
+      state: the state before the round.
+      world: clients, ledger, random streams and storage of the run.
+
+    Returns:
+      The state after the round.
+
+    Raises:
+      BudgetExceeded: if the budget does not cover the round; nothing is charged or sampled.
+      Busy: if sites are away; nothing is charged or sampled.
+      Aborted: if too few clients send; the round is consumed.
+      Refused: if a part asks for more exchanges than were charged, or a release is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
@@ -130,12 +152,12 @@ def run_round(
 
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
-    """Pay for the round, and only then draw who takes part in it."""
+    """Charges the round, and only then samples its cohort."""
     world.writing.settle()
     if world.sites:
         world.sites.gather()
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
-    if world.sites:  # which draw their own clients, and tell nobody
+    if world.sites:  # which sample their own clients, without revealing them
         nobody = np.empty(0, dtype=np.int64)
         return charge, Cohort(round, nobody, float(sampler.size), algorithm.witness(round))
     people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
@@ -144,7 +166,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
-    """Raises `Refused` for exchange `number` where fewer were charged."""
+    """Raises `Refused` for exchange `number` if fewer were charged."""
     if number >= algorithm.exchanges:
         raise Refused(
             f"round {round} asks the cohort for exchange {number + 1}, but its parts declared "
@@ -154,7 +176,7 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
 
 
 def refuse_not_finite(round: int, released: Tensor) -> None:
-    """Raises `Refused` where what would be released `[m]` is not finite."""
+    """Raises `Refused` if the values to be released `[m]` are not finite."""
     if not all_finite(released):
         raise Refused(
             f"what round {round} would release is not finite: training diverged; start a new run "
@@ -165,7 +187,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
 def show(
     round: int, exchange: Exchange, released: Tensor, algorithm: Algorithm, world: World
 ) -> None:
-    """Show the aggregate to whoever watches a simulation."""
+    """Passes the aggregate to the observer of a simulation."""
     if world.watch and exchange.task in ("train", "terms"):
         aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

@@ -1,4 +1,4 @@
-"""Measures that read raw updates: for studies only, opted into by `run.simulation_metrics`."""
+"""Measures that read raw updates: for studies only, enabled by `run.simulation_metrics`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from privfed.core.vector import Indices
 from privfed.sampling.availability import Devices
 
 MEASURES = ("far", "against", "alike")
-"""By what rows stand out; see `standings`."""
+"""Measures of outlying rows; see `standings`."""
 
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
-    """How many of `rows` `[n, m]` stand out as much as each does, or more: `[n]`, by measure.
+    """Number of `rows` `[n, m]` at least as outlying as each row: `[n]`, by measure.
 
-    A row counts itself. The measures are "far", the distance from `aggregate` `[m]`, which is large
-    for attackers who push it; "against", the angle with it, for those who work against it; and
-    "alike", how near the nearest other row is, for those who push together. Rows that are not
-    finite are farthest, and stand out least by the other two. No copy of the rows is made.
+    A row counts itself. The measures are "far", the distance from `aggregate` `[m]`, large for
+    attackers that push it; "against", the angle to it, for attackers that work against it; and
+    "alike", the closeness of the nearest other row, for attackers that push together. Non-finite
+    rows are farthest, and least outlying by the other two. The rows are not copied.
     """
     good = usable(rows)
     places = good.nonzero().squeeze(1)
@@ -44,24 +44,24 @@ def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
 
 
 def _cosines(rows: Tensor, aggregate: Tensor) -> Tensor:
-    """The cosine `[n]` of each row's angle with the aggregate; 0 without a direction."""
+    """Cosine `[n]` of the angle between each row and the aggregate; 0 without a direction."""
     lengths = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(aggregate)
     return torch.where(lengths > 0, rows @ aggregate / lengths, 0.0).double()
 
 
 def _at_least(values: Tensor) -> Tensor:
-    """How many of `values` `[n]` are as large as each: `[n]`."""
+    """Number of `values` `[n]` at least as large as each: `[n]`."""
     return len(values) - torch.searchsorted(values.sort().values, values, side="left")
 
 
 WorkOf = Callable[[int, Indices], tuple[Indices, Indices]]
-"""Round and clients `[c]` -> their local steps `[c]` and the examples they process `[c]`."""
+"""Maps a round and clients `[c]` to their local steps `[c]` and processed examples `[c]`."""
 TOTALS = ("examples", "bytes", "device_seconds")
-"""What adds up over rounds."""
+"""Quantities summed over rounds."""
 
 
 class Sides:
-    """The honest and the hostile rows of a round, and what the rule made of both."""
+    """Honest and Byzantine rows of a round, and the rule's aggregate of both."""
 
     def __init__(self) -> None:
         self.aggregate: Tensor | None = None
@@ -69,7 +69,7 @@ class Sides:
         self._counts = {True: 0, False: 0}
 
     def add(self, rows: Tensor, hostile: Tensor) -> None:
-        """Rows `[c, m]`; those that are not finite count, and add nothing."""
+        """Adds rows `[c, m]`; non-finite rows are counted, and add nothing."""
         usable = rows.isfinite().all(1)
         for side in (True, False):
             mine = hostile == side
@@ -78,11 +78,12 @@ class Sides:
             self._sums[side] = self._sums[side] + total if side in self._sums else total
 
     def measures(self) -> dict[str, Any]:
-        """With attackers, in rounds where both sides took part.
+        """Measures of attacked rounds with both honest and Byzantine rows.
 
-        `byzantine` counts hostile rows; `aggregate_distance` is how far the aggregate (noise
-        included) lies from the honest mean, in lengths of that; `byzantine_weight` is how far it
-        lies on the way from the honest to the hostile mean: of a plain mean, their part of rows.
+        `byzantine`: number of Byzantine rows. `aggregate_distance`: distance of the aggregate
+        (noise included) from the honest mean, relative to the norm of that mean.
+        `byzantine_weight`: position of the aggregate on the line from the honest to the Byzantine
+        mean; for a plain mean, the Byzantine fraction of rows.
         """
         bad, good = self._counts[True], self._counts[False]
         if not bad or not good or self.aggregate is None:
@@ -99,10 +100,10 @@ class Sides:
 
 
 class Tally:
-    """Counts what rounds' clients did. Nothing here is covered by the run's epsilon.
+    """Counts the work of clients in each round. The run's epsilon does not cover these counts.
 
-    `down` and `up` are bytes per client and round. `note` is given a line of each round in which a
-    rule saw rows: its "clients" `[n]`, and how each one's stood out (`privfed.round.tally`).
+    `down` and `up` are bytes per client and round. `note` receives a line for each round in which a
+    rule saw rows: its "clients" `[n]`, and how outlying each row was (`privfed.round.tally`).
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Tally:
         self._sides = Sides()
 
     def rows(self, round: int, ids: Indices, rows: Tensor, hostile: NDArray[np.bool_]) -> None:
-        """Takes raw rows `[c, m]` of clients `ids` `[c]`, of whom some are `hostile`."""
+        """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `hostile` ones."""
         self._sides.add(rows, torch.from_numpy(hostile).to(rows.device))
         self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())
         steps, examples = self._work(round, ids)
@@ -135,7 +136,7 @@ class Tally:
         self._seen |= dict(zip(ids.tolist(), done, strict=True))
 
     def judged(self, round: int, ids: Indices, rows: Tensor, aggregate: Tensor) -> None:
-        """Takes rows `[n, m]` as clients `ids` `[n]` sent them, and the `aggregate` of these."""
+        """Takes rows `[n, m]` as sent by clients `ids` `[n]`, and their `aggregate`."""
         counts = {name: each.tolist() for name, each in standings(rows, aggregate).items()}
         self._note({"round": round, "clients": ids.tolist(), **counts})
 
@@ -143,7 +144,7 @@ class Tally:
         self._sides.aggregate = aggregate
 
     def take(self) -> dict[str, Any]:
-        """The round's counts; the next round starts afresh."""
+        """Returns the round's counts, and resets them."""
         norms = torch.cat([*self._norms, torch.empty(0, dtype=torch.float64)])
         self._norms.clear()
         self._add_up()
@@ -161,7 +162,7 @@ class Tally:
         return counts
 
     def totals(self) -> dict[str, float]:
-        """Examples processed, bytes sent both ways and estimated seconds since last asked."""
+        """Examples processed, bytes sent both ways and estimated seconds since the last call."""
         totals, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
         return totals
 

@@ -1,4 +1,4 @@
-"""The answers of a round's cohort: trained once, corrupted by attackers, bounded by each client."""
+"""The answers of a round's cohort: trained once, replaced by attackers, bounded by each client."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from privfed.secure.limits import SENDS, Leaves, leaving
 from privfed.secure.summation import Session
 
 Foreseen = Callable[[Tensor, int, Indices | None], Tensor]
-"""The aggregate of rows `[n, m]`, the first so many of them hostile, as attackers work it out; of
-clients `[n]`, where it is clear whose they are."""
+"""Maps rows `[n, m]` with the given number of Byzantine rows first, and their client indices `[n]`
+if known, to the aggregate as attackers compute it.
+"""
 
 
 @dataclass
 class ClientUpdates:
-    """What the clients of one `cohort` send, chunk by chunk: attackers are among them.
+    """Messages of the clients of one `cohort`, chunk by chunk, attackers included.
 
-    A client's row goes one way: it is trained, shown to who may watch a simulation, made into what
+    A client's row is trained, passed to the observer of a simulation, converted to the terms that
     the rule sums, bounded by the mechanism, and sent.
     """
 
@@ -40,22 +41,22 @@ class ClientUpdates:
     state: TrainingState
     cohort: Cohort
     _trained: list[Chunk] = field(default_factory=list)
-    """The rows of the first pass, for those that come after it."""
+    """The rows of the first pass, for later passes."""
 
     def __post_init__(self) -> None:
         self.attack_memory = self.state.attack
-        """What attackers remember."""
+        """The attackers' memory."""
         exclusions, round = self.world.exclusions, self.cohort.round
         excluded = self.world.ranks.first(lambda: exclusions.before(round))
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Those whose rows of exchange `number` are added, and when each party leaves `[n]`.
+        """Clients whose rows of exchange `number` are added, and each party's dropout `[n]`.
 
-        Parties are the cohort, or all sites, whoever was drawn there. Passes ask about the same
-        rows: who sends none in the first of them sends none in any. Who was proved to lie in an
-        earlier round is drawn as ever, and counts as one that leaves before sharing: that moves no
-        coin, no rate, no divisor and no other party (PRIVACY, section 4).
+        Parties are the cohort, or all sites, whichever clients were sampled there. Passes use the
+        same rows: a client that drops out of the first of them sends none in any. Clients excluded
+        in an earlier round are still sampled but treated as dropouts before sharing, so that
+        sampling rate, divisor and the other parties' randomness are unchanged (PRIVACY, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
@@ -72,14 +73,14 @@ class ClientUpdates:
 
     @property
     def site_of(self) -> Indices:
-        """The site `[population]` of each client. Raises `ValueError` where there are no sites."""
+        """The site `[population]` of each client. Raises `ValueError` without sites."""
         sites = self.world.people.sites
         if sites is None:
             raise ValueError("sites are the parties, and nobody knows which site holds a client")
         return sites
 
     def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:
-        """What the sum of exchange `number` is bound to; `leaves` `[n]` as of its parties."""
+        """The session of the secure sum of exchange `number`, with dropout times `leaves` `[n]`."""
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
             return Session(
@@ -105,30 +106,30 @@ class ClientUpdates:
 
     @property
     def _parties(self) -> Indices:
-        """The parties `[n]` of a sum, by their places: the cohort, or all sites."""
+        """Indices of the parties `[n]` of a sum: the cohort, or all sites."""
         sites = self.algorithm.sites
         return np.arange(sites) if sites else self.cohort.clients
 
     def _party_numbers(self) -> Indices:
-        """The numbers `[n]` by which the parties of a sum drop out."""
+        """Identities `[n]` of a sum's parties in the dropout draw."""
         if self.algorithm.sites:
             return np.arange(self.algorithm.sites)
         return self.world.people.identities[self.cohort.clients]
 
     def chunks(self, exchange: Exchange, present: Cohort, foreseen: Foreseen) -> Iterator[Chunk]:
-        """The raw answers of those `present`; of later passes, the same rows as before.
+        """Yields the raw answers of clients `present`; later passes get the same rows.
 
-        Attackers know the aggregate as `foreseen` gives it.
+        Attackers know the aggregate as computed by `foreseen`.
         """
         if exchange.task == "terms":
             yield from self._trained
             return
         chunks = self._corrupted(exchange, present, foreseen)
-        # By `map`: no name holds the rows of one chunk while the next one trains.
+        # `map` ensures that no name holds the rows of one chunk while the next one trains.
         yield from map(self._watched_rows, chunks) if exchange.task == "train" else chunks
 
     def _watched_rows(self, chunk: Chunk) -> Chunk:
-        """The `chunk`, kept for later passes and shown to who may watch a simulation."""
+        """Keeps the `chunk` for later passes, and passes it to the observer of a simulation."""
         if self.algorithm.rule.uploads > 1:
             self._trained.append(chunk)
         if self.world.watch:
@@ -139,7 +140,7 @@ class ClientUpdates:
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
     ) -> BoundedRows:
-        """Messages `[c, m]` of clients `ids` as they are sent: bounded, but for hostile ones."""
+        """Messages `[c, m]` of clients `ids` as sent: bounded, except those of attackers."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
         bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
         attackers = self.world.attackers
@@ -148,32 +149,32 @@ class ClientUpdates:
         if self.algorithm.mechanism.adaptive and attackers.lies.within is not None:
             liars = self.hostile_rows(ids, rows)
             bounded = count_turned(bounded, liars, attackers.lies.within)
-        if not attackers.unbounded:  # a sum without a bound cuts hostile rows to what it can hold
+        if not attackers.unbounded:  # a sum without a bound cuts Byzantine rows to its range
             free = bounded.bound == math.inf
             return replace(bounded, hostile=self.hostile(ids)) if free else bounded
-        noiseless = self.algorithm.mechanism.trust == "client"  # nor do they add noise of their own
+        noiseless = self.algorithm.mechanism.trust == "client"  # nor do attackers add noise
         return attackers.lengthened(self.hostile(ids), bounded, rows, noiseless)
 
     def hostile(self, ids: Indices) -> Mask:
-        """Which of clients `ids` `[c]` are byzantine in this round."""
+        """Mask of clients `ids` `[c]` that are Byzantine in this round."""
         attackers = self.world.attackers
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
         return attackers.hostile(self.cohort.round)[ids]
 
     def hostile_rows(self, ids: Indices, rows: Tensor) -> Tensor:
-        """Which of clients `ids` `[c]` are hostile, as `hostile` says, on the device of `rows`."""
+        """The mask `hostile` of clients `ids` `[c]`, on the device of `rows`."""
         return torch.from_numpy(self.hostile(ids)).to(rows.device)
 
     @property
     def unbounded(self) -> bool:
-        """Whether there are attackers who keep to no bound."""
+        """Whether attackers ignore the norm bound."""
         return self.world.attackers is not None and self.world.attackers.unbounded
 
     def clipped(self, rows: Tensor, hostile: int) -> Tensor:
         """Rows `[n, m]` as the mechanism clips them, without noise.
 
-        The first `hostile` ones are not, where they keep to no bound.
+        The first `hostile` rows are not clipped if attackers ignore the bound.
         """
         mechanism = self.algorithm.mechanism
         if not mechanism.private:
@@ -183,7 +184,7 @@ class ClientUpdates:
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def averaged(self, terms: Tensor, hostile: int) -> Tensor:
-        """The mean of `terms` `[n, m]`, the first `hostile` of them weighing what they claim."""
+        """The mean of `terms` `[n, m]`, with the first `hostile` ones at their claimed weight."""
         attackers = self.world.attackers
         claimed = attackers.lies.weight if attackers else 1.0
         if claimed == 1.0 or self.algorithm.fixed_divisor:
@@ -195,7 +196,7 @@ class ClientUpdates:
     def _corrupted(
         self, exchange: Exchange, present: Cohort, foreseen: Foreseen
     ) -> Iterator[Chunk]:
-        """Answers with those of attackers in their places, who wait for all others' first."""
+        """Answers with the attackers' rows replaced, which needs all other answers first."""
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -209,7 +210,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, foreseen)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """The exchange with what attackers remember, now that they see the model it broadcasts."""
+        """The exchange with the attackers' memory, after they saw the model it broadcasts."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)
@@ -217,7 +218,7 @@ class ClientUpdates:
     def _replaced(
         self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
     ) -> Chunk:
-        """The answer of a whole cohort with the rows that attackers send in place of theirs."""
+        """The answer of a complete cohort, with the attackers' rows replaced."""
         bad = self.hostile(answer.ids)
         part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
@@ -242,7 +243,7 @@ class ClientUpdates:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part `name` of rows with this `layout`; without a name all of it."""
+    """The part `name` of rows with this `layout`; without a name, the complete row."""
 
     layout: Layout
     name: str
@@ -260,15 +261,15 @@ class _Part:
         return rows
 
     def alone(self, part: Tensor) -> Tensor:
-        """Rows `[n, m]` of which all but the `part` `[n, p]` is zero."""
+        """Rows `[n, m]` that are zero outside of the `part` `[n, p]`."""
         return self.put(part, part.new_zeros(len(part), self.layout.length))
 
 
 def _whose(count: int, rows: Tensor, ids: Indices, hostile: Mask) -> Indices | None:
-    """The clients `[count]` of rows that an attacker tries the rule on; None if it is unclear.
+    """Clients `[count]` of the rows on which an attacker tries the rule; None if ambiguous.
 
-    They are the hostile ones of clients `ids` `[n]`, and then the honest ones, or those whose
-    `rows` `[n, m]` can be computed with: attackers leave others out, as rules do.
+    They are the Byzantine ones of clients `ids` `[n]`, then the honest ones, or only those with
+    finite `rows` `[n, m]`: attackers omit the others, as rules do.
     """
     honest = ~hostile
     if count < len(hostile):
@@ -279,7 +280,7 @@ def _whose(count: int, rows: Tensor, ids: Indices, hostile: Mask) -> Indices | N
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
-    """All answers at once, in the order of clients' numbers."""
+    """Joins all answers, in the order of client indices."""
     ids = np.concatenate([chunk.ids for chunk in chunks])
     order = np.argsort(ids)
     return Chunk(

@@ -1,8 +1,8 @@
-"""Where rounds happen: who answers, who counts, who keeps, and where randomness comes from.
+"""The environment of rounds: clients, ledger, storage and random streams.
 
-*Durability* (`Writing`): at once, or beside work that sends and shows nothing. A release lies on
-disk before anybody is asked anything that follows from it, before anything of it is shown, and
-before the next charge: each of these waits for `settle`. What a run does by itself in between, as
+*Durability* (`Writing`): writes are immediate, or run in parallel with work that sends and shows
+nothing. A release is on disk before any request that follows from it is sent, before any of it is
+shown, and before the next charge: each of these waits for `settle`. Local work in between, such as
 the server's step and the evaluation's forward passes, need not wait.
 """
 
@@ -35,19 +35,19 @@ Write = Callable[[], None]
 
 
 class Writing(Protocol):
-    """Whoever makes releases durable, one after the other."""
+    """Makes releases durable, one after the other."""
 
     def begin(self, write: Write) -> None:
-        """Have `write` called, once whatever was begun before is through."""
+        """Schedules `write` after all earlier writes."""
         ...
 
     def settle(self) -> None:
-        """Return when all that was begun is durable. Raises what a write raised."""
+        """Returns when all scheduled writes are durable. Raises the error of a failed write."""
         ...
 
 
 class AtOnce:
-    """Writes before it goes on."""
+    """Writes immediately."""
 
     def begin(self, write: Write) -> None:
         write()
@@ -57,10 +57,11 @@ class AtOnce:
 
 
 class InBackground:
-    """Writes in a thread of its own.
+    """Writes in a separate thread.
 
-    Leaving its context waits for that, however often it is interrupted: whoever comes next finds
-    all written. A write that failed raises its error there, whatever else went wrong.
+    Leaving the context waits for the writes, however often it is interrupted, so that any later
+    code finds them complete. A failed write raises its error there, in preference to any other
+    error.
     """
 
     def __init__(self) -> None:
@@ -93,7 +94,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """What interrupted the wait for what was begun, once that is through."""
+        """Waits for the scheduled write; returns an exception that interrupted the wait."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:
@@ -104,51 +105,51 @@ class InBackground:
 
 
 class Watch(Protocol):
-    """Shown what no epsilon covers; simulation-only."""
+    """Observes data that no epsilon covers; in simulations only."""
 
     def rows(
         self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
     ) -> None:
-        """Clients `[c]`, the raw rows `[c, m]` that they bound next, and which are hostile."""
+        """Receives raw rows `[c, m]` of clients `[c]`, and a mask of Byzantine ones."""
         ...
 
     def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
-        """What a rule that sees rows `[n, m]`, as clients `[n]` sent them, made of these: `[m]`."""
+        """Receives rows `[n, m]` as clients `[n]` sent them, and their aggregate `[m]`."""
         ...
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
-        """What the rule made of the rows, `[m]`; of several passes, of each so far."""
+        """Receives the rule's aggregate `[m]`; with several passes, after each of them."""
         ...
 
 
 class Charges(Protocol):
-    """Where rounds are charged: a ledger."""
+    """Charges rounds to a ledger."""
 
     def charge(self, round: int, event: Event) -> Charge:
-        """Make the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
+        """Makes the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
         ...
 
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
-        """Make all exchanges' releases of the charged round so far durable."""
+        """Makes the releases of all exchanges of the charged round so far durable."""
         ...
 
 
 class Exclusions(Protocol):
-    """Who was proved to lie in a secure sum, and takes part in none of later rounds."""
+    """Parties proved to be Byzantine in a secure sum, excluded from all later rounds."""
 
     def before(self, round: int) -> frozenset[int]:
-        """The parties who were named in rounds before `round`."""
+        """The parties excluded in rounds before `round`."""
         ...
 
     def note(self, culprit: Culprit) -> None:
-        """Remember a culprit."""
+        """Records a culprit."""
         ...
 
 
 class NoExclusions:
-    """Nobody is remembered, and nobody left out."""
+    """No exclusions: culprits are not recorded."""
 
     def before(self, round: int) -> frozenset[int]:
         return frozenset()
@@ -158,12 +159,12 @@ class NoExclusions:
 
 
 class RemoteSites(Protocol):
-    """Sites on machines of their own, which draw their clients and send sums of their rows."""
+    """Sites on other machines, which sample their clients and send sums of their rows."""
 
     def gather(self) -> None:
-        """Return when enough sites are at hand for a round, before anything is charged for it.
+        """Returns when enough sites are available for a round, before anything is charged for it.
 
-        Raises `Busy` where they are not.
+        Raises `Busy` if too few are available.
         """
         ...
 
@@ -177,7 +178,7 @@ class RemoteSites(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """Where rounds happen: who answers, who counts, who keeps, and where randomness comes from."""
+    """The environment of rounds: clients, ledger, storage and random streams."""
 
     executor: Executor
     people: People
@@ -186,29 +187,29 @@ class World:
     streams: Streams
     watch: Watch | None = None
     states: ClientState | None = None
-    """What clients remember for their objective."""
+    """Client states of the objective."""
     histories: ClientState | None = None
-    """What the rule remembers of clients."""
+    """The rule's memory of clients."""
     correlated: Correlated | None = None
     attackers: Attackers | None = None
     sites: RemoteSites | None = None
-    """Sites elsewhere, whose clients nobody else draws or trains; None where all are here."""
+    """Sites on other machines, which sample and train their own clients; None in a local run."""
     exclusions: Exclusions = field(default_factory=NoExclusions)
-    """Parties of secure sums who were proved to lie."""
+    """Parties proved to be Byzantine in secure sums."""
     layers: tuple[int, ...] = ()
-    """How many numbers each parameter of the model has, in their order in its flat vector."""
+    """Number of values of each parameter of the model, in their order in its flat vector."""
     writing: Writing = field(default_factory=AtOnce)
     """When releases become durable."""
     ranks: Ranks = field(default_factory=Alone)
-    """Who plays this run together: the first charges, draws and writes."""
+    """The processes of this run: the first charges, samples and writes."""
 
     @property
     def remembered(self) -> tuple[ClientState, ...]:
-        """All that is kept of clients between rounds."""
+        """All client memory kept between rounds."""
         return tuple(each for each in (self.states, self.histories) if each is not None)
 
     def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
-        """The randomness of the release of exchange `number`."""
+        """Random streams of the release of exchange `number`."""
         if self.correlated and algorithm.mechanism.remembers:
             return self.correlated.at(algorithm.evaluation_rounds.turn(round))
         return self.streams.at(f"noise/{number}", round)
@@ -216,17 +217,17 @@ class World:
 
 @dataclass
 class Journal:
-    """Keeps the releases of one charged round, in order."""
+    """Stores the releases of one charged round, in order."""
 
     charge: Charge
     world: World
     releases: list[Tensor] = field(default_factory=list)
 
     def keep(self, released: Tensor, state: PublicState) -> None:
-        """Begin to make a release durable, with the mechanism's public `state` after it.
+        """Begins to make a release durable, with the mechanism's public `state` after it.
 
-        What is remembered of clients is durable before it. Copies are written: whoever is given
-        `released` may compute in place while that goes on.
+        Client memory becomes durable before the release. Copies are written, so that the recipient
+        of `released` may compute in place during the write.
         """
         self.releases.append(released.clone())
         for memory in self.world.remembered:
@@ -237,6 +238,6 @@ class Journal:
         world.ranks.first(lambda: world.writing.begin(write))
 
     def settle(self) -> None:
-        """Return when all that was released in this round is durable."""
+        """Returns when all releases of this round are durable."""
         if self.releases:
             self.world.ranks.first(self.world.writing.settle)

@@ -1,1 +1,1 @@
-"""One run, from start to end: prepared, played, resumed, checked, rehearsed."""
+"""One run, from start to end: prepared, executed, resumed, checked, rehearsed."""

@@ -1,4 +1,4 @@
-"""From a plan, its people and its model to what runs: algorithm, executor, and attackers."""
+"""Assembles a plan, its population and its model into algorithm, executor, and attackers."""
 
 from __future__ import annotations
 
@@ -38,14 +38,25 @@ from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 
 _COPIES, _FLOAT32 = 3, 4
-"""Of the rows that a round keeps: as they are trained, as they are sent, and room for more clients
-than are expected."""
+"""Copies of the rows kept in a round: as trained, as sent, and a margin for larger cohorts than
+expected.
+"""
 
 
 def assemble(plan: Plan, federation: Federation, network: Network, streams: Streams) -> Setup:
-    """Hold the plan against its people and its model, and measure how to train here.
+    """Checks the plan against its population and model, and measures the fastest training mode.
 
-    Raises `Refused` where what was planned is not about these people, or cannot train this model.
+    Args:
+      plan: the solved plan of the run.
+      federation: clients and test set.
+      network: the model.
+      streams: random streams of the run.
+
+    Returns:
+      A run that is ready to start.
+
+    Raises:
+      Refused: if the plan does not fit this population, or cannot train this model.
     """
     config, algorithm = plan.config, plan.algorithm(shapes=network.shapes.by_name)
     _refuse_other_people(plan, federation)
@@ -58,12 +69,12 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         personal = config.evaluation.personal
         evaluation, measures = evaluation_of(plan.evaluation, scored, network, personal)
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    if config.evaluation.by == "test":  # refuses what makes no groups
+    if config.evaluation.by == "test":  # refuses columns that define no groups
         ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0 and not federation.test_is_few
     scoring_seconds = _seconds_to_score(network, federation)
     network, trainer, speed = _measured(config, algorithm, federation, network)
-    if config.client_mechanism.private:  # refuses what mixes examples, be it sent or not
+    if config.client_mechanism.private:  # refuses models that mix examples, sent or not
         PerExample(trainer.network).verify(*federation.examples.made_up(3))
     attackers = _attackers(config, federation, streams)
     return Setup(
@@ -82,7 +93,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
 
 def _refuse_other_people(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` where the event is proved for another number of clients than there are."""
+    """Raises `Refused` if the event is not proved for the population's number of clients."""
     clients, everybody = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
         plan.cost.witness.refuse_population(everybody, clients)
@@ -93,7 +104,7 @@ def _refuse_other_people(plan: Plan, federation: Federation) -> None:
 
 
 def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:
-    """Raises `Refused` where the aggregation rule does not suit the model's layers."""
+    """Raises `Refused` if the aggregation rule does not suit the model's layers."""
     rule = algorithm.rule
     if isinstance(rule, RowRule) and (why := rule.unfit(network.shapes.sizes)):
         raise Refused(
@@ -103,9 +114,9 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` where sums over sites, none of which may abort, have too little room.
+    """Raises `Refused` if sums over sites, none of which may abort, could overflow.
 
-    They have room for the rows of clients declared, and for those of all canaries.
+    They hold the rows of the declared clients, and those of all canaries.
     """
     data = plan.config.data
     declared = data.clients * data.sites_per_client
@@ -120,10 +131,16 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
 def evaluation_of(
     plan: Plan, scored: Federation, network: Network, personal: bool = False
 ) -> tuple[Algorithm, ClientMeasures]:
-    """What happens in rounds that evaluate, as their own `plan` has it, and how clients score.
+    """The algorithm of evaluation rounds by their own `plan`, and the clients' measures.
 
-    They do so on what they have in `scored`, with their `personal` models or the run's. Raises
-    `Refused` for measures that do not suit labels.
+    Args:
+      plan: the plan of the evaluation rounds.
+      scored: the examples on which clients evaluate.
+      network: the model.
+      personal: whether clients evaluate their personal models instead of the run's.
+
+    Raises:
+      Refused: if a measure does not suit the labels.
     """
     form = Form.of(scored.examples)
     row = measure_row_of(plan.config, form)
@@ -136,7 +153,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """What scoring a model takes. Raises `Refused` for a test set that cannot be scored."""
+    """Seconds to score a model. Raises `Refused` for a test set that cannot be scored."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
@@ -148,9 +165,9 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 def _measured(
     config: Config, algorithm: Algorithm, federation: Federation, network: Network
 ) -> tuple[Network, LocalTrainer, Speed]:
-    """The network in the precision that is asked for, or faster here, and how it trains fastest.
+    """The network in the requested precision, or the faster one, and its fastest training mode.
 
-    Measured on examples that are made up: no choice depends on anybody's.
+    Speeds are measured on synthetic examples: no choice depends on client data.
     """
     trainer = _trainer(config, federation, network)
     speed = _speed(config, algorithm, trainer)
@@ -170,7 +187,7 @@ def _measured(
 
 
 def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
-    """The configuration with what it left open; a chunk that was asked for stays as it was."""
+    """The configuration with its open choices filled in; a requested chunk size stays unchanged."""
     precision = "mixed" if network.mixed else "full"
     chunk = config.run.chunk or speed.chunk
     return config.with_run(trainer=speed.way, chunk=chunk, precision=precision)
@@ -196,9 +213,9 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
 
 
 def _groups(config: Config, people: Federation) -> ClientGroups | None:
-    """What tells clients' groups, where the objective asks for it.
+    """Source of the clients' groups, if the objective needs it.
 
-    Raises `Refused` where there are none, or not as many as are declared.
+    Raises `Refused` if there are none, or another number than declared.
     """
     grouping = config.objective.grouping
     if grouping is None:
@@ -210,7 +227,7 @@ def _groups(config: Config, people: Federation) -> ClientGroups | None:
 
 
 def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
-    """Raises `Refused` where groups of these `names` are not those that were declared."""
+    """Raises `Refused` if groups of these `names` are not those that were declared."""
     makes = f"client.group = {grouping.by!r} makes {len(names)}: {', '.join(names)}"
     if grouping.count and grouping.count != len(names):
         raise Refused(
@@ -227,7 +244,7 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 
 
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
-    """How to train here: within the memory of a GPU, beside the rows that a round keeps there."""
+    """The fastest training mode within GPU memory, next to the rows that a round keeps there."""
     rule, run = algorithm.rule, config.run
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
     device, named = trainer.network.initial_params.device, ":" in run.device
@@ -260,7 +277,7 @@ def _executor(
 
 
 def _attackers(config: Config, federation: Federation, streams: Streams) -> Attackers | None:
-    """Who attacks; None where nobody does."""
+    """The attackers of the run, or None."""
     if not config.attacked:
         return None
     attackers = Attackers(
@@ -278,7 +295,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 
 
 def _lies(config: Config) -> Lies:
-    """What attackers claim: who sees rows, or sums them where clients live, admits no more."""
+    """The attackers' claims, capped at what a server or site that sees rows admits."""
     attackers, most = config.attackers, config.aggregation.most_examples
     return Lies(
         everything=attackers.replaces == "messages",

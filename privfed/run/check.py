@@ -1,4 +1,4 @@
-"""What a run means, without running it: the plan and the forecast, from the real data and model."""
+"""Checks a run without executing it: the plan and the forecast, from the real data and model."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Check:
     plan: Plan
     forecast: Forecast
     site: SiteGuarantee | None = None
-    """What a site promises its own clients, by its own count; None where nobody asked."""
+    """The guarantee of a site to its own clients, by its own count; None if not requested."""
     advice: Advice | None = None
-    """What other draws and mechanisms would take; None where nobody asked."""
+    """The requirements of other samplers and mechanisms; None if not requested."""
     power: Power | None = None
-    """What the run's canaries would notice; None without any."""
+    """Statistical power of the run's canary audit; None without canaries."""
 
     @property
     def facts(self) -> tuple[Plan, Forecast, None, SiteGuarantee | None, Power | None]:
-        """What `privfed.report.plan.plan_table` shows, without a run directory."""
+        """The arguments of `privfed.report.plan.plan_table`, without a run directory."""
         return self.plan, self.forecast, None, self.site, self.power
 
     def to_json(self) -> dict[str, Any]:
@@ -74,13 +74,20 @@ class Check:
 
 
 def check(config: Config, answers: int | None = None) -> Check:
-    """Load, build and measure what `train` would, and write nothing; of made-up clients only a few.
+    """Loads, builds and measures as `train` does, writes nothing, and makes up only a few clients.
 
-    `answers` is how many rounds a site answers at most, of whom it is then said what it promises.
-    Raises `Refused` as `train` would; where the combination is refused, with every reason.
+    Args:
+      config: the configuration of the run.
+      answers: upper bound on the rounds in which a site participates, for its own guarantee.
+
+    Returns:
+      The plan and forecast of the run.
+
+    Raises:
+      Refused: as `train` would; for a refused combination, with every reason.
     """
     refuse_unusable_heads(config.run.heads)
-    watchers(config)  # refuses those that cannot work here
+    watchers(config)  # refuses watchers that cannot work here
     before = priors(config)
     setup = prepare(config, before, load=load_representatives)
     refuse_once_public(before, setup.federation)
@@ -90,7 +97,7 @@ def check(config: Config, answers: int | None = None) -> Check:
 
 
 def _sensitivity(plan: Plan, expected: Forecast) -> float | None:
-    """By how much one client can move what is summed of updates."""
+    """Upper bound on one client's effect on the sum of updates."""
     if expected.signal is None:
         return None
     return expected.signal * expected.encoded * CHANGE[plan.event.relation]

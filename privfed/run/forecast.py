@@ -1,4 +1,4 @@
-"""What a run will take: bytes, time, and how loud its noise is. Computed from public facts only."""
+"""Forecast of a run: bytes, time, and signal-to-noise ratio, from public facts only."""
 
 from __future__ import annotations
 
@@ -24,16 +24,25 @@ _NUMBER = 4
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expectations over the draw of cohorts, of the declared number of clients.
+    """Expected values over sampled cohorts, for the declared number of clients.
 
-    `empty` is the probability that a round's cohort is empty. `down` and `up` are bytes per round,
-    of all `parties` together, who are the cohort, or all sites, and `remembered` is what a client
-    keeps between rounds. `signal` is the largest norm that the clients' average can have (all at
-    the clip, all in one direction), `noise` the expected norm of the noise on it; None without
-    privacy. `seconds` is for all rounds, for clients of `examples` examples each: what public facts
-    suggest, or else two batches (`guessed`). `encoded` is the norm of what a secure sum adds over
-    the row's own, and `aborts` bounds the probability that a round aborts, `step` is that of its
-    whole numbers.
+    Attributes:
+      parameters: Number of shared parameters of the model.
+      cohort: Expected number of clients in a cohort.
+      empty: Probability that a round's cohort is empty.
+      down: Bytes sent to all `parties` per round.
+      up: Bytes sent by all `parties` per round.
+      remembered: Bytes that a client keeps between rounds.
+      signal: Upper bound on the norm of the clients' average (all at the clipping norm, in the same
+        direction); None without privacy.
+      noise: Expected norm of the noise on that average; None without privacy.
+      parties: Number of parties of a sum: the cohort, or all sites.
+      seconds: Time for all rounds.
+      examples: Examples per client, as public facts suggest, or else two batches.
+      guessed: Whether `examples` is the latter.
+      encoded: Ratio of a row's norm in a secure sum to its own norm.
+      aborts: Upper bound on the probability that a round aborts.
+      step: Grid spacing of a secure sum's integers; None without a secure sum.
     """
 
     parameters: int
@@ -52,21 +61,21 @@ class Forecast:
     aborts: float
     step: float | None
     half_widths: Mapping[str, float] = field(default_factory=dict)
-    """Half the width of the interval of each measure that clients make, which noise will leave."""
+    """Half-widths of the intervals of the clients' measures that noise will leave."""
     message: int = 0
-    """How many numbers a client sends about the model in an exchange."""
+    """Values per message about the model in an exchange."""
     shortening: float = 1.0
-    """The norm of these over that of the update that they are made of, about."""
+    """Approximate ratio of a message's norm to the norm of the update it encodes."""
     unstacked: str | None = None
-    """Why clients are trained one after the other, where that was not chosen for its speed."""
+    """Reason why clients are trained one after the other, if that was not chosen for speed."""
     precision: str = ""
-    """In which precision they are trained, and why, where that is to be said."""
+    """Training precision and the reason for it, if that is to be reported."""
     local: int = 0
-    """How many numbers of each client's model stay with it, beside its `parameters`."""
+    """Number of local parameters of each client's model, in addition to `parameters`."""
     canaries: CanaryUpdates | None = None
-    """What canaries that train send at the start; None where none does."""
+    """Initial updates of canaries that train; None without any."""
     without_adapters: int | None = None
-    """How many parameters the model has, where adapters of them are trained; None without any."""
+    """Number of parameters of the model without adapters; None if no adapters are trained."""
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -75,7 +84,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class RoundForecast:
-    """What a round sends, and how loud its noise is: the figures of `Forecast` of these names."""
+    """Message sizes and noise of one round: the figures of `Forecast` with the same names."""
 
     cohort: float
     down: float
@@ -89,9 +98,14 @@ class RoundForecast:
 def round_exchange(
     plan: Plan, parameters: int, shapes: ShapesByName | None = None
 ) -> RoundForecast:
-    """What follows from the plan and the number of `parameters`, without people and without time.
+    """The part of a forecast that needs neither population nor timing.
 
-    A report asks for it of a run directory, whose people may be elsewhere.
+    A report computes it from a run directory, whose population may be elsewhere.
+
+    Args:
+      plan: the plan of the run.
+      parameters: number of parameters of the model.
+      shapes: shapes of the parameters by name; None treats them as one vector.
     """
     config, algorithm = plan.config, plan.algorithm(shapes=shapes)
     layout = algorithm.objective.layout(parameters)
@@ -124,7 +138,7 @@ def round_exchange(
 def _upload(
     plan: Plan, algorithm: Algorithm, parameters: int, shapes: ShapesByName | None
 ) -> float:
-    """Bytes that a party sends in an exchange: of its numbers, or as they are written down."""
+    """Bytes that a party sends in an exchange, as plain values or compressed."""
     layout, cohort = algorithm.objective.layout(parameters), round(algorithm.sampler.size)
     width = algorithm.mechanism.width(algorithm.wire(layout))
     bits = plan.config.compression.bits(_shapes(parameters, shapes))
@@ -134,12 +148,12 @@ def _upload(
 
 
 def _shapes(parameters: int, shapes: ShapesByName | None) -> Shapes:
-    """Those of the model; where they are not known it is one vector."""
+    """The model's shapes; if unknown, one vector."""
     return Shapes.named(shapes or {"all": (parameters,)})
 
 
 def forecast(setup: Setup) -> Forecast:
-    """What `setup` will take, were it to run here from its beginning."""
+    """The forecast of `setup`, executed here from its beginning."""
     config, algorithm = setup.plan.config, setup.algorithm
     d = setup.network.shapes.length
     witness = algorithm.sampler.witness(1, algorithm.clients)

@@ -46,7 +46,7 @@ _MOST_NUMBERS = 2**30
 
 
 def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
-    """Raises `Refused` where no example can be made up for this population, or too many are.
+    """Raises `Refused` if no example can be synthesised for this population, or too many would be.
 
     All examples, and all their gradients, are held in memory.
     """
@@ -63,7 +63,7 @@ def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -
 def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
     """The examples of canaries of this run's kind, one for each of the `keys`.
 
-    Raises `Refused` where nothing can be crafted.
+    Raises `Refused` if nothing can be crafted.
     """
     audit = setup.plan.config.audit
     space, influence = (
@@ -83,9 +83,9 @@ def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
 
 
 def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
-    """How the worth of canaries is measured in a run from the model `start` `[d]`.
+    """The self-influence score of canaries in a run from the model `start` `[d]`.
 
-    At public models, with this run's local training.
+    It is evaluated at public models, with this run's local training.
     """
     config, trainer = setup.plan.config, setup.executor.trainer
     network, public = setup.network, public_examples(setup.federation)
@@ -100,9 +100,9 @@ def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
 def training_executor(
     setup: Setup, examples: CanaryExamples, numbers: Indices, heads: NDArray[np.bool_]
 ) -> LocalExecutor:
-    """The run's executor over the canaries `numbers` `[c]` in the place of its clients.
+    """The run's executor over the canaries `numbers` `[c]` instead of its clients.
 
-    Those whose coin is not `heads` `[c]` hold nothing.
+    Canaries that `heads` `[c]` does not include hold no examples.
     """
     federation = examples.federation(numbers, heads, setup.federation)
     trainer = replace(setup.executor.trainer, federation=federation)
@@ -110,15 +110,17 @@ def training_executor(
 
 
 _MEASURED, _ONE_BY_ONE = 32, 8
-"""How many canaries are made up to measure, and how many of models that are no one batch."""
+"""Number of canaries crafted for the measurement, and the number for models that cannot
+be stacked.
+"""
 
 
 @dataclass(frozen=True)
 class CanaryUpdates:
-    """Clipped updates of canaries at the start: the root of their mean squared norm is `norm`.
+    """Clipped updates of canaries at the start, whose root mean squared norm is `norm`.
 
-    `common` is the norm of their mean, which is the same in every round. To make up the examples of
-    one takes `seconds` here.
+    `common` is the norm of their mean, which is the same in every round. Crafting the examples of
+    one canary takes `seconds` here.
     """
 
     norm: float
@@ -126,15 +128,15 @@ class CanaryUpdates:
     seconds: float
 
     def total(self, sending: float) -> float:
-        """The expected norm of the sum of `sending` of them in expectation, drawn by coins."""
+        """Expected norm of the sum of sampled canaries, `sending` of them in expectation."""
         return float(np.hypot(np.sqrt(sending) * self.norm, sending * self.common))
 
 
 def canary_updates(setup: Setup) -> CanaryUpdates | None:
-    """Train a few canaries like the run's from the public start; None where no canary trains.
+    """Trains a few canaries like the run's from the public start; None if no canary trains.
 
-    Not the run's own: those follow from a key that is secret until the run ends. Raises `Refused`
-    where nothing can be crafted.
+    These are not the run's own canaries, which follow from a key that is secret until the run ends.
+    Raises `Refused` if nothing can be crafted.
     """
     config = setup.plan.config
     if not config.audit.by_inputs:
@@ -154,44 +156,44 @@ def canary_updates(setup: Setup) -> CanaryUpdates | None:
 
 
 class RunCanaries(Protocol):
-    """The canaries of a run, and the log of what they saw."""
+    """The canaries of a run, and the log of their observations."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Take note of a release that is replayed, which may have been noted before."""
+        """Records a replayed release, which may already have been recorded."""
         ...
 
     def end(self, params: Tensor) -> None:
-        """Take note of the final model `[d]`: the run is at its end."""
+        """Records the final model `[d]` at the end of the run."""
         ...
 
 
 @dataclass(frozen=True)
 class InputCanaries:
-    """A run's canaries that train, and the log that their scores by the final model go to."""
+    """A run's canaries that train, and the log of their scores by the final model."""
 
     learning: Learning
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Take no note: whom these canaries stand against sees the final model only."""
+        """Records nothing: the adversary of these canaries sees the final model only."""
 
     def end(self, params: Tensor) -> None:
-        """Note what the final model `[d]` has learned of each canary's examples."""
+        """Records the final model's scores of each canary's examples."""
         self.log.append(FINAL, np.append(1.0, self.learning.scores(params)))
 
 
 def with_input_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, InputCanaries]:
-    """The world with canaries behind its clients, which train on examples of their own.
+    """The world with canaries added after its clients, which train on examples of their own.
 
-    These are made when the run begins, from its secret key, and then lie under private/: a run that
-    goes on has the same ones.
+    The examples are crafted when the run begins, from its secret key, and stored under private/: a
+    resumed run has the same ones.
     """
     learning = _learning(setup, CanaryFile(directory.canary_examples), world.streams)
     coins = canary_coins(len(learning.examples), world.streams)
     log = CanaryLog(directory.canaries, len(coins))
-    log.begin(coins, 0)  # its scores are no cosines of d dimensions
+    log.begin(coins, 0)  # its scores are not cosines of d dimensions
     there, clients = in_population(coins, setup.plan.event.relation), setup.federation.clients
     training = training_executor(setup, learning.examples, there, coins[there])
     nothing = number_of_nothing(setup.plan.cost.rule)
@@ -205,7 +207,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """The canaries' examples and the start that they were crafted at; made where there are none."""
+    """The canaries' examples and the model they were crafted at; crafted if there are none."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

@@ -1,4 +1,4 @@
-"""What a run takes up where it stopped: its last checkpoint, and the releases after it."""
+"""Restores an interrupted run: its last checkpoint, and the releases after it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from privfed.store.tensorfile import misfits_are_broken
 
 
 def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Raises `Broken` where a run that was charged lacks what it keeps in private/.
+    """Raises `Broken` if a charged run lacks files that it keeps in private/.
 
-    All of it is there, durably, before the first charge: until then what is missing is made anew.
+    All of them exist, durably, before the first charge; until then, missing files are recreated.
     """
     if not ledger.charges:
         return
@@ -35,7 +35,7 @@ def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
 
 
 def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
-    """Every file that cannot be made again, and what goes with it."""
+    """Every file that cannot be recreated, and the consequence of its loss."""
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {
@@ -80,9 +80,9 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
 def state_from_releases(
     charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
 ) -> TrainingState | None:
-    """The state after a charged round, from what it released; None where it did not release all.
+    """The state after a charged round, from its releases; None if these are incomplete.
 
-    Raises `Broken` for a release that belongs to another charge, or is of another form.
+    Raises `Broken` for a release that belongs to another charge, or has another form.
     """
     stored = directory.releases.read(charge.round, state.params.device)
     if stored is None:
@@ -104,7 +104,7 @@ def state_from_releases(
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` where the ledger lacks what it saw."""
+    """The last checkpoint. Raises `Broken` if the ledger lacks charges that it saw."""
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(

@@ -1,4 +1,4 @@
-"""What a run opens with: what its ledger states, the files it cites, and the runs it counts."""
+"""The opening of a run: its ledger's first line, the files it cites, and the runs it counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def refuse_grown(before: Priors) -> None:
-    """Raises `Refused` where a counted run was charged more since it was counted."""
+    """Raises `Refused` if a counted run was charged again after it was counted."""
     for prior in before.runs:
         if went_on(prior.to_json()):
             raise Refused(
@@ -36,8 +36,10 @@ def refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
-    """Write what a run keeps from its start: public clients, frozen constants, attackers, and who
-    the people are where no file holds them.
+    """Writes the files that a run keeps from its start.
+
+    They are public clients, frozen constants, attackers, and the population's identity if no file
+    holds it.
     """
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
@@ -48,10 +50,17 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
 
 
 def mark_counted(before: Priors, by: Path) -> None:
-    """Before the ledger cites them: from here on the counted runs may not spend more.
+    """Marks the counted runs, before the ledger cites them: from here on they may not spend more.
 
-    `by` is the folder that counts them. Another run that lies where one of them was is left alone.
-    Raises `Refused` where one did so since it was read. A crash after this leaves a mark too many.
+    Another run at the path of one of them is left unchanged. A crash after this leaves one mark too
+    many.
+
+    Args:
+      before: the counted runs.
+      by: the directory that counts them.
+
+    Raises:
+      Refused: if a counted run was charged since it was read.
     """
     for prior in before.runs:
         there = RunDirectory(Path(prior.path))
@@ -61,7 +70,7 @@ def mark_counted(before: Priors, by: Path) -> None:
 
 
 def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:
-    """What the ledger's first line states: all that a reader needs to know what epsilon means."""
+    """Terms of the ledger's first line: everything a reader needs to interpret epsilon."""
     plan = setup.plan
     config, event = plan.config, plan.event
     seeded = config.run.randomness == "seeded"
@@ -108,13 +117,13 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
 
 
 def _correlation(plan: Plan) -> dict[str, Any]:
-    """The constants that noise was fitted to the run by, and for how many rounds."""
+    """The constants that fit the noise to the run, and the number of rounds."""
     mechanism = plan.mechanism
     return {"correlation": mechanism.solution()} if isinstance(mechanism, SolvedForRun) else {}
 
 
 def _chosen(setup: Setup) -> dict[str, Any]:
-    """Of a run that is one of several to choose from: the event of the choice, and its charge."""
+    """For a run that is one of several candidates: the event of the choice, and its charge."""
     plan = setup.plan
     if plan.config.chosen is None:
         return {}
@@ -123,8 +132,10 @@ def _chosen(setup: Setup) -> dict[str, Any]:
 
 
 def _against(setup: Setup) -> dict[str, Any]:
-    """For noise that clients share: whose guarantee the charges are, and the event of the other
-    one, or with how many colluders it holds.
+    """Terms of the two guarantees of noise that clients share.
+
+    They state the adversary of the charged guarantee, and either the event of the other guarantee
+    or the tolerated number of colluders.
     """
     plan = setup.plan
     against, colluding = plan.config.against, plan.config.colluding
@@ -143,7 +154,7 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """The same of rounds in which clients evaluate, with the event that the headline counts."""
+    """The same for evaluation rounds, with the event that the headline counts."""
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}
@@ -152,9 +163,9 @@ def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
 
 
 def _sites(setup: Setup) -> dict[str, Any]:
-    """How many sites were declared, and of how many of them the proof is, where they are parties.
+    """The declared number of sites, and the number that the proof assumes, if sites are parties.
 
-    Parties are fixed before the run; of sites that held nobody nothing is told.
+    Parties are fixed before the run; nothing is revealed about sites without clients.
     """
     data, limits = setup.plan.config.data, setup.plan.cost.limits
     if not data.sites:
@@ -167,12 +178,12 @@ def _sites(setup: Setup) -> dict[str, Any]:
 
 
 def _disjoint(before: Priors) -> list[dict[str, str]]:
-    """The runs of whose clients nobody is in this one, as `privacy.disjoint` declares."""
+    """Runs that share no client with this one, as `privacy.disjoint` declares."""
     return [{"run": path, "id": run} for path, run in before.disjoint.items()]
 
 
 def _attack(config: Config) -> dict[str, Any]:
-    """Who attacked whom, how, and knowing what."""
+    """The attack, its attackers, and their knowledge."""
     if not config.attacked:
         return {}
     knows = sorted(what.value for what in config.attack.knows)
@@ -181,7 +192,7 @@ def _attack(config: Config) -> dict[str, Any]:
 
 
 def _secure(setup: Setup) -> dict[str, Any]:
-    """By which protocol rows were summed, and whether its cryptography ran."""
+    """The protocol that summed rows, and whether its cryptography ran."""
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"
@@ -192,19 +203,19 @@ def _secure(setup: Setup) -> dict[str, Any]:
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:
-    """What a round costs one example of a silo, by DP-SGD inside it; None without."""
+    """The event of a round for one example of a silo, by DP-SGD inside it; None without."""
     config = setup.plan.config
     dp = config.example_privacy
     if dp is None:
         return None
     stated = {"event": dp.event(config.client.epochs).to_json(), "delta": dp.delta}
-    if setup.plan.mechanism.private:  # how many there are is then protected, and never published
+    if setup.plan.mechanism.private:  # the number of silos is then protected, and never published
         return stated
     return {**stated, "silos": setup.federation.clients}
 
 
 def _hash_of_start(config: Config) -> str | None:
-    """SHA-256 of what the model starts from: this ledger's epsilon does not cover it."""
+    """SHA-256 of the model's starting point, which this ledger's epsilon does not cover."""
     init, model = config.start.init, config.model
     files = [path for path in start_files(init) if path.is_file()] if init else []
     contents = [regular.read_bytes(path) for path in files]

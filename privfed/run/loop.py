@@ -39,9 +39,21 @@ def play_to_end(
     ranks: Ranks,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
-    """Play from the last checkpoint to the last round, or to the budget.
+    """Runs from the last checkpoint to the last round, or until the budget is exhausted.
 
-    Raises `LiarsProved` once all is saved, where the next round's claim would not hold.
+    Args:
+      setup: the prepared run.
+      directory: its run directory.
+      ledger: its ledger.
+      observers: observers of rounds, without effect on them.
+      ranks: the processes of the run.
+      elsewhere: sites on other machines, if the run has them.
+
+    Returns:
+      The outcome of the run.
+
+    Raises:
+      LiarsProved: after saving, if the next round's claim would not hold.
     """
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
@@ -83,7 +95,7 @@ def play_to_end(
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a run ended: at its last round, at its budget, or since `liars` left no claim."""
+    """The end of a run: at its last round, at its budget, or because `liars` void its claim."""
 
     now: Checkpoint
     at_budget: bool = False
@@ -92,7 +104,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Loop:
-    """A run that goes on: where its rounds happen, and who is told of them."""
+    """A run in progress: the environment of its rounds, and its observers."""
 
     setup: Setup
     directory: RunDirectory
@@ -105,7 +117,7 @@ class Loop:
     canaries: RunCanaries | None
 
     def play(self, now: Checkpoint) -> Ending:
-        """Every round after `now`: where they ended, and why."""
+        """Runs every round after `now`; returns the final checkpoint and the reason for the end."""
         config, constants = self.setup.plan.config, self.setup.network.digest()
         run = config.run
         for round in range(now.round + 1, run.rounds + 1):
@@ -131,17 +143,17 @@ class Loop:
         return Ending(now)
 
     def save(self, now: Checkpoint) -> None:
-        """The checkpoint first: what is kept of clients can be folded in again after a crash."""
+        """Saves the checkpoint, then client memory, which can be merged again after a crash."""
         self.world.writing.settle()
         now.save(self.directory, self.setup.network)
         for memory in self.world.remembered:
             memory.settle(now.round)
 
     def _state_after(self, round: int, state: TrainingState) -> TrainingState | None:
-        """The state after `round`, or None where the round was consumed without an update.
+        """The state after `round`, or None if the round was consumed without an update.
 
-        A round that a secret run charged before it crashed is never drawn again: what it released
-        is replayed byte for byte, and if it released nothing (or not all), it is spent.
+        A round that a secret run charged before a crash is never sampled again: its releases are
+        replayed byte for byte. If it released nothing (or not everything), its charge is spent.
         """
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
@@ -163,7 +175,7 @@ class Loop:
         return self.rank_zero.known
 
     def _note(self, round: int, reason: str) -> None:
-        """Write down that the round was aborted, and tell of it."""
+        """Records that the round was aborted, and notifies observers."""
         for memory in self.world.remembered:
             memory.discard()
         self.directory.aborts.note(round, reason)
@@ -171,7 +183,7 @@ class Loop:
             observer.aborted(round, reason)
 
     def _tell(self, now: Checkpoint) -> None:
-        """Evaluate the round where it is one of those, and tell of it."""
+        """Evaluates the round if that is due, and notifies observers."""
         config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
         regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
         if (regular and self.recorder.public) or now.round in config.evaluation_rounds:
@@ -192,7 +204,7 @@ def outcome_of(
     recorder: Recorder,
     ending: Ending,
 ) -> Outcome:
-    """How the run ended."""
+    """The outcome of the run."""
     plan, privacy, end = setup.plan, setup.plan.config.privacy, ending.now
     return Outcome(
         plan=plan,
@@ -227,11 +239,10 @@ def outcome_of(
 
 
 def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbehaviour | None:
-    """What speaks against clients after round `until`; None where no rows were watched.
+    """Evidence against clients after round `until`; None if no rows were observed.
 
-    Rows are watched in simulations that opted into their measures, under rules that see rows. The
-    rounds that count are those in which attackers attack; where they do in none, all count, and
-    nobody is hostile.
+    Rows are observed in simulations that enable these measures, under rules that see rows. Only
+    rounds with an attack count; if there are none, all rounds count, and no client is Byzantine.
     """
     attackers, clients = setup.attackers, setup.federation.clients
     lines = list(directory.ranks.lines(until))
@@ -244,7 +255,7 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:
-    """Raises `Refused` where the model changed what it computes with beside the vector `[d]`."""
+    """Raises `Refused` if the model changed state other than its parameter vector `[d]`."""
     if setup.network.digest() != constants:
         raise Refused(
             "the model changed its own frozen part or a buffer while it trained: what one client's "
@@ -254,7 +265,7 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
 
 
 def _refuse_not_finite(now: Checkpoint) -> None:
-    """Raises `Refused` where the model is not finite."""
+    """Raises `Refused` if the model is not finite."""
     if not all_finite(now.state.params):
         raise Refused(
             f"the model is no longer finite after round {now.round}: training diverged; "

@@ -1,26 +1,27 @@
-"""Evidence against clients, from how their rows stood out in each round.
+"""Evidence against clients, from how outlying their rows were in each round.
 
-In a round of n rows, r_i is the part of them that stand out at least as much as client i's does,
-its own among them; of rows that tie, half are counted in R_i. A client's score is the mean of -ln
-R_i over its rounds. There is one for each measure (`privfed.round.tally`), each with a level of
-its own. Two questions are asked, and neither is whether a client is hostile.
+In a round of n rows, r_i is the fraction of rows that are at least as outlying as that of client i,
+itself included; in R_i, tied rows count one half. A client's score is the mean of -ln R_i over its
+rounds. There is one score for each measure (`privfed.round.tally`), each with its own level. Two
+hypotheses are tested, and neither is whether a client is Byzantine.
 
 *Does it differ from its cohorts?* Null: in each round, given all before, i's row is exchangeable
-with the other rows. Then r_i is at least uniform given the past, whatever the rounds have in
-common, and -2 sum of ln r_i over T rounds is at most chi-squared with 2 T degrees of freedom
-(Fisher 1932). This asks for no truth. An honest client whose data are unlike others' breaks the
-null as well: it stands out in every round. So do honest clients among hostile ones who all stand
-out less. Discoveries are those of Benjamini and Yekutieli.
+with the other rows. Then r_i is at least uniform given the past, whatever dependence there is
+between rounds, and -2 sum of ln r_i over T rounds is at most chi-squared with 2 T degrees of
+freedom (Fisher 1932). This test needs no ground truth. An honest client with atypical data also
+violates the null: it is outlying in every round. So do honest clients among Byzantine ones that are
+all less outlying. Discoveries are those of Benjamini and Yekutieli.
 
 *Does it differ from honest clients?* Null: i, with its whole run, is exchangeable with the honest
-clients. Then p_i = (1 + how many of these score as high) / (1 + how many they are) is at least
-uniform (conformal: Bates, Candes, Lei, Romano & Sesia 2023, section 2.1), however unlike honest
-clients are and however much a client's rounds have in common. It asks who is honest, which only
-a simulation knows; an honest client is compared with the honest alone. Discoveries are those of
-Benjamini and Hochberg. Of R of them so few are honest, surely: with H honest among N clients, at
-most H t of their p-values are up to t, and the threshold is t = level R / N, so that their part is
-at most level H / N. So the level needs no trust; what is measured is how many hostile clients are
-found. None is where fewer than N / (level (H + 1)) score highest.
+clients. Then p_i = (1 + number of these that score as high) / (1 + number of these) is at least
+uniform (conformal: Bates, Candes, Lei, Romano & Sesia 2023, section 2.1), however heterogeneous
+honest clients are and whatever dependence there is between a client's rounds. This test needs the
+identity of honest clients, which only a simulation knows; an honest client is compared with the
+honest ones only. Discoveries are those of Benjamini and Hochberg. The fraction of honest clients
+among R discoveries is bounded with certainty: with H honest among N clients, at most H t of their
+p-values are up to t, and the threshold is t = level R / N, so that their fraction is at most level
+H / N. The level therefore needs no assumption; the measured quantity is the number of Byzantine
+clients found. There are no discoveries if fewer than N / (level (H + 1)) clients score highest.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ Mask = NDArray[np.bool_]
 def benjamini_hochberg(p: Reals, level: float) -> Mask:
     """The discoveries `[n]` among p-values `[n]`: all up to the largest p_(k) <= level k / n.
 
-    Of these, at most `level` are false in expectation where p-values are independent, or positively
-    dependent on each true null (Benjamini & Hochberg 1995; Benjamini & Yekutieli 2001, theorem
-    1.2).
+    Of these, at most a fraction `level` is false in expectation if p-values are independent, or
+    positively dependent on each true null (Benjamini & Hochberg 1995; Benjamini & Yekutieli 2001,
+    theorem 1.2).
 
     >>> benjamini_hochberg(np.array([0.01, 0.04, 0.9, 0.06]), 0.1).tolist()
     [True, True, False, True]
@@ -57,7 +58,7 @@ def benjamini_hochberg(p: Reals, level: float) -> Mask:
 
 
 def benjamini_yekutieli(p: Reals, level: float) -> Mask:
-    """The same however p-values hang together: at level / (1 + 1/2 + ... + 1/n).
+    """The same under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
 
     Source: Benjamini & Yekutieli 2001, theorem 1.3.
 
@@ -68,14 +69,14 @@ def benjamini_yekutieli(p: Reals, level: float) -> Mask:
 
 
 LEVEL = 0.1
-"""The declared rate of false discoveries, of each measure."""
+"""The declared false discovery rate of each measure."""
 
 
 @dataclass(frozen=True)
 class ClientEvidence:
-    """By one measure, of n clients: `score`, `p_differs` and `p_honest`, each `[n]`.
+    """Evidence by one measure, for n clients: `score`, `p_differs` and `p_honest`, each `[n]`.
 
-    The last is None where nobody is hostile, or other clients in every round.
+    The last is None if no client is Byzantine, or other clients are in every round.
     """
 
     score: Reals
@@ -84,18 +85,18 @@ class ClientEvidence:
 
     @property
     def differs(self) -> Mask:
-        """Who differs from its cohorts `[n]`."""
+        """Mask `[n]` of clients that differ from their cohorts."""
         return benjamini_yekutieli(self.p_differs, LEVEL)
 
     @property
     def named(self) -> Mask:
-        """Who differs from honest clients `[n]`: nobody where these are not known."""
+        """Mask `[n]` of clients that differ from honest clients; all False if these are unknown."""
         if self.p_honest is None:
             return np.zeros(len(self.score), dtype=bool)
         return benjamini_hochberg(self.p_honest, LEVEL)
 
     def to_json(self, hostile: Mask | None) -> dict[str, Any]:
-        """How many clients stand out, and how many `hostile` ones `[n]` are among them."""
+        """Number of outlying clients, and the number of `hostile` ones `[n]` among them."""
         facts: dict[str, Any] = {"differ": int(self.differs.sum())}
         if hostile is None:
             return facts
@@ -110,9 +111,9 @@ class ClientEvidence:
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """What speaks against `clients` `[n]` who took part in `rounds` `[n]` of them, by measure.
+    """Evidence against `clients` `[n]` that participated in `rounds` `[n]`, by measure.
 
-    `hostile` `[n]` says who is: None where nobody is, or others in every round.
+    `hostile` `[n]` marks Byzantine clients; None if there are none, or others in every round.
     """
 
     clients: Indices
@@ -121,13 +122,13 @@ class Misbehaviour:
     hostile: Mask | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the summary of a run has of it."""
+        """The evidence as JSON, for the summary of a run."""
         count = None if self.hostile is None else int(self.hostile.sum())
         by_measure = {name: each.to_json(self.hostile) for name, each in self.measures.items()}
         return {"level": LEVEL, "clients": len(self.clients), "hostile": count, **by_measure}
 
     def csv(self) -> str:
-        """A table of all clients; a cell is empty where it is not known."""
+        """A table of all clients; unknown cells are empty."""
         unknown = [""] * len(self.clients)
         columns: dict[str, Sequence[str]] = {
             "client": [str(each) for each in self.clients],
@@ -149,9 +150,9 @@ class Misbehaviour:
 def misbehaviour_in(
     rounds: Iterable[Mapping[str, Any]], clients: int, hostile: Mask | None
 ) -> Misbehaviour | None:
-    """From lines of rounds: "clients", and each one's standing by measure. None without any.
+    """Evidence from lines of rounds with "clients" and their standings; None without any.
 
-    `hostile` `[clients]` says who is, None where nobody always is.
+    `hostile` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """
     lines, count = list(rounds), np.zeros(clients, dtype=np.int64)
     for line in lines:
@@ -168,7 +169,7 @@ def misbehaviour_in(
 def _evidence(
     lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, hostile: Mask | None
 ) -> ClientEvidence:
-    """What one `measure` has against those who took part in any of `count` `[clients]` rounds."""
+    """Evidence of one `measure` against clients with `count` `[clients]` rounds above 0."""
     plain, halved = np.zeros(len(count)), np.zeros(len(count))
     for line in lines:
         ids = np.array(line["clients"], dtype=np.int64)
@@ -183,7 +184,7 @@ def _evidence(
 
 
 def conformal(score: Reals, hostile: Mask) -> Reals:
-    """The p-value `[n]` of each `score` `[n]` among those who are not `hostile` `[n]`."""
+    """The p-value `[n]` of each `score` `[n]` among clients that are not `hostile` `[n]`."""
     honest = np.sort(score[~hostile])
     as_high = len(honest) - np.searchsorted(honest, score, side="left")
     return np.where(hostile, (1 + as_high) / (1 + len(honest)), as_high / len(honest))

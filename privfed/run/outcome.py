@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and how it ended."""
+"""Reports of a run in progress, and its outcome."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from privfed.secure.summation import Culprit
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A round that was evaluated. `public` may leave; `simulation` only where the run opted in.
+    """An evaluated round. `public` may be published; `simulation` is filled only if enabled.
 
-    `warning` says once that the run gets worse than a constant answer, and what to do.
+    `warning` reports once that the run is worse than the baseline, and the remedies.
     """
 
     round: int
@@ -31,13 +31,13 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """The same of a run whose ε is nominal: no file shows that number as a guarantee's."""
+        """The same for a run with a nominal ε, which no file shows as a guarantee."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
 
     def tagged(self) -> dict[str, float]:
-        """All numbers under "public/…" and "simulation/…", for whoever draws or sends them."""
+        """All numbers under "public/…" and "simulation/…", for plots and trackers."""
         kinds = {"public": self.public, "simulation": self.simulation}
         return {
             f"{kind}/{name}": float(value)
@@ -48,41 +48,74 @@ class RoundRecord:
 
 
 class Observer(Protocol):
-    """Whoever is told of rounds and never part of them: progress, metrics, figures.
+    """Observes rounds without effect on them: progress, metrics, figures.
 
-    One of your own extends this class and has the methods that it needs; the others do nothing.
+    A user's observer extends this class and overrides the methods it needs; the others do nothing.
     """
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """The run at `path` goes on after `done` rounds."""
+        """Called when the run at `path` starts or resumes, with `done` rounds completed.
+
+        Args:
+          plan: the plan of the run.
+          forecast: expected message sizes, time and noise.
+          path: the run directory.
+          done: number of completed rounds.
+        """
         return
 
     def after_round(self, round: int) -> None:
-        """A round is over."""
+        """Called after each round.
+
+        Args:
+          round: number of the round.
+        """
         return
 
     def aborted(self, round: int, reason: str) -> None:
-        """A round was charged, and its sum aborted."""
+        """Called when a round was charged, and its sum aborted.
+
+        Args:
+          round: number of the round.
+          reason: why its sum aborted.
+        """
         return
 
     def after(self, record: RoundRecord) -> None:
-        """A round was evaluated."""
+        """Called after a round was evaluated.
+
+        Args:
+          record: the round's public measures, and those of a simulation.
+        """
         return
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The outcome of a run.
 
-    `measures` are the loss's own (the first is the one to look at), and "loss", and `constant`
-    those of the best answer that looks at nothing. `updates` counts rounds that moved the model,
-    `charges` all that were paid for, `aborts` those whose secure sum was aborted, and why;
-    `culprits` were proved to lie in one, and are left out since: where more than the noise's claims
-    allow, `stopped_by_liars` says why the run ended before its next round;
-    `guarantee` covers all charges and what earlier runs over the same population had spent.
-    `public` counts clients declared public; `test_shared`: clients of the test set trained too.
-    `evaluations` counts rounds in which clients evaluated, and `charged_measures` is what the last
-    of them told; `stopped_early` that the run ended since none of the last was better.
+    Attributes:
+      plan: The plan of the run.
+      path: Its run directory.
+      measures: The loss's measures (the first is the main one), and "loss".
+      test_examples: Number of test examples.
+      updates: Number of rounds that changed the model.
+      charges: Number of charged rounds.
+      guarantee: Guarantee for all charges and the spending of earlier runs over the same
+        population.
+      stopped_at_budget: Whether the budget ended the run.
+      ledger_head: Hash of the ledger's last line.
+      public: Number of clients declared public.
+      test_shared: Whether clients of the test set also trained.
+      aborts: Reasons of the rounds whose secure sum aborted, by round.
+      culprits: Parties proved to be Byzantine in a secure sum, excluded since.
+      stopped_by_liars: Reason for the end before the next round, if there are more culprits than
+        the noise's claims allow.
+      constant: Measures of the best constant prediction.
+      divergence: Evaluations worse than that.
+      evaluations: Number of rounds in which clients evaluated.
+      charged_measures: Results of the last evaluation by clients.
+      stopped_early: Whether the run ended because the last evaluations did not improve.
     """
 
     plan: Plan
@@ -105,32 +138,32 @@ class Outcome:
     charged_measures: Mapping[str, Estimate] = field(default_factory=dict)
     stopped_early: bool = False
     planned: Guarantee | None = None
-    """The guarantee of all planned rounds, where the run, or an earlier one, ended before."""
+    """The guarantee of all planned rounds, if the run, or an earlier one, ended before."""
     misbehaviour: Misbehaviour | None = None
-    """What speaks against which client, in simulations that watched rows."""
+    """Evidence against clients, in simulations that observed rows."""
 
     @property
     def excluded(self) -> int:
-        """How many parties were proved to lie in secure sums, and are left out since."""
+        """Number of parties proved to be Byzantine in secure sums, and excluded since."""
         return len(self.culprits)
 
     @property
     def lost_claims(self) -> tuple[str, ...]:
-        """What was claimed, and no longer holds with these culprits; in sentences."""
+        """Claims that no longer hold with these culprits, as sentences."""
         return lost_claims(self.plan, self.culprits)
 
     @property
     def note(self) -> str | None:
-        """What readers of the measures have to know."""
+        """A note for readers of the measures."""
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property
     def accuracy(self) -> float:
-        """Raises `KeyError` where the loss has no such measure."""
+        """Test accuracy. Raises `KeyError` if the loss has no such measure."""
         return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:
-        """The object `--json` ends with."""
+        """The object that `--json` ends with."""
         bound = self.guarantee
         return {
             **self.measures,
@@ -178,7 +211,7 @@ class Outcome:
         }
 
     def _evaluated(self) -> dict[str, Any]:
-        """What clients measured last, where they did."""
+        """The clients' last measures, if they evaluated."""
         if not self.evaluations:
             return {}
         measures = encoded(self.charged_measures)

@@ -1,4 +1,4 @@
-"""From a configuration to its people: the clients, and the test set."""
+"""Loads the population of a configuration: the clients, and the test set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.declared_table import DeclaredTable
 
 _FEW = 256
-"""Made-up clients that stand for any number of them."""
+"""Number of synthetic clients that stand for any number of them."""
 
 
 def protected(config: Config) -> bool:
-    """Whether a guarantee covers anybody: clients, or single examples of silos."""
+    """Whether a guarantee covers clients, or single examples of silos."""
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
@@ -29,12 +29,12 @@ def sites_of(config: Config) -> Sites:
 
 
 def represented(config: Config) -> bool:
-    """Whether a few clients that a source makes up stand for all of them in plans."""
+    """Whether a few synthetic clients stand for all of them in plans."""
     return config.data.clients > _FEW and not config.source.real_people
 
 
 def load_population(config: Config, streams: Streams) -> Federation:
-    """The clients and the test set that `config` names. Raises `Refused`."""
+    """Loads the clients and the test set that `config` names. Raises `Refused`."""
     if config.apart:
         raise Refused(
             'data.site_partition is "elsewhere": clients are at sites on machines of their own, '
@@ -45,10 +45,10 @@ def load_population(config: Config, streams: Streams) -> Federation:
 
 
 def load_representatives(config: Config, streams: Streams) -> Federation:
-    """The same for plans and forecasts: of clients that are made up, a few stand for all.
+    """Loads the same for plans and forecasts; a few synthetic clients stand for all.
 
-    So that it takes no longer, however many clients are declared. Clients of a file are all loaded:
-    what they hold may have to be refused. Raises `Refused`.
+    The time does not depend on the declared number of clients. Clients of a file are all loaded,
+    since their contents may have to be refused. Raises `Refused`.
     """
     clients = config.data.clients
     if config.apart:
@@ -59,10 +59,10 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
 
 
 def load_nobody(config: Config, streams: Streams) -> Federation:
-    """The public test set, and one example that stands for all clients, who are elsewhere.
+    """The public test set, and one example that stands for all clients, which are elsewhere.
 
-    It is one of the test set's, or, where clients evaluate and there is none, made up by what is
-    declared. Raises `Refused` where it cannot be.
+    The example is taken from the test set. If clients evaluate and there is no test set, it is
+    synthesised from the declaration. Raises `Refused` if neither is possible.
     """
     test = config.source.load_test(max(round(config.data.holdout_fraction), 1), streams)
     if config.nothing_public:
@@ -87,7 +87,7 @@ def load_nobody(config: Config, streams: Streams) -> Federation:
 
 
 def _declared(config: Config) -> Examples:
-    """An example as the source declares it. Raises `Refused` where it declares none."""
+    """An example as the source declares it. Raises `Refused` if it declares none."""
     if not isinstance(config.source, DeclaredTable):
         raise Refused(
             f'data.holdout is "none", and data.source = {config.names["source"]!r} says nothing '

@@ -1,4 +1,4 @@
-"""The one way into a run, for whoever trains, checks, resumes, rehearses or attacks it."""
+"""The only entry point of a run, whether it is trained, checked, resumed, rehearsed or attacked."""
 
 from __future__ import annotations
 
@@ -37,14 +37,22 @@ def prepare(
     constants: Mapping[str, Tensor] | None = None,
     load: Loader = load_population,
 ) -> Setup:
-    """Refuse, plan, load, build and assemble: each once. Raises `Refused`.
+    """Refuses, plans, loads, builds and assembles: each once.
 
-    What the runs `before` this one spent counts. `constants` are those of a run that has a
-    checkpoint: it does not need the file that it started from. `load` loads the run's own people;
-    `load_representatives` is enough for those who ask what a run would be.
+    The plan is solved before anything is read, except for noise that clients share, which depends
+    on the message length, and so on the model.
 
-    The plan comes before anything is read, but for noise that clients share: it depends on the
-    length of a message, which the model tells.
+    Args:
+      config: the configuration of the run.
+      before: earlier runs, whose spending counts.
+      constants: frozen constants of a run with a checkpoint, which no longer needs its start file.
+      load: loads the population; `load_representatives` suffices for plans.
+
+    Returns:
+      A run that is ready to start.
+
+    Raises:
+      Refused: if the run is not accepted.
     """
     refuse(config)
     solved = None if config.shared_noise else solve_plan(config, before)
@@ -61,7 +69,7 @@ def prepare(
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
     """The plan of a run that is not assembled. Raises `Refused`.
 
-    Only noise that clients share depends on a message's length, for which a model is built.
+    Only noise that clients share depends on the message length, for which a model is built.
     """
     if config.shared_noise is None:
         return plan(config, before)
@@ -73,7 +81,7 @@ def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
 
 
 def _solved(config: Config, before: Priors, federation: Federation, network: Network) -> Plan:
-    """The plan of a run whose messages are as long as these examples and this model make them."""
+    """The plan of a run with the message length of these examples and this model."""
     length, measures = message_length(config, network.shapes.length, network.shapes.by_name), 0
     if config.evaluation_rounds.every:
         measures = measure_row_of(config, Form.of(federation.examples)).length
@@ -81,12 +89,12 @@ def _solved(config: Config, before: Priors, federation: Federation, network: Net
 
 
 def streams_of(config: Config) -> Streams:
-    """Where the randomness of a run comes from."""
+    """Random streams of a run."""
     return Streams(config.run.seed, simulated=config.run.randomness == "seeded")
 
 
 def _load(config: Config, streams: Streams, load: Loader) -> Federation:
-    """The clients and the test set. Raises `Refused` where sampler or loss are for others."""
+    """Loads clients and test set. Raises `Refused` if sampler or loss do not fit them."""
     federation = load(config, streams)
     config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):
@@ -106,16 +114,16 @@ def _build(
     built = build_network(
         config.model, examples, config.start, config.loss, keys, device, constants
     )
-    if config.run.precision != "mixed":  # "fast" is measured once all is there
+    if config.run.precision != "mixed":  # "fast" is measured after assembly
         return built
     return mixed(built, examples, config.client.batch_size)
 
 
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
-    """Raises `Refused` where examples are of another form than `check` planned for.
+    """Raises `Refused` if examples have another form than `check` planned for.
 
-    It plans for a few made-up clients: a source whose examples grow with its clients would be
-    charged for less than a row may hold once it is encoded.
+    It plans for a few synthetic clients: a source whose examples grow with the number of clients
+    would be charged for less than an encoded row may hold.
     """
     if federation.stands_for or not represented(config):
         return

@@ -1,4 +1,4 @@
-"""The processes of one run: how they become its ranks, and what each of them does.
+"""The processes of one run: how they become its ranks, and the work of each.
 
 They are started here or by torchrun, and meet at a store. `python -m` of this module is one rank.
 """
@@ -47,13 +47,13 @@ def under_torchrun() -> bool:
 def joined(workers: int) -> Iterator[Ranks]:
     """A context with this process among the ranks of its run.
 
-    They are those that torchrun started, or `workers` processes on this machine.
+    The ranks are those that torchrun started, or `workers` processes on this machine.
     """
     if under_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         with rank_lost_on_failure():
             store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
-        # The store outlives a group that torchrun starts again, with addresses of those who died.
+        # The store outlives a group that torchrun restarts, with addresses of dead processes.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"privfed/{attempt}", store)
         with _group(store, rank, count, lambda: True) as ranks:  # torchrun ends them together
@@ -114,9 +114,9 @@ def _worker(rank: int, workers: int, port: int) -> subprocess.Popen[bytes]:
 
 
 def refuse_another_version(version: str) -> None:
-    """Raises `Refused` unless rank 0 is of this version.
+    """Raises `Refused` unless rank 0 has this version.
 
-    Each adds its part of the noise, and what it leaves to others has to be what they add.
+    Each rank adds its part of the noise, and all versions must agree on the parts.
     """
     if version != __version__:
         raise Refused(
@@ -127,14 +127,14 @@ def refuse_another_version(version: str) -> None:
 
 @dataclass
 class RankZero:
-    """Rank 0's word to the others: which round is next, and from where, if they do not know."""
+    """Rank 0's announcements: the next round, and its initial state if the others lack it."""
 
     ranks: Ranks
     known: TrainingState | None = None
-    """The state that the others have, too."""
+    """The state that the other ranks also have."""
 
     def begin(self, setup: Setup) -> Ranks:
-        """Tell what is run: as measured and calibrated here. The ranks, each on its device."""
+        """Announces the run, as measured and calibrated here; returns the ranks."""
         network = setup.network
         if self.ranks.count > 1:
             constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
@@ -143,19 +143,19 @@ class RankZero:
         return self.ranks.on(network.initial_params.device)
 
     def announce(self, round: int, state: TrainingState) -> None:
-        """Tell which round is next."""
+        """Announces the next round."""
         if self.ranks.count > 1:
             fresh = None if state is self.known else on(torch.device("cpu"), state)
             self.ranks.first(lambda: (round, fresh))
 
     def end(self) -> None:
-        """Tell that there is no other round."""
+        """Announces that there is no other round."""
         if self.ranks.count > 1:
             self.ranks.first(lambda: None)
 
 
 def follow(ranks: Ranks) -> None:
-    """Play every round that rank 0 names, until it names none."""
+    """Runs every round that rank 0 announces, until it announces the end."""
     text, constants, start = ranks.first(_nobody)
     setup = _setup(read_resolved(text), constants, start)
     device = setup.network.initial_params.device
@@ -181,7 +181,7 @@ def _setup(config: Config, constants: Mapping[str, Tensor], start: Tensor) -> Se
 
 
 def on(device: torch.device, state: TrainingState) -> TrainingState:
-    """`state` with all its tensors there."""
+    """`state` with all its tensors on `device`."""
 
     def moved(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(device) for name, tensor in memory.items()}
@@ -198,7 +198,7 @@ def on(device: torch.device, state: TrainingState) -> TrainingState:
 
 
 def refuse_ranks(config: Config, count: int) -> None:
-    """Raises `Refused` for what is simulated in one process only."""
+    """Raises `Refused` for features that are simulated in one process only."""
     if count == 1:
         return
     reasons = []
@@ -224,7 +224,7 @@ def refuse_ranks(config: Config, count: int) -> None:
 
 
 def main() -> None:
-    """A rank that another process started: it ends with that one."""
+    """Entry point of a rank that another process started; it ends with that process."""
     keep_freed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with guarded():

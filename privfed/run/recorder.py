@@ -1,4 +1,4 @@
-"""What a run says of its model while it trains: measures on public examples, and what was spent."""
+"""Records of a run in progress: measures on public examples, and its spending."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Stopping:
-    """Counts evaluations in a row that were no better than the `best`, up to `patience` of them.
+    """Counts consecutive evaluations no better than the `best`, up to `patience` of them.
 
-    Of a measure with an interval, the best is an estimate, and the best of many is flattered by its
-    noise: an evaluation counts only where even the better end of its interval is no better. It
-    reads public or charged measures alone, so that when a run ends is post-processing.
+    For a measure with an interval, the best is an estimate, and the best of many is biased by its
+    noise. An evaluation therefore counts only if even the better end of its interval is no better.
+    The rule reads public or charged measures only, so the time of stopping is post-processing.
     """
 
     patience: int
@@ -44,7 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """With one more evaluation; one without the measure, or with no number, is none."""
+        """Returns the state after one more evaluation; one without the measure is ignored."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
@@ -54,7 +54,7 @@ class Stopping:
         return replace(self, since=0 if self._better(end) else self.since + 1)
 
     def _better(self, value: float) -> bool:
-        """Whether it is better than the best."""
+        """Whether `value` is better than the best."""
         return value < self.best if self.lower_is_better else value > self.best
 
     @property
@@ -64,8 +64,9 @@ class Stopping:
 
 
 def stopping_of(setup: Setup) -> Stopping:
-    """When a run ends early: by the first measure that its evaluations have, or by the one that it
-    names.
+    """The early-stopping rule of a run.
+
+    It uses the measure that the run names, or the first measure of its evaluations.
     """
     config, measures = setup.plan.config, setup.executor.measures
     patience, by, loss = config.stop.patience, config.stop.by, config.loss
@@ -81,7 +82,7 @@ def stopping_of(setup: Setup) -> Stopping:
 class Recorder:
     """Evaluates a run's checkpoints, and writes metrics.jsonl.
 
-    `tally` counts what no epsilon covers, where the run opted in.
+    `tally` counts values that no epsilon covers, if enabled.
     """
 
     def __init__(
@@ -107,9 +108,9 @@ class Recorder:
     def record(
         self, now: Checkpoint, measures: Mapping[str, float], counts: Mapping[str, Any]
     ) -> RoundRecord:
-        """Write the line of the checkpoint's round, with its `measures`.
+        """Writes the line of the checkpoint's round, with its `measures`.
 
-        `counts` are those of the round itself; what adds up over rounds is added here.
+        `counts` are those of the round itself; totals over rounds are added here.
         """
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
@@ -130,9 +131,9 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """The model on the public test set; where an attack has a target, how often it is met.
+        """Measures on the public test set, and the attack success rate if there is a target.
 
-        Without such a set it is what clients measured last.
+        Without a test set, the measures are the clients' last ones.
         """
         network, params = self._setup.network, now.state.params
         if not self.public:
@@ -146,19 +147,19 @@ class Recorder:
         return measures
 
     def last_charged(self, state: TrainingState) -> Mapping[str, Estimate]:
-        """What clients measured last; nothing where they never did."""
+        """The clients' last measures; empty if they never evaluated."""
         released = state.evaluation.get("released")
         return {} if released is None else charged_measures(self._setup, released)
 
     def constant(self, now: Checkpoint) -> Mapping[str, float]:
-        """The measures of the best answer that looks at nothing, on a public test set."""
+        """The measures of the best constant prediction, on a public test set."""
         if not self.public:
             return {}
         return self._baseline.on(self._population(now).test)
 
     @property
     def divergence(self) -> Divergence:
-        """Whether the model is worse than that, and since when."""
+        """Evaluations on which the model is worse than the baseline, and since when."""
         return self._baseline.divergence
 
     def _population(self, now: Checkpoint) -> Federation:
@@ -177,11 +178,11 @@ class Recorder:
 
 
 def tally_of(setup: Setup, expected: Forecast, directory: RunDirectory) -> Tally | None:
-    """What counts raw updates, where `run.simulation_metrics` asks for it."""
+    """Counter of raw updates, if `run.simulation_metrics` enables it."""
     config, mechanism = setup.plan.config, setup.plan.mechanism
     if not config.run.simulation_metrics:
         return None
-    adapts = bool(mechanism.init())  # a clip that adapts says itself how many it clips
+    adapts = bool(mechanism.init())  # an adaptive clip itself reports the number of clipped rows
     clip = mechanism.clip if mechanism.private and not adapts else None
     down, up = expected.down / expected.cohort, expected.up / expected.cohort
     counts = setup.federation.examples.counts
@@ -190,6 +191,6 @@ def tally_of(setup: Setup, expected: Forecast, directory: RunDirectory) -> Tally
 
 
 def _released_clip(now: Checkpoint) -> dict[str, float]:
-    """The clip that a mechanism released, where it adapts."""
+    """The clip that a mechanism released, if it adapts."""
     clip = now.state.mechanism.get("clip")
     return {} if clip is None else {"clip": float(clip)}

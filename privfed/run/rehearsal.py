@@ -1,9 +1,8 @@
-"""A run as it would be, on other people or with other coins: nothing is kept but how it ends.
+"""Rehearsals: a run on another population or with other random numbers, without storage.
 
-A rehearsal goes through the very rounds of a run (`privfed.round.round`), but by seeded coins, and
-pays into a ledger of its own that nobody reads: it is a simulation, and no epsilon covers what it
-shows.
-What has been assembled once serves any number of them.
+A rehearsal executes the same rounds as a run (`privfed.round.round`), but with seeded random
+numbers, and charges a temporary ledger: it is a simulation, and no epsilon covers its results. One
+assembled setup serves any number of rehearsals.
 """
 
 from __future__ import annotations
@@ -42,11 +41,21 @@ class Forgetful:
 def rehearse(
     setup: Setup, people: Federation, seed: int, rounds: int | None = None
 ) -> TrainingState:
-    """How the run of `setup` ends on `people`, with all its coins from `seed`.
+    """Returns the final state of the run of `setup` on `people`, with all randomness from `seed`.
 
-    The model starts where that of `setup` does. What clients keep between rounds lies in a
-    temporary folder while it goes on. `rounds` (default: as configured) ignore the budget. Raises
-    `Refused` where the run is attacked: attackers are simulated for the run's own people only.
+    The model starts where that of `setup` does. Client states are kept in a temporary folder.
+
+    Args:
+      setup: the prepared run.
+      people: the population.
+      seed: seed of all random numbers.
+      rounds: number of rounds, which ignores the budget; by default as configured.
+
+    Returns:
+      The state after the last round.
+
+    Raises:
+      Refused: if the run is attacked; attackers are simulated for the run's own population only.
     """
     config = setup.plan.config
     if setup.attackers:
@@ -63,14 +72,14 @@ def rehearse(
         for round in range(1, (rounds or config.run.rounds) + 1):
             try:
                 state = run_round(round, setup.algorithm_in(round), state, world)
-            except Aborted:  # the round is consumed, and the model stays as it was
+            except Aborted:  # the round is consumed, and the model is unchanged
                 for memory in world.remembered:
                     memory.discard()
     return state
 
 
 def _world(setup: Setup, directory: RunDirectory) -> World:
-    """Where the rounds happen: as in a run, but for what is kept."""
+    """The environment of rounds as in a run, without storage."""
     terms = {"id": "rehearsal", "randomness": "seeded", "note": "simulation: a rehearsal"}
     ledger = Ledger.create(directory.ledger, terms)
     begin = Checkpoint.first(setup.initial_state(), ledger.head())
@@ -81,10 +90,11 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
 
 
 def keeping(people: Federation, chosen: NDArray[np.bool_]) -> Federation:
-    """`people` with those of their examples alone that are `chosen` `[N]`; clients stay, if empty.
+    """`people` with only the examples `chosen` `[N]`; clients without examples remain.
 
-    An empty client sends a zero row. Where rows are summed and divided by a constant, or weighed by
-    examples, that is as if it were not there; for other rules it is there, and contributes zero.
+    An empty client sends a zero row. If rows are summed and divided by a constant, or weighted by
+    examples, that is equivalent to its absence. For other rules it is present, and contributes
+    zero.
     """
     owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
     counts = np.bincount(owners[chosen], minlength=people.clients)

@@ -1,4 +1,4 @@
-"""A run that is ready to start: its plan, its people, its model, and how it is trained here."""
+"""A run that is ready to start: its plan, population, model, and training mode."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from privfed.round.algorithm import Algorithm, TrainingState
 
 @dataclass(frozen=True)
 class Setup:
-    """A run, ready to start. `plan` holds the trainer and the chunk that were measured.
+    """A run that is ready to start. `plan` holds the measured training mode and chunk size.
 
-    `speed` is that of training here, `scoring_seconds` what scoring a model takes.
+    `speed` is the measured training speed, `scoring_seconds` the time to score a model.
     """
 
     plan: Plan
     federation: Federation
     network: Network
     algorithm: Algorithm
-    """What happens in rounds that train."""
+    """The algorithm of training rounds."""
     executor: LocalExecutor
     streams: Streams
     speed: Speed
     scoring_seconds: float
     evaluation: Algorithm | None = None
-    """What happens in rounds in which clients evaluate; None where they do not."""
+    """The algorithm of rounds in which clients evaluate, or None."""
     attackers: Attackers | None = None
     targeted: Examples | None = None
-    """Test examples as attackers feed them in, labelled as they want them read."""
+    """Test examples with the attack applied, labelled with its target classes."""
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:
-        """What happens in the rounds of each kind."""
+        """The algorithms of all kinds of rounds."""
         return (self.algorithm, self.evaluation) if self.evaluation else (self.algorithm,)
 
     @property
     def state_length(self) -> int:
-        """How many numbers each client keeps between rounds."""
+        """Number of values each client keeps between rounds."""
         return self.executor.trainer.objective.state_length(self.network.shapes.length)
 
     def algorithm_in(self, round: int) -> Algorithm:
-        """What happens in `round`."""
+        """The algorithm of `round`."""
         if self.evaluation and round in self.plan.config.evaluation_rounds:
             return self.evaluation
         return self.algorithm
 
     def over(self, people: Federation) -> Setup:
-        """The same run over other people, on the model's device."""
+        """The same run over another population, on the model's device."""
         here = people.to(self.network.initial_params.device)
         measures = self.executor.measures
         if measures:

@@ -1,4 +1,4 @@
-"""Begin a run or resume one, and go through its rounds to the end."""
+"""Starts or resumes a run, and executes its rounds to the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """`wanted` with what the run measured and calibrated. Raises `Refused`, naming each key."""
+    """`wanted` with the values that the run measured and calibrated.
+
+    Raises `Refused`, naming each key that may not change.
+    """
     for key, unset in (("trainer", "auto"), ("chunk", 0), ("precision", "fast")):
         if getattr(wanted.run, key) == unset:
             wanted = wanted.with_run(**{key: getattr(stored.run, key)})
@@ -69,7 +72,7 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
-    """The ledger of an existing run, or a new one where a crash came before its first charge."""
+    """The ledger of an existing run, or a new one if a crash came before its first charge."""
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
         if directory.began():
@@ -103,7 +106,17 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """What an existing run goes on with; its ledger knows what was spent before it began."""
+    """The setup and ledger of an existing run; the ledger states what was spent before it began.
+
+    Args:
+      wanted: the configuration to run with.
+      directory: the run directory.
+      load: loads the population.
+
+    Raises:
+      Refused: if the run cannot continue with this configuration or these data.
+      Broken: if its directory was edited.
+    """
     stored = Ledger.load(directory.ledger) if directory.ledger.exists() else None
     if stored is not None and stored.opened:
         if wanted.run.rounds > max((charge.round for charge in stored.charges), default=0):
@@ -140,10 +153,23 @@ def resume(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
-    """Go on with the run at `path`. `change` gives the configuration wanted from the stored one.
+    """Resumes the run at `path`, with the noise multiplier it was started with.
 
-    Only `run.rounds` (upward) and `privacy.epsilon` may change; the noise multiplier stays.
-    Raises `Refused` for any other change and `Broken` where the directory was edited.
+    Only `run.rounds` (upward) and `privacy.epsilon` may change.
+
+    Args:
+      path: directory of the run.
+      change: maps the stored configuration to the wanted one.
+      observers: observers of rounds, in addition to those of `run.watch`.
+      ranks: the processes of the run.
+      elsewhere: sites on other machines, if the run has them.
+
+    Returns:
+      The outcome of the run.
+
+    Raises:
+      Refused: for any other change of the configuration.
+      Broken: if the directory was edited.
     """
     directory = RunDirectory.open(path)
     with directory.locked():
@@ -167,7 +193,7 @@ def resume(
 def _state_budget(
     setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
 ) -> Setup:
-    """Before another budget holds than the last, the ledger says so: `setup`, knowing all of them.
+    """States a changed budget in the ledger before it applies; returns `setup` with all budgets.
 
     An older ledger does not state the first one, which is the one `stored` in the configuration.
     """
@@ -195,11 +221,20 @@ def train(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
-    """Train `config` into the new directory `out`, together with all other `ranks`.
+    """Trains `config` into the new directory `out`, together with all other `ranks`.
 
-    With `elsewhere` clients are at sites on machines of their own, and nobody's data are here.
+    Args:
+      config: the configuration of the run.
+      out: directory of the run, which must not exist.
+      observers: observers of rounds, in addition to those of `run.watch`.
+      ranks: the processes of the run.
+      elsewhere: sites on other machines, which hold all client data.
 
-    Raises `Refused`, having written nothing, where the configuration cannot run.
+    Returns:
+      The outcome of the run.
+
+    Raises:
+      Refused: with nothing written, if the configuration cannot run.
     """
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
@@ -216,12 +251,12 @@ def train(
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
-    """Write what a run has before its first round, into its directory, which is locked."""
-    RunDirectory.create(directory.path)  # once more, now that nobody else can begin here
+    """Writes the files that a run has before its first round, into its locked directory."""
+    RunDirectory.create(directory.path)  # once more, now that no other process can begin here
     config = setup.plan.config
     directory.config.write(config)
     write_companions(setup, before, directory)
-    if config.chosen is None:  # marks would tell how many candidates there were
+    if config.chosen is None:  # marks would reveal the number of candidates
         mark_counted(before, directory.path)
     ledger = Ledger.create(directory.ledger, terms(setup, before, directory))
     keep_heads(ledger, config.run.heads)

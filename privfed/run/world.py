@@ -1,4 +1,4 @@
-"""Where the rounds of a run happen, and what it keeps between them. Worlds are built here."""
+"""Builds the environment of a run's rounds, and the storage it keeps between them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from privfed.store.tensorfile import misfits_are_broken
 def client_states(
     setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
-    """What clients remember as of `checkpoint`; None where they remember nothing."""
+    """Client states as of `checkpoint`; None if clients keep none."""
     if not keeps_states(setup):
         return None
     width = setup.state_length
@@ -43,9 +43,9 @@ def client_states(
 def rule_histories(
     setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
-    """What the rule remembers of clients as of `checkpoint`; None where it remembers nothing.
+    """The rule's memory of clients as of `checkpoint`; None if it keeps none.
 
-    It does so of canaries, too, whose numbers follow those of clients.
+    It includes canaries, whose indices follow those of clients.
     """
     width = numbers_per_history(setup.plan.config, setup.network.shapes.length)
     if not width:
@@ -56,13 +56,13 @@ def rule_histories(
 
 
 def _run_of(setup: Setup, ledger: Ledger) -> str:
-    """Whose memories these are. They are kept by place, so the order of clients has to stay."""
+    """The identity of the run in stored client memory, which includes the order of its clients."""
     order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
     return f"{ledger.terms['id']} {order}"
 
 
 def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
-    """Silos that train with DP-SGD, and their ledgers; None where they train without."""
+    """Silos that train with DP-SGD, and their ledgers; None without DP-SGD."""
     dp = setup.plan.config.example_privacy
     if dp is None:
         return None
@@ -82,9 +82,9 @@ def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Priv
 
 
 def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:
-    """The streams, with the run's own key where slots or noise of different rounds hang together.
+    """The random streams, with the run's own key if samples or noise are correlated.
 
-    Raises `Broken` where it is missing from a run that was charged.
+    Raises `Broken` if the key is missing from a run that was charged.
     """
     if not keeps_key(setup):
         return setup.streams
@@ -93,19 +93,19 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
 
 
 def keeps_key(setup: Setup) -> bool:
-    """Whether secret draws of different rounds follow from one key, which the run then keeps."""
+    """Whether secret random numbers of different rounds derive from one key, which is kept."""
     parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
     follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
     return follows and not setup.streams.simulated
 
 
 def keeps_states(setup: Setup) -> bool:
-    """Whether clients remember anything between rounds."""
+    """Whether clients keep state between rounds."""
     return setup.state_length > 0
 
 
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:
-    """Noise that is correlated over rounds; None where it is not."""
+    """Noise that is correlated over rounds; None if it is not."""
     algorithm = setup.algorithm
     layout = algorithm.objective.layout(setup.network.shapes.length)
     return algorithm.mechanism.memory(streams, algorithm.mechanism.width(layout))
@@ -120,7 +120,17 @@ def build_world(
     watch: Watch | None = None,
     store: ReleaseStore | None = None,
 ) -> World:
-    """Where the rounds after `begin` happen: releases lie in `directory`, or in another `store`."""
+    """The environment of the rounds after `begin`.
+
+    Args:
+      setup: the prepared run.
+      directory: its run directory.
+      ledger: its ledger.
+      begin: the checkpoint to continue from.
+      ranks: the processes of the run.
+      watch: observer of values that no epsilon covers.
+      store: store of releases; by default the run directory.
+    """
     states = client_states(setup, directory, ledger, begin)
     streams = with_kept_key(setup, directory, ledger)
     silos = private_silos(setup, directory, ledger)
@@ -139,7 +149,7 @@ def build_world(
 
 
 def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Ranks) -> World:
-    """The part of a world that every rank has: clients who answer, and public randomness."""
+    """The part of the environment that every rank has: clients, and public random numbers."""
     return World(
         executor=replace(setup.executor, ranks=ranks),
         people=setup.federation.people(),
@@ -152,7 +162,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Ledger and releases of a world that has neither: they are the first rank's, or a server's."""
+    """Ledger and releases of a world without them: the first rank or a server has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only who holds the ledger charges")
@@ -163,25 +173,25 @@ class HeldElsewhere:
 
 @dataclass(frozen=True)
 class UpdateCanaries:
-    """A run's canaries that send directions, what the model `start` `[d]` was, and their log."""
+    """A run's canaries that send directions, the initial model `start` `[d]`, and their log."""
 
     canaries: Canaries
     start: Tensor
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Hold a release, which may have been noted before, against the canaries."""
+        """Logs the products of a release, which may already have been logged, with the canaries."""
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:
-        """Hold the whole way to the final model `[d]` against them: the run is at its end."""
+        """Logs the products of the complete movement to the final model `[d]` with the canaries."""
         self.log.append(FINAL, self.canaries.products_with([params - self.start]))
 
 
 def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, RunCanaries | None]:
-    """The world with the run's canaries in its population, where it has any."""
+    """The world with the run's canaries in its population, if it has any."""
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None
@@ -204,7 +214,7 @@ def with_run_canaries(
 
 
 def _start_of(setup: Setup, directory: RunDirectory) -> Tensor:
-    """The model `[d]` that the run started from, which one that goes on no longer builds."""
+    """The model `[d]` from which the run started, which a resumed run does not build again."""
     file = CanaryFile(directory.canary_examples)
     if not file.exists():
         file.write({"start": setup.network.initial_params})
@@ -214,9 +224,9 @@ def _start_of(setup: Setup, directory: RunDirectory) -> Tensor:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Where clients are at sites on machines of their own: nobody's data are here.
+    """A run with clients at sites on other machines: no client data are here.
 
-    `load` loads what is public, and `reach` finds the sites of a run whose ledger is open.
+    `load` loads the public data, and `reach` connects to the sites of a run with an open ledger.
     """
 
     load: Loader

@@ -27,14 +27,14 @@ from privfed.server.optimizer import State, WithRate
 
 
 class _Adaptive(WithRate):
-    """The base of the three: they differ in how v_t follows from v_{t-1}."""
+    """The base of the adaptive optimizers, which differ in the recursion of v_t."""
 
     lr: float = Field(0.1, ge=0)
     """The server's learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
-    """The momentum."""
+    """Momentum beta1."""
     tau: float = Field(1e-3, gt=0)
-    """What is added to the root of the second moment: how adaptive the server is."""
+    """Constant added to the root of the second moment, which controls adaptivity."""
 
     def init(self, params: Tensor) -> State:
         return {
@@ -57,7 +57,7 @@ class FedAdagrad(_Adaptive):
     """Server Adagrad: steps shrink where updates were large; momentum is off unless set."""
 
     beta1: float = Field(0.0, ge=0, lt=1)
-    """The momentum."""
+    """Momentum beta1."""
 
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
         return variance + squared
@@ -67,7 +67,7 @@ class FedAdam(_Adaptive):
     """Server Adam: momentum over a moving average of squared updates."""
 
     beta2: float = Field(0.99, ge=0, lt=1)
-    """The decay of the second moment."""
+    """Decay rate of the second moment."""
 
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
         return self.beta2 * variance + (1 - self.beta2) * squared
@@ -77,7 +77,7 @@ class FedYogi(_Adaptive):
     """Server Yogi: as Adam, but the variance moves by at most (1 - beta2) of a squared update."""
 
     beta2: float = Field(0.99, ge=0, lt=1)
-    """The decay of the second moment."""
+    """Decay rate of the second moment."""
 
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
         return variance - (1 - self.beta2) * squared * torch.sign(variance - squared)
@@ -92,11 +92,11 @@ class FedAvgM(WithRate):
     lr: float = Field(0.5, ge=0)
     """The server's learning rate."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """The server's momentum; 0 is FedAvg."""
+    """Momentum; 0 is FedAvg."""
 
     @property
     def plain(self) -> bool:
-        """It is at rate 1 without momentum, where no subclass steps otherwise."""
+        """Whether the rate is 1, without momentum, and no subclass overrides the step."""
         return (self.lr, self.momentum) == (1.0, 0.0) and type(self).step is FedAvgM.step
 
     def init(self, params: Tensor) -> State:
@@ -108,11 +108,11 @@ class FedAvgM(WithRate):
 
 
 class FedAvg(WithRate):
-    """The average update, times the server's rate: params + lr * delta."""
+    """FedAvg: adds the average update times the server's rate, params + lr * delta."""
 
     @property
     def plain(self) -> bool:
-        """It is at rate 1, where no subclass steps otherwise."""
+        """Whether the rate is 1, and no subclass overrides the step."""
         return self.lr == 1.0 and type(self).step is FedAvg.step
 
     def init(self, params: Tensor) -> State:

@@ -1,4 +1,4 @@
-"""What a server optimizer is."""
+"""The contract of server optimizers."""
 
 from __future__ import annotations
 
@@ -11,34 +11,42 @@ from privfed.core.deferred import Tensor
 from privfed.core.parts import Part
 
 State = Mapping[str, "Tensor"]
-"""What an optimizer remembers, by name. It is public: it lies in the checkpoint."""
+"""State of an optimizer, by name. It is public, and stored in the checkpoint."""
 
 
 class ServerOptimizer(Protocol):
     """A rule that moves the model `[d]` by each round's aggregate: two pure functions."""
 
     in_client_rates: ClassVar[bool]
-    """Whether it counts in units of the clients' rate of each round: its deltas are divided by the
-    factor of their schedule, and its rate is multiplied by it."""
+    """Whether it uses units of the clients' rate of each round: its deltas are divided by the
+    factor of the client schedule, and its rate is multiplied by it.
+    """
 
     @property
     def plain(self) -> bool:
-        """Whether a step adds the delta to the model as it is: FedAvg at rate 1."""
+        """Whether a step adds the delta to the model unchanged: FedAvg at rate 1."""
         ...
 
     def init(self, params: Tensor) -> State:
-        """The state before the first round, for the model `params` `[d]`."""
+        """Returns the state before the first round, for the model `params` `[d]`."""
         ...
 
     def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next model `[d]` and state.
+        """Returns the next model and state.
 
-        `delta` `[d]` is the released aggregate, the average update: the negative pseudo-gradient.
+        Args:
+          params: the current model, shape [d].
+          delta: the released aggregate, shape [d]: the average update, the negative
+            pseudo-gradient.
+          state: the optimizer's state.
+
+        Returns:
+          The next model [d] and the next state.
         """
         ...
 
     def at(self, factor: float) -> ServerOptimizer:
-        """The same optimizer with its learning rate multiplied by `factor`."""
+        """Returns the same optimizer with its learning rate multiplied by `factor`."""
         ...
 
 
@@ -52,7 +60,7 @@ class WithRate(Part):
 
     @property
     def plain(self) -> bool:
-        """No step is, unless a subclass says otherwise."""
+        """False, unless a subclass overrides it."""
         return False
 
     def at(self, factor: float) -> Self:
@@ -60,7 +68,7 @@ class WithRate(Part):
 
 
 class Unmoved(WithRate):
-    """No step."""
+    """A server that does not change the model."""
 
     def init(self, params: Tensor) -> State:
         return {}

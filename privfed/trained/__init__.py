@@ -1,1 +1,1 @@
-"""What can be done with a trained model? Score, predict, export, personalise."""
+"""Use of a trained model: score, predict, export, personalise."""

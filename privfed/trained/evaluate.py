@@ -1,4 +1,4 @@
-"""A trained model, scored: on the run's own test set, or on another source."""
+"""Evaluation of a trained model: on the run's own test set, or on another source."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Predictions = Mapping[str, np.ndarray]
 
 
 def predictions(net: Network, params: Tensor, examples: Examples, client: str = "") -> Predictions:
-    """The number of each row from 1, whose it is, its label, and what the loss predicts.
+    """Row numbers from 1, clients, labels, and the loss's predictions.
 
-    `client` names the column of clients; it is there where the examples say whose they are, and the
-    label where they are labelled.
+    `client` names the column of clients, which is included if owners are known; labels are included
+    if examples are labelled.
     """
     meaning = examples.meaning
     pieces = [net.loss.predict(outputs, meaning) for outputs, _ in net.scored(params, examples)]
@@ -53,7 +53,7 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
-    """Raises `Refused` where no table can be written at `path`, or one of `data` lies there."""
+    """Raises `Refused` if no table can be written at `path`, or one of `data` is that file."""
     if path.suffix.lower() not in _WRITERS:
         raise Refused(f"{option} {path}: expected a name that ends in {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
@@ -63,12 +63,12 @@ def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
 
 
 def write_predictions(path: Path, table: Predictions) -> None:
-    """Write `table` as the suffix of `path` says, whole or not at all."""
+    """Writes `table` in the format of the suffix of `path`, atomically."""
     write_atomically(path, _WRITERS[path.suffix.lower()](table))
 
 
 def as_csv(table: Predictions) -> bytes:
-    """`table` as CSV, with numbers to as many digits as they have."""
+    """`table` as CSV, with numbers at full precision."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table)
@@ -110,9 +110,9 @@ def _labels(y: Tensor, meaning: Meaning) -> Tensor:
 
 
 def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
-    """A column `[N]` of the table: classes and sets of labels by name, numbers as they are.
+    """A column `[N]` of the table: classes and sets of labels by name, numbers unchanged.
 
-    Several numbers or labels of one row stand as text.
+    Several numbers or labels of one row are written as text.
     """
     values: np.ndarray = column.cpu().numpy()
     if column.dtype == torch.bool:
@@ -132,7 +132,7 @@ def _set(row: Sequence[bool], names: Sequence[str]) -> str:
 
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
-    """The labels of a row, one after the other, of the positions that have one."""
+    """The concatenated labels of a row, of the positions that have one."""
     return "".join(names[label] if names else str(label) for label in row if label != -1)
 
 
@@ -147,7 +147,7 @@ UNCOVERED = "what you publish of these data is not covered by the run's ε"
 class Evaluation:
     """Measures of the model of the run at `path`, after `round`, on `examples` examples.
 
-    `constant` are the measures of the best answer that looks at nothing.
+    `constant` are the measures of the best constant prediction.
     """
 
     path: Path
@@ -158,13 +158,13 @@ class Evaluation:
     data: str
     own_test_set: bool
     of_trained: bool = False
-    """Whether the clients whose examples these are trained the model."""
+    """Whether the model was trained by the clients that own these examples."""
     missing: str = ""
-    """What the model lacks, as clients keep it."""
+    """The missing part of the model, if clients keep one."""
 
     @property
     def note(self) -> str | None:
-        """What readers of the measures have to know."""
+        """A note for readers of the measures."""
         trained = ON_TRAINED if self.of_trained else ""
         notes = (trained if self.own_test_set else UNCOVERED, self.missing)
         return "; ".join(filter(None, notes)) or None
@@ -186,11 +186,20 @@ class Evaluation:
 def evaluate(
     run: Path | RunDirectory, other: OtherData = (), to: Path | None = None, group: str = ""
 ) -> Evaluation:
-    """Score the run at (or opened as) `run`; on `other` data, all examples of that source instead.
+    """Scores the model of a run on its own test set, or on other data.
 
-    `to` is a file to write predictions to, a row per example in the order of the data. `group` is a
-    declared column of categories, or "label", to score each group of; left out, the run's own
-    `evaluation.group`. Raises `Refused`, having written nothing.
+    Args:
+      run: directory of the run.
+      other: assignments to keys of [data], whose examples are all used instead of the test set.
+      to: file for predictions, with a row per example in the order of the data.
+      group: column of categories, or "label", to score each group of; by default the run's own
+        `evaluation.group`.
+
+    Returns:
+      The measures, and the baseline of the best constant prediction.
+
+    Raises:
+      Refused: with nothing written, if the data cannot be scored.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()

@@ -1,9 +1,9 @@
-"""A trained model for other programs: one file, held against the run's own predictions.
+"""Export of a trained model to one file, checked against the run's own predictions.
 
-What low-rank adaptation trained, as a file by itself: factors, and what was trained beside them.
-
-It goes with the weights that were adapted, which many such files can share. W of the merged model
-is W + scale * (B @ A) in W's shape, by the names beside W's: `privfed.models.adapters`.
+Low-rank adapters can be exported as a separate file, with the factors and other trained parameters.
+It is used with the weights that were adapted, which many such files can share. W of the merged
+model is W + scale * (B @ A) in W's shape; the factors have W's name with a suffix:
+`privfed.models.adapters`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from privfed.trained.stored_model import stored_model
 
 @dataclass(frozen=True)
 class Adapters:
-    """The format of such a file; `base` is what its `tensors` are added to, by name."""
+    """The format of adapters; `base` are the weights to which `tensors` are added, by name."""
 
     tensors: Mapping[str, Tensor]
     base: Mapping[str, Tensor]
@@ -67,7 +67,7 @@ class Adapters:
         return pack(self.tensors, exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """What another program makes of it: base and adapters, merged."""
+        """The model as another program reads it: base and adapters, merged."""
         weights = with_changes({**self.base, **load(content)})
         module = exportable.model.module
         known = module.state_dict().keys()
@@ -78,17 +78,17 @@ class Adapters:
 
 
 _CLOSE = 1e-5
-"""How far exports may be off the run's predictions: relative to them, and to a label's range."""
+"""Tolerance of exports against the run's predictions: relative, and to a label's range."""
 _FEW = 3
-"""Rows that an export is traced with."""
+"""Number of rows for tracing an export."""
 
 
 @dataclass(frozen=True)
 class Exported:
     """The file `to`, which holds the model of the run at `path` and `facts` about it.
 
-    It has `size` bytes in the format that is `called` so. `checked` made-up rows gave the run's own
-    numbers, but for `difference` at most.
+    It has `size` bytes in the format `called`. `checked` synthetic rows reproduced the run's own
+    predictions, up to `difference`.
     """
 
     path: Path
@@ -112,14 +112,24 @@ class Exported:
 
 
 def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Exported:
-    """Write the model of the run at (or opened as) `run` to `to`: .safetensors, .pt2 or .onnx.
+    """Exports the model of a run to one file, and checks it against the run's predictions.
 
-    Of a model that was adapted by a low rank, merged weights; with `adapters`, these alone.
+    The file takes raw columns, as the run's source declares them, and returns probabilities of
+    classes, or numbers in the label's units. It states the run that made it, its population, and
+    its ε. Low-rank adaptations are exported as merged weights.
 
-    The file takes raw columns, as the run's source declares them, and gives probabilities of
-    classes, or numbers in the label's units; it says which run made it, over whom, at which ε.
-    Raises `Refused` where it would not give the run's own predictions, `Busy` while the run goes
-    on, and `Broken` for a run that proves nothing; nothing is written then.
+    Args:
+      run: directory of the run.
+      to: file to write: .safetensors, .pt2 or .onnx.
+      adapters: whether to export only the adapters, to .safetensors.
+
+    Returns:
+      The file, its facts, and the largest difference to the run's predictions.
+
+    Raises:
+      Refused: if the file would not reproduce the run's predictions; nothing is written.
+      Busy: while the run is in progress.
+      Broken: for a run whose files prove nothing.
     """
     file_format = _format_of(to)
     if adapters and not isinstance(file_format, Safetensors):
@@ -127,7 +137,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
         raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
-    with directory.locked(reads=True):  # a run that goes on would spend more than is said
+    with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
         _refuse_without_expectation(config)
@@ -170,7 +180,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
 
 def _format_of(to: Path) -> Format:
-    """The format of the file `to`. Raises `Refused` where it cannot be written, or exists."""
+    """The format of the file `to`. Raises `Refused` if it cannot be written, or exists."""
     if to.suffix.lower() not in FORMATS:
         raise Refused(f"--to {to}: expected a name that ends in {', '.join(FORMATS)}")
     if not to.parent.is_dir():
@@ -181,12 +191,12 @@ def _format_of(to: Path) -> Format:
 
 
 def _form_of_data(config: Config) -> Form:
-    """The form of an older version's run, whose checkpoint lacks it: its data have to be there."""
+    """The form of an older version's run, whose checkpoint lacks it: its data must be available."""
     return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
-    """The module of `network`, with `params` in it, from raw columns to what is expected.
+    """The module of `network`, with `params`, from raw columns to the expected label.
 
     Changes of adapted weights are merged into them.
     """
@@ -200,12 +210,12 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
 
 
 def _names(form: Form) -> list[str]:
-    """The names of what goes into an export."""
+    """The names of an export's inputs."""
     return [*form.preprocessing.inputs] if form.preprocessing else ["x"]
 
 
 def _refuse_without_expectation(config: Config) -> None:
-    """Raises `Refused` where a user's own loss does not say what its outputs mean."""
+    """Raises `Refused` if a user's own loss does not define the meaning of its outputs."""
     if not hasattr(config.loss, "expectation"):
         raise Refused(
             f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
@@ -214,9 +224,9 @@ def _refuse_without_expectation(config: Config) -> None:
 
 
 def _provenance(directory: RunDirectory) -> dict[str, Any]:
-    """Which run made the model, over whom, and what is guaranteed: what makes it a known start.
+    """The run that made the model, its population, and its guarantees, which make it a known start.
 
-    Raises `Broken` where the run's files do not prove it.
+    Raises `Broken` if the run's files do not prove them.
     """
     audited = audit(directory.path)
     refuted = ["its canaries refute the epsilon that it claims"] if audited.refuted else []
@@ -234,15 +244,15 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _described(name: str, value: Tensor) -> dict[str, Any]:
-    """An input or output as the facts describe it, for any number of rows."""
+    """The facts of an input or output, for any number of rows."""
     dtype = str(value.dtype).removeprefix("torch.")
     return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
 
 
 def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
-    """The largest difference to what is expected: for all rows, for a few, and for one alone.
+    """The largest difference to the expectation: for all rows, for a few, and for one alone.
 
-    Raises `Refused` where one is not close.
+    Raises `Refused` if one is not close.
     """
     difference = 0.0
     for count in (len(made_up.expected), _FEW + 2, 1):

@@ -1,4 +1,4 @@
-"""The files that a model is exported to: their bytes, and the model as another program reads it.
+"""File formats of exports: their bytes, and the model as another program reads it.
 
 Each format is written from a module and facts (JSON), and read back as a function of raw columns.
 """
@@ -30,7 +30,7 @@ from privfed.store.tensorfile import pack
 class Preprocess(nn.Module):
     """The module that computes what `Preprocessing` declares, on raw columns `[N, *]`.
 
-    It gives x `[N, *shape]` float32, and which rows `[N]` the run would have refused.
+    It returns x `[N, *shape]` float32, and a mask `[N]` of rows that the run would have refused.
     """
 
     low: Tensor
@@ -83,10 +83,10 @@ class Preprocess(nn.Module):
 
 
 class Preprocessed(nn.Module):
-    """`module` with what goes before and after it.
+    """`module` with preprocessing before it and the expected label after it.
 
-    It takes raw columns, or x as the source gives it where there is no preprocessing. It gives what
-    the label is expected to be (`Loss.expectation`); NaN for a row that the run would have refused.
+    It takes raw columns, or x as the source gives it without preprocessing. It returns the expected
+    label (`Loss.expectation`); NaN for a row that the run would have refused.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Preprocessed(nn.Module):
         self.loss, self.meaning = loss, meaning
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """What the label of each row is expected to be."""
+        """The expected label of each row."""
         if self.preprocess is None:
             return self.loss.expectation(self.module(*inputs), self.meaning)
         x, refused = self.preprocess(*inputs)
@@ -107,20 +107,20 @@ class Preprocessed(nn.Module):
 
 
 def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
-    """What declares each number of a row; one for a whole array, whose bounds are the same."""
+    """The declaration of each number of a row; one for a whole array, with common bounds."""
     if preprocessing.is_array:
         return [*preprocessing.numbers]
     return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
 
 
 FACTS = "privfed"
-"""The place where every format keeps the facts, as JSON."""
+"""The key under which every format keeps the facts, as JSON."""
 Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 
 @dataclass(frozen=True)
 class Exportable:
-    """A model, its `inputs` (a few rows of each, by name), the name of its `output`, `facts`."""
+    """A model, its `inputs` (a few rows, by name), the name of its `output`, and `facts`."""
 
     model: Preprocessed
     inputs: Mapping[str, Tensor]
@@ -129,21 +129,21 @@ class Exportable:
 
 
 class Format(Protocol):
-    """One kind of file, which messages name as `called`."""
+    """One file format, which messages name as `called`."""
 
     called: str
 
     def write(self, exportable: Exportable) -> bytes:
-        """The whole file. Raises `Refused` for a model that cannot be written so."""
+        """The complete file. Raises `Refused` for a model that the format does not support."""
         ...
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """The model in `content`, as far as the format goes without what wrote it."""
+        """The model in `content`, as other programs read it, as far as the format allows."""
         ...
 
 
 class Safetensors:
-    """Weights by name, as `load_state_dict` takes them; preprocessing stands among the facts."""
+    """Weights by name, for `load_state_dict`; preprocessing is among the facts."""
 
     called = "weights by name"
 
@@ -151,7 +151,7 @@ class Safetensors:
         return pack(exportable.model.module.state_dict(), exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """What another program makes of it: the same module, and preprocessing as the facts say."""
+        """The model as another program reads it, with preprocessing from the facts."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = exportable.model.module
@@ -164,7 +164,7 @@ class Safetensors:
 
 
 class ExportedProgram:
-    """A program of PyTorch's, which `torch.export.load` reads."""
+    """A PyTorch program, which `torch.export.load` reads."""
 
     called = "a program of torch.export"
 
@@ -186,7 +186,7 @@ class ExportedProgram:
 
 
 class Onnx:
-    """A graph of ONNX, which any of its runtimes reads."""
+    """An ONNX graph, which any ONNX runtime reads."""
 
     called = "an ONNX graph"
 
@@ -232,7 +232,7 @@ FORMATS: dict[str, Format] = {
 
 
 def _any_number_of_rows(exportable: Exportable) -> Any:
-    """Dynamic shapes for `torch.export` under which the first dimension is any number of rows."""
+    """Dynamic shapes for `torch.export` with any number of rows in the first dimension."""
     rows = torch.export.Dim("rows")
     return (tuple({0: rows} for _ in exportable.inputs),)
 
@@ -241,7 +241,7 @@ def _any_number_of_rows(exportable: Exportable) -> Any:
 def quiet(called: str) -> Iterator[None]:
     """A context in which libraries neither warn nor log.
 
-    Raises `Refused` for whatever they raise on a model that they cannot write or read.
+    Raises `Refused` for any error of theirs on a model that they cannot write or read.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -256,7 +256,7 @@ def quiet(called: str) -> Iterator[None]:
             "exports to ONNX need onnx, onnxscript and onnxruntime, of which not all are "
             "installed: pip install 'privfed[onnx]'"
         ) from None
-    except Exception as error:  # exporters raise anything for what they cannot trace
+    except Exception as error:  # exporters raise anything for models they cannot trace
         raise Refused(
             f"this model cannot be used as {called} ({public_text(error)}); export it to "
             ".safetensors, which any model can be written to",

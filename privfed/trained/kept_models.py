@@ -1,8 +1,8 @@
-"""The models that clients keep for themselves, scored: a simulation, which reads private/.
+"""Evaluation of clients' personal models: a simulation, which reads private/.
 
-Each client's is made of what it keeps and of what the run released, as the objective says, and is
-scored on the examples that it holds back for `evaluation.by = "clients"`, or, where it holds none
-back, on those that it trained on.
+Each model is computed from the client's state and released values, as the objective defines. It is
+scored on the examples that the client holds out for `evaluation.by = "clients"`, or, without any,
+on its training examples.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _TRAINED = 'all their examples, which they trained on (evaluation.by = "clients"
 
 
 def score_kept_models(path: Path) -> Personalised:
-    """Score the models that the clients of the run at `path` use for themselves, beside the run's.
+    """Scores the personal models of the clients of the run at `path`, and the run's own model.
 
-    A client that never took part has none but what newcomers begin with. Raises `Refused` where
-    clients have none, or none of them has an example to score.
+    A client that never participated has the initial personal model. Raises `Refused` if clients
+    have no personal models, or none of them has an example to score.
     """
     directory = RunDirectory.open(path)
     with directory.locked():
@@ -90,7 +90,7 @@ def _models(
     states: ClientStates | None,
     ids: NDArray[np.int64],
 ) -> Iterator[tuple[int, Tensor]]:
-    """The model `[d]` that each of clients `ids` uses for itself."""
+    """The personal model `[d]` of each of the clients `ids`."""
     trainer = setup.executor.trainer
     trainer = replace(trainer, federation=setup.federation.at(now.round))
     broadcast = _broadcast(setup, now)
@@ -104,7 +104,7 @@ def _models(
 
 
 def _broadcast(setup: Setup, now: Checkpoint) -> Broadcast:
-    """What the next round would broadcast, which asks clients nothing before it trains."""
+    """The broadcast of the next round, which must not have exchanges before training."""
     prelude = setup.algorithm.objective.prelude(now.state.params, now.state.objective)
     try:
         exchange = next(prelude)

@@ -1,6 +1,6 @@
-"""Made-up raw rows, good and bad, with the predictions of the run's own code, to check exports by.
+"""Synthetic raw rows, valid and invalid, with the run's predictions, to check exports.
 
-Nothing in them is anybody's: they follow from what is declared.
+They contain no client data: they follow from the declaration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROWS = 64
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Raw columns `[N, *]` in the order of an export's inputs, and what is expected for them."""
+    """Raw columns `[N, *]` in the order of an export's inputs, and their expected outputs."""
 
     inputs: tuple[Tensor, ...]
     expected: Tensor
@@ -37,10 +37,10 @@ class MadeUp:
 
 
 def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
-    """Rows of the form that the model takes, with what `network` predicts for them.
+    """Synthetic rows of the model's form, with the predictions of `network`.
 
-    With preprocessing, there are numbers within their bounds, at them and beyond, empty ones,
-    categories that are declared and others. NaN is expected for rows that `source` would refuse.
+    With preprocessing, they include numbers within their bounds, at them and beyond, empty cells,
+    declared categories and others. The expected output is NaN for rows that `source` would refuse.
     """
     generator = torch.Generator().manual_seed(0)
     preprocessing = form.preprocessing
@@ -61,7 +61,7 @@ def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> M
 
 
 def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:
-    """What the label of each row of x `[N, *]` is expected to be (`Loss.expectation`)."""
+    """The expected label of each row of x `[N, *]` (`Loss.expectation`)."""
     with torch.no_grad(), scoring(network.module):
         outputs = network.outputs(params.clone(), x)
     return network.loss.expectation(outputs, form.meaning)
@@ -70,7 +70,7 @@ def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Ten
 def _numbers(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
     """Numbers `[N, *]`, in half of the rows well within their bounds.
 
-    Those of the other rows lie also at the bounds and beyond, or are infinite or empty.
+    Those of the other rows are also at the bounds and beyond, infinite or empty.
     """
     dtype, shape = preprocessing.inputs["numbers"]
     low, high = _bounds(preprocessing)
@@ -86,14 +86,14 @@ def _numbers(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor
 
 
 def _bounds(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    """The bounds of every number of a row: the lower and the upper ones, `[numbers]` each."""
+    """The lower and upper bounds of every number of a row, `[numbers]` each."""
     bounds = [each.bounds for each in preprocessing.numbers for _ in range(each.count)]
     low, high = torch.tensor(bounds, dtype=torch.float64).unbind(1)
     return low, high
 
 
 def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Places among the declared values; in the second half of the rows also -1 and too high."""
+    """Indices of declared values; in the second half of the rows also -1 and too high."""
     columns = []
     for category in preprocessing.categories:
         count = len(category.values)
@@ -104,7 +104,7 @@ def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
 
 
 def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Which rows `[N]` are not as declared, where that is refused."""
+    """Mask `[N]` of rows that are refused."""
     wrong = torch.zeros(_ROWS, dtype=torch.bool)
     if preprocessing.numbers:
         each = [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
@@ -122,7 +122,7 @@ def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor
 
 
 def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """X `[N, *shape]`, prepared by the code that made the examples which were trained on."""
+    """X `[N, *shape]`, prepared by the code that prepared the training examples."""
     if isinstance(source, Prepares) and len(preprocessing.shape) == 1:
         numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if preprocessing.categories else np.zeros((_ROWS, 0), np.int64)

@@ -1,9 +1,9 @@
-"""Fine-tune, then evaluate: what a trained model is worth to each client (simulation only).
+"""Fine-tunes and evaluates: the value of a trained model to each client (simulation only).
 
 Wang et al. 2021, section 7.5: each client's examples are split, a copy of the model is trained on
 one part by plain SGD at the run's client rate and batch size, and both models are scored on the
-other part. The run itself trained on both, so that "before" is no held-out score either; what
-fine-tuning changes is what to look at.
+other part. The run itself trained on both parts, so "before" is not a held-out score either; the
+meaningful result is the change by fine-tuning.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Scores = np.ndarray
 
 @dataclass(frozen=True)
 class Personalised:
-    """What models of their own did to the first measure of `clients` clients.
+    """The effect of personal models on the first measure of `clients` clients.
 
-    `before` and `after` are distributions over clients, in which each counts alike; `improved` is
-    the share of clients whose score rose. `intervals` are of the means and of that share, by
-    clients; empty where there is one client. With no `epochs` these are the models that clients
-    keep, which are no fine-tuned ones.
+    `before` and `after` are distributions over clients, equally weighted; `improved` is the
+    fraction of clients whose score improved. `intervals` are those of the means and of that
+    fraction, over clients; empty for a single client. With no `epochs` the models are the clients'
+    own personal ones, not fine-tuned ones.
     """
 
     path: Path
@@ -87,8 +87,10 @@ def comparison_of(before: Scores, after: Scores, lower_is_better: bool) -> dict[
 
 
 def _intervals(before: Scores, after: Scores, better: Scores) -> dict[str, Interval]:
-    """Of means, by resampling clients (percentiles of the bootstrap, Efron 1979); of the share of
-    clients who gain, a score interval (Wilson 1927).
+    """Confidence intervals over clients, by the names of `Personalised.intervals`.
+
+    Those of means use the bootstrap over clients (percentiles, Efron 1979), that of the fraction of
+    improved clients is a score interval (Wilson 1927).
     """
     share = stats.binomtest(int(better.sum()), len(better)).proportion_ci(CONFIDENCE, "wilson")
     return {
@@ -112,7 +114,7 @@ def _of_mean(scores: Scores) -> Interval:
 
 
 def client_score(network: Network, scoring: Federation, model: Tensor, client: int) -> float:
-    """The first measure of the `model` `[d]` on the examples that `client` has in `scoring`."""
+    """The first measure of the `model` `[d]` on the examples of `client` in `scoring`."""
     start, end = scoring.offsets[client], scoring.offsets[client + 1]
     examples = scoring.examples.take(np.arange(start, end))
     alone = Federation(examples, np.array([0, end - start]), examples)
@@ -123,9 +125,16 @@ _NOTE = "a simulation: clients' own examples, which the run trained on and which
 
 
 def personalise(path: Path, epochs: int) -> Personalised:
-    """Fine-tune the model of the run at `path` for `epochs` epochs on half of each client.
+    """Fine-tunes the model of the run at `path` for `epochs` epochs on half of each client.
 
-    Raises `Refused` where nobody holds two examples.
+    Raises `Refused` if no client holds two examples.
+
+    Args:
+      path: directory of the run.
+      epochs: epochs of fine-tuning.
+
+    Returns:
+      Scores before and after fine-tuning, over clients.
     """
     config = RunDirectory.open(path).config.read()
     streams = Streams(config.run.seed)
@@ -137,7 +146,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
     network, params, round = stored_model(path, people.examples)
     tuning, scoring = _halves(people.at(round), streams)
     measure, before = client_scores(network, scoring, params, ids)
-    if network.local.names:  # what stays with clients is tuned, too, from where newcomers begin
+    if network.local.names:  # local parameters are tuned, too, from their public start
         params, network = torch.cat([params, local_start(network)]), full_network(network)
     plain = Sgd()
     trainer = LocalTrainer(

@@ -1,4 +1,4 @@
-"""A trained model on rows that nobody has labelled yet; and its measures, where they are."""
+"""Predictions of a trained model on unlabelled rows; and its measures, if rows have labels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from privfed.trained.stored_model import OtherData, data_paths, on_other_data, s
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the model of the run at `path`, after `round`, predicts for each row of the data.
+    """Predictions of the model of the run at `path`, after `round`, for each row of the data.
 
-    `measures` are empty where rows have no labels, or `unscored` says why they tell nothing. `out`
-    is where `table` was written, if anywhere. `patterns` each declare several columns at once.
-    `missing` says what of the model clients keep.
+    `measures` are empty for unlabelled rows, or if `unscored` states why the labels cannot be
+    scored. `out` is the file of `table`, if written. `patterns` each declare several columns at
+    once. `missing` describes the local part of the model.
     """
 
     path: Path
@@ -46,12 +46,12 @@ class Predicted:
 
     @property
     def rows(self) -> int:
-        """How many rows were predicted."""
+        """Number of predicted rows."""
         return len(self.table["row"])
 
     @property
     def notes(self) -> dict[str, str]:
-        """What readers have to know, by what it is about."""
+        """Notes for readers, by topic."""
         notes = {"note": UNCOVERED}
         if self.patterns:
             named = ", ".join(map(repr, self.patterns))
@@ -76,11 +76,21 @@ class Predicted:
 
 
 def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) -> Predicted:
-    """Predict every one of the `rows` (`data.path=…`), in their order, by the model of `run`.
+    """Predicts all `rows`, in their order, by the model of `run`.
 
-    The table has the row's number, its client where the file says so, its label where there are
-    labels, the prediction, and a probability for each class; it is written to `out` (.csv, .parquet
-    or .npz). Raises `Refused`, having written nothing.
+    The table has the row's number, its client if the file has it, its label if there are labels,
+    the prediction, and a probability for each class.
+
+    Args:
+      run: directory of the run.
+      rows: the rows, as `data.path=…`.
+      out: file of the table (.csv, .parquet or .npz), if it is to be written.
+
+    Returns:
+      The table, and measures if rows are labelled.
+
+    Raises:
+      Refused: with nothing written, if the rows do not fit the model.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()
@@ -107,7 +117,7 @@ def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) 
 
 
 def _inputs(config: Config) -> Examples:
-    """The rows to predict. Raises `Refused` for none, and for a source of labelled rows alone."""
+    """The rows to predict. Raises `Refused` for none, and for a source of labelled rows only."""
     source = config.source
     if not isinstance(source, LabelFree):
         raise Refused(
@@ -121,7 +131,7 @@ def _inputs(config: Config) -> Examples:
 
 
 def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[str, float], str]:
-    """Measures, or why there are none: nothing is asked of the labels of rows to predict."""
+    """Measures, or the reason for their absence: labels of rows to predict are optional."""
     if not examples.labelled:
         return {}, ""
     try:

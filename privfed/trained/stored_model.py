@@ -1,4 +1,4 @@
-"""The model that a run ended with, or has reached, as its directory holds it."""
+"""The current or final model of a run, as stored in its directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 OtherData = Sequence[str] | Callable[[Config], Config]
-"""Overrides `data.key=value`, or a function that gives a configuration with other [data]."""
+"""Overrides `data.key=value`, or a function that returns a configuration with other [data]."""
 
 
 def on_other_data(config: Config, other: OtherData) -> Config:
@@ -33,15 +33,24 @@ def on_other_data(config: Config, other: OtherData) -> Config:
 
 
 def data_paths(config: Config) -> frozenset[str]:
-    """All that [data] names; what of it is a file is no place to write to."""
+    """All values of [data] that may be paths, which must not be overwritten."""
     return frozenset(v for v in config.values()["data"].values() if isinstance(v, str))
 
 
 def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Tensor, int]:
-    """The network of the run at (or opened as) `run`, its parameters `[d]`, and their round.
+    """The network of a run, its parameters, and their round.
 
-    `like` says what an example looks like. `network.outputs(params, x)` applies the model. Raises
-    `Refused` where there is no run, or nothing trained yet.
+    `network.outputs(params, x)` applies the model.
+
+    Args:
+      run: directory of the run.
+      like: examples, of which only the form is read.
+
+    Returns:
+      The network, its parameters [d], and their round.
+
+    Raises:
+      Refused: if there is no run, or it has not begun.
     """
     directory = RunDirectory.open(run)
     config = directory.config.read()
@@ -63,10 +72,10 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
 def stored_model_for(
     run: RunDirectory, examples: Examples, other: bool
 ) -> tuple[Network, Tensor, int]:
-    """The `stored_model` whose examples look like `examples`.
+    """The `stored_model` for examples like `examples`.
 
-    Where these are `other` data than the run's and do not fit, it raises `Refused`; where they are
-    the run's, the run is broken, and it raises `Broken`.
+    If these are `other` data than the run's and do not fit, it raises `Refused`; if they are the
+    run's, the run is broken, and it raises `Broken`.
     """
     try:
         return stored_model(run, examples)

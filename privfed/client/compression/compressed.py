@@ -1,7 +1,7 @@
-"""An objective whose messages are compressed: what all that bounds and sums rows is given.
+"""An objective with compressed messages, as seen by all code that bounds and sums rows.
 
-Its rows, exchanges and client states are those of the compression around those of the objective,
-so that charges, refusals, encodings, bytes and resumes follow from what it declares.
+Its rows, exchanges and client states are those of the compression added to those of the objective,
+so that charges, refusals, encodings, message sizes and resumes follow from its declarations.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout, Shapes
 
 ShapesByName = Mapping[str, tuple[int, ...]]
-"""The shapes of a model's parameters, in their order."""
+"""Shapes of a model's parameters, in their order."""
 _PREFIX = "compression_"
-"""Of names in broadcasts and memories."""
+"""Prefix of names in broadcasts and memories."""
 _NUMBER = "compression_number"
-"""How many rounds were compressed so far: whose coins a round has."""
+"""Number of rounds compressed so far, which selects the round's random numbers."""
 
 
 def compressed(
     objective: Objective, compression: Compression, seed: int, shapes: ShapesByName | None = None
 ) -> Objective:
-    """`objective` with its updates compressed, by public coins of `seed`.
+    """Wraps `objective` so that its updates are compressed, by public random numbers of `seed`.
 
-    Without the model's `shapes` it is as for one vector, of which no compression by layers saves
-    anything.
+    Args:
+      objective: the objective of the run.
+      compression: the compression; without one, `objective` is returned.
+      seed: seed of the public random numbers.
+      shapes: shapes of the model's parameters by name; None treats the model as one vector, for
+        which compression by layers saves nothing.
+
+    Returns:
+      An objective with compressed messages.
     """
     if not compression.compresses:
         return objective
@@ -41,7 +48,7 @@ def compressed(
 
 
 class Compressed(Around):
-    """`inner`, whose updates `[d]` are sent as `compression` has them."""
+    """`inner`, with updates `[d]` sent as `compression` encodes them."""
 
     compression: SkipValidation[Compression]
     seed: int
@@ -49,38 +56,38 @@ class Compressed(Around):
 
     @property
     def keeps(self) -> int:
-        """Vectors `[d]` that a client keeps: the objective's, and behind them what was left off."""
+        """State vectors `[d]` of a client: the objective's, then the compression residual."""
         return self.inner.keeps + self.compression.keeps
 
     @property
     def exchanges(self) -> int:
-        """Exchanges before and with training."""
+        """Number of exchanges up to and including training."""
         return self.inner.exchanges + self.compression.exchanges - 1
 
     def state_length(self, d: int) -> int:
-        """How many numbers a client keeps."""
+        """Number of values each client keeps."""
         return self.inner.state_length(d) + self.compression.keeps * d
 
     def layout(self, d: int) -> Layout:
-        """The row that is sent: its part "delta" stands for the update."""
+        """Layout of the message: its part "delta" stands for the update."""
         return compressed_row(self.compression.length(self._shapes(d)))
 
     def init(self, params: Tensor) -> Memory:
-        """The objective's memory, and the compression's."""
+        """Memory of the objective and of the compression."""
         state = self.compression.init(self._space(len(params)))
         here = {_PREFIX + name: value.to(params.device) for name, value in state.items()}
         start = torch.zeros((), dtype=torch.int64)
         return {**self.inner.init(params), **here, _NUMBER: start}
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """The objective's exchanges, then the compression's."""
+        """Yields the objective's exchanges, then the compression's."""
         extra = yield from self.inner.prelude(params, memory)
         broadcast = {"params": params, **extra, _NUMBER: memory[_NUMBER] + 1}
         besides = yield from self.compression.asked(self._sending(broadcast), _part_of(memory))
         return {**broadcast, **besides}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
-        """The state of a client that has none: nothing was left off."""
+        """State of a new client: the objective's, with a residual of zero."""
         unseen, params = self.inner.unseen(broadcast), broadcast["params"]
         return torch.cat([unseen, params.new_zeros(self.compression.keeps * len(params))])
 
@@ -97,13 +104,13 @@ class Compressed(Around):
         )
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Compressed rows as they are: what an honest client sends is any row."""
+        """Returns compressed rows unchanged: an honest client may send any row."""
         return rows
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        """The update of what was released, as the objective concludes from it."""
+        """The objective's conclusion from the decompressed release."""
         sending = self._sending(broadcast)
         update, state = self.compression.decode(released, sending, _part_of(memory))
         delta, after = self.inner.conclude(broadcast, update, memory, cohorts)
@@ -111,13 +118,13 @@ class Compressed(Around):
         return delta, {**after, **here, _NUMBER: memory[_NUMBER] + 1}
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Return clients' states without what compression left off."""
+        """Client states without the compression residual."""
         return self._parted(state, broadcast)[0]
 
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The objective's part of clients' states, and what was left off; None where none is."""
+        """The objective's part of client states, and the compression residual; or None."""
         if state is None or not self.compression.keeps:
             return state, None
         width = self.inner.state_length(len(broadcast["params"]))

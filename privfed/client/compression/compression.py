@@ -1,24 +1,24 @@
-"""What a compression is: from a client's update `[d]` to what it sends, and back to an update.
+"""The contract of compressions: from a client's update `[d]` to its message, and back.
 
-It lies between an objective's message and all that bounds and sums rows, so that a row is
+Compression comes between an objective's message and all code that bounds and sums rows: a row is
 compressed first, and *then* clipped, encoded, summed and noised like any other.
 
-What is released is the noised sum of compressed rows. Its sensitivity, per client, is the norm that
-the mechanism clips to, whatever a compression did before: it is a function of the client's own
-update, its own memory, released values and coins that read nobody's data. So the unit, the
-relation, the sampler and the event of a round are those without it; the event counts the
-`exchanges`. What the server makes of a release is post-processing. To scale or decode a row after
-it was clipped would void this, and no compression has a place to do so.
+The release is the noised sum of compressed rows. Its sensitivity, per client, is the norm to which
+the mechanism clips, whatever the compression did before: a compressed row is a function of the
+client's own update, its own memory, released values and random numbers that are independent of the
+data. Unit, adjacency relation, sampler and event of a round are therefore those without
+compression; the event counts the `exchanges`. Decompression on the server is post-processing.
+Scaling or decoding a row after clipping would void this, and no compression can do so.
 
-*Linear* ones apply the same matrix to each row, drawn by public coins (`privfed.core.streams`), so
-that the sum of what is sent is the sum of updates, compressed: they go with secure sums and noise.
-All others are nonlinear in the row, and their saving is in how numbers are written down: they need
-a server that is sent each row.
+*Linear* compressions apply the same matrix to each row, drawn by public random numbers
+(`privfed.core.streams`), so that the sum of messages is the compressed sum of updates: they support
+secure sums and noise. All others are nonlinear in the row, and save by encoding numbers in fewer
+bits: they need a server that receives each row.
 
-*Error feedback*: a client adds to its update what compression left off before (Seide et al. 2014;
-Karimireddy, Rebjock, Stich & Jaggi 2019), and keeps the rest. The row is clipped after the memory
-was added, so that this is a client state like others, and costs nothing more
-(`privfed.client.client_states`). What the clip cuts off is not remembered.
+*Error feedback*: a client adds the residual of earlier compressions to its update (Seide et al.
+2014; Karimireddy, Rebjock, Stich & Jaggi 2019), and keeps the new residual. The row is clipped
+after the residual was added, so that the residual is a client state like any other, and costs no
+additional privacy (`privfed.client.client_states`). What clipping removes is not remembered.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from privfed.core.vector import Layout, Shapes
 
 @dataclass(frozen=True)
 class Space:
-    """Updates of models with these `shapes`, and the `seed` of the coins that all repeat."""
+    """Updates of models with these `shapes`, and the `seed` of the public random numbers."""
 
     shapes: Shapes
     seed: int
 
     def coins(self, number: int) -> Keys:
-        """The public coins of the compression of this `number`; 0 are those of the whole run."""
+        """Public random numbers of compression `number`; 0 is the stream of the whole run."""
         return Streams(self.seed).at("compression", number)
 
 
 @dataclass(frozen=True)
 class Sending:
-    """A round as a client that sends in it knows it: what was `broadcast`, and its `number`.
+    """A round as a sending client knows it: the `broadcast`, and the compression's `number`.
 
-    `keys` are the clients' own coins.
+    `keys` are the clients' own random streams.
     """
 
     space: Space
@@ -62,63 +62,87 @@ class Sending:
 
 
 class Compression(Protocol):
-    """How an update becomes what a client sends, and a release an update."""
+    """Encodes an update as a client's message, and decodes a release to an update."""
 
     compresses: ClassVar[bool]
-    """Whether it does anything: with none, messages stay as they are."""
+    """Whether it changes messages at all."""
     linear: ClassVar[bool]
-    """Whether the compressed sum is the sum of what is sent, by public coins alone; else the server
-    is sent each row, and rows stay `[d]`."""
+    """Whether the sum of messages is the compressed sum, by public random numbers only; otherwise
+    the server receives each row, and rows stay `[d]`.
+    """
     fresh: ClassVar[bool]
-    """Whether numbers at one place of a row mean something else in each round."""
+    """Whether an index of a row has another meaning in each round."""
     exchanges: ClassVar[int]
-    """How often a client sends a part of the same update in a round."""
+    """Number of exchanges of a round in which a client sends a part of the same update."""
 
     @property
     def keeps(self) -> int:
-        """Vectors `[d]` that a client remembers for it; above 0, clients have to return."""
+        """Vectors `[d]` that each client remembers; above 0, clients have to return."""
         ...
 
     def length(self, shapes: Shapes) -> int:
-        """How many numbers a row has, in each of its exchanges."""
+        """Number of values of a row, in each of its exchanges."""
         ...
 
     def bits(self, shapes: Shapes) -> float | None:
-        """Bits that a row takes; None: its numbers are as wide as those of any row."""
+        """Bits per row; None: values are as wide as those of any row."""
         ...
 
     def received(self, shapes: Shapes) -> int:
-        """How many numbers a client is sent for it in a round, beside the model."""
+        """Number of values sent to a client per round, in addition to the model."""
         ...
 
     def factor(self, shapes: Shapes) -> float:
-        """The norm of what is sent over that of the update, about: the clip is for what is sent."""
+        """Approximate ratio of the message's norm, which is clipped, to the update's norm."""
         ...
 
     def init(self, space: Space) -> Memory:
-        """What the server keeps of former releases, before round 1."""
+        """The server's memory of earlier releases, before round 1."""
         ...
 
     def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """Exchanges before the one in which rows are sent; what is broadcast besides."""
+        """Yields the exchanges before rows are sent; returns additional broadcast values.
+
+        Args:
+          sending: the round as clients know it.
+          memory: the server's memory of earlier releases.
+
+        Yields:
+          An exchange; each `send` passes its release.
+        """
         ...
 
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """On the client: rows `[c, m]` of `updates` `[c, d]`, and what is left off `[c, d]`.
+        """Encodes updates on the client.
 
-        `error` `[c, d]` is what was left off before, where it is kept.
+        Args:
+          updates: client updates, shape [c, d].
+          error: residuals of earlier rounds, shape [c, d], if they are kept.
+          sending: the round as the client knows it.
+
+        Returns:
+          The rows [c, m] and the new residuals [c, d].
         """
         ...
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        """On the server: the update `[d]` of a release `[m]`, and what is kept of it."""
+        """Decodes a release on the server.
+
+        Args:
+          released: the released aggregate, shape [m].
+          sending: the round as clients know it.
+          memory: the server's memory of earlier releases.
+
+        Returns:
+          The update [d] and the server's new memory.
+        """
         ...
 
 
 class CompressionPart(Part):
-    """What is so of most compressions: one exchange, and nothing remembered."""
+    """Defaults of most compressions: one exchange, and no memory."""
 
     compresses: ClassVar[bool] = True
     linear: ClassVar[bool] = True
@@ -147,10 +171,12 @@ class CompressionPart(Part):
 
 
 class ErrorFeedback(CompressionPart):
-    """A compression whose clients may remember what it leaves off."""
+    """A compression with an optional residual at clients."""
 
     error_feedback: bool = False
-    """Whether clients remember what was left off, and send it later: for clients that return."""
+    """Whether clients keep the compression residual and send it later; needs clients
+    that return.
+    """
 
     @property
     def keeps(self) -> int:
@@ -158,12 +184,12 @@ class ErrorFeedback(CompressionPart):
 
 
 def compressed_row(length: int) -> Layout:
-    """The layout of a row that stands for an update."""
+    """Layout of a row that stands for an update."""
     return Layout((("delta", length),))
 
 
 class NoCompression(CompressionPart):
-    """Messages are sent as they are."""
+    """No compression: messages are sent unchanged."""
 
     compresses: ClassVar[bool] = False
     fresh: ClassVar[bool] = False
@@ -181,7 +207,7 @@ class NoCompression(CompressionPart):
 
 
 class RowByRow(CompressionPart):
-    """All numbers of a row stand for themselves: the server takes a release as it is."""
+    """A compression that encodes each value of a row; the server uses a release unchanged."""
 
     linear: ClassVar[bool] = False
     fresh: ClassVar[bool] = False
@@ -191,18 +217,18 @@ class RowByRow(CompressionPart):
 
     @abstractmethod
     def bits(self, shapes: Shapes) -> float:
-        """Bits that a row takes."""
+        """Bits per row."""
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
         return released, memory
 
 
 class Biased(RowByRow, ErrorFeedback):
-    """What is sent of a row is not that row on average: clients may remember the rest."""
+    """A compression whose message is not the row in expectation, with an optional residual."""
 
     @abstractmethod
     def shortened(self, rows: Tensor) -> Tensor:
-        """What is sent of `rows` `[c, d]`: `[c, d]`."""
+        """The compressed form `[c, d]` of `rows` `[c, d]`."""
 
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending

@@ -1,18 +1,19 @@
-"""Count sketches, and the largest coordinates of what they add up to: FetchSGD (Rothchild, Panda,
-Ullah, Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1).
+"""FetchSGD: count sketches, and the largest coordinates of their sum.
+
+Source: Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1.
 
 Each of R rows of a sketch adds up the coordinates of a bucket, with signs, both by a public hash
 (Charikar, Chen & Farach-Colton 2002). With S the sketch of a round's release and rho the momentum,
 
     S_u <- rho S_u + S,   S_e <- S_e + S_u,
-    Delta = the k largest coordinates of what S_e estimates,
-    S_e, S_u <- 0 in all cells of which sketch(Delta) has one
+    Delta = the k largest coordinates of the estimate of S_e,
+    S_e, S_u <- 0 in all cells in which sketch(Delta) is nonzero
 
-so that momentum, and what was left off, wait in sketches at the server, made of nothing but
-releases; clients remember nothing. Algorithm 1 subtracts sketch(Delta) from S_e instead. Estimates
-of so many coordinates as there are cells collide, and to subtract them grows S_e without end; the
-authors' own code empties the cells, with that reason, and those of momentum. Hashes stay the same
-through a run, or sums of sketches of different rounds would mean nothing.
+so that momentum and residual stay in sketches at the server, computed from releases only; clients
+remember nothing. Algorithm 1 subtracts sketch(Delta) from S_e instead. Estimates of as many
+coordinates as there are cells collide, and subtracting them makes S_e grow without bound. The
+authors' own code clears the cells for that reason, and those of the momentum. Hashes stay the same
+through a run: sums of sketches of different rounds would otherwise be meaningless.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from privfed.core.vector import Shapes
 
 
 class CountSketch(CompressionPart):
-    """FetchSGD: a count sketch is summed, and the largest coordinates of it become the update.
+    """FetchSGD: count sketches are summed, and the largest coordinates of the sum are the update.
 
-    A client sends fraction d numbers, clipped after they were sketched: collisions may lengthen a
-    row, so a clip before would bound nothing. Rows of the sketch are divided by sqrt(sketch_rows),
-    which leaves its length that of the update on average. Linear, and the top is taken of what was
-    released: goes with secure sums and noise, for the event of a round without it.
+    A client sends fraction d numbers, clipped after sketching: collisions may lengthen a row, so an
+    earlier clip would bound nothing. Rows of the sketch are divided by sqrt(sketch_rows), which
+    preserves the update's norm on average. Linear, and the largest coordinates are selected after
+    the release: supports secure sums and noise, with the event of an uncompressed round.
     """
 
     fresh: ClassVar[bool] = False
 
     fraction: float = Field(0.1, gt=0, le=1)
-    """Numbers of a sketch, over those of a model."""
+    """Size of a sketch as a fraction of the model's size."""
     sketch_rows: int = Field(5, ge=1, le=99)
-    """Hashes, of whose estimates the median counts."""
+    """Number of hashes; the median of their estimates is used."""
     top: float = Field(0.05, gt=0, le=1)
-    """Which part of the coordinates moves in a round."""
+    """Fraction of the coordinates updated per round."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Of the sketches, rho; with one of the server's optimizers beside it there are two."""
+    """Momentum rho of the sketches; it adds to a momentum of the server's optimizer."""
 
     def length(self, shapes: Shapes) -> int:
         return self.sketch_rows * self._columns(shapes)
@@ -78,13 +79,13 @@ class CountSketch(CompressionPart):
         return update, {"momentum": momentum * waiting, "error": error * waiting}
 
     def hashes(self, space: Space) -> Hashes:
-        """The public hashes of a run."""
+        """Public hashes of a run."""
         return _hashes(space, self.sketch_rows, self._columns(space.shapes))
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """Of each of R rows: the `buckets` `[R, d]` of coordinates, below `columns`, and `signs`."""
+    """For each of R rows: the `buckets` `[R, d]` of coordinates, below `columns`, and `signs`."""
 
     buckets: Tensor
     signs: Tensor
@@ -103,7 +104,7 @@ class Hashes:
         return sketch
 
     def estimate(self, sketch: Tensor) -> Tensor:
-        """What vector `[d]` a `sketch` `[R columns]` is of: the median over its rows."""
+        """Estimated vector `[d]` of a `sketch` `[R columns]`: the median over its rows."""
         few = len(self.buckets)
         table = sketch.reshape(few, self.columns) * few**0.5
         guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)
@@ -114,7 +115,7 @@ class Hashes:
 
 @contextlib.contextmanager
 def _in_one_order() -> Iterator[None]:
-    """What a GPU adds up in one place comes in one order, so that seeded runs repeat there too."""
+    """Makes a GPU add in a fixed order, so that seeded runs are reproducible there too."""
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)

@@ -1,20 +1,20 @@
-"""Compression by a public matrix A `[m, d]` with orthonormal rows, times a subspace's own scale.
+"""Compression by a public matrix A `[m, d]` with orthonormal rows, with scales for each subspace.
 
-A client sends A u, and the server takes A^T of the release, in two ways:
+A client sends A u, and the server applies A^T to the release, in two variants:
 
-- *Unbiased*: E[A^T A] = diag(1 / scales), so scales * A^T A u is u on average over the coins.
-- *Error feedback*: A^T A is a projection, and never lengthens what is left off, u - A^T A u. Then
-  nothing is scaled up, and the client sends the rest in later rounds.
+- *Unbiased*: E[A^T A] = diag(1 / scales), so scales * A^T A u equals u in expectation.
+- *Error feedback*: A^T A is a projection, and never lengthens the residual u - A^T A u. Nothing is
+  scaled up, and the client sends the residual in later rounds.
 
-A has norm 1, so what is sent is no longer than the update, and mostly by `factor` shorter: choose
-the clip for what is sent. Scales are applied to the release, after clip and noise.
+A has norm 1, so a message is no longer than the update, and mostly shorter by `factor`: choose the
+clip for messages. Scales are applied to the release, after clip and noise.
 
-Random masks: a public random set of coordinates is sent each round (Konecny, McMahan, Yu,
+Random masks: a public random set of coordinates is sent in each round (Konecny, McMahan, Yu,
 Richtarik, Suresh & Bacon 2016, "Federated learning: strategies for improving communication
 efficiency", section 2, structured updates, and section 3, subsampling).
 
-All clients of a round send the same coordinates, so that sums stay sums. The paper lets each client
-draw its own by a seed that it sends; under a secure sum the server could not tell these apart.
+All clients of a round send the same coordinates, so that sums stay sums. In the paper, each client
+draws its own by a seed that it sends; under a secure sum the server could not separate these.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ class Projection(Protocol):
     """The matrix A of a round."""
 
     def apply(self, rows: Tensor) -> Tensor:
-        """A u of each of `rows` `[c, d]`: `[c, m]`."""
+        """A u for each of `rows` `[c, d]`: `[c, m]`."""
         ...
 
     def back(self, sent: Tensor) -> Tensor:
-        """A^T s of each of `sent` `[c, m]`: `[c, d]`."""
+        """A^T s for each of `sent` `[c, m]`: `[c, d]`."""
         ...
 
     def scales(self) -> Tensor:
-        """What each coordinate of A^T A u is multiplied by to be unbiased: `[d]` or `[]`."""
+        """Factors that make A^T A u unbiased, by coordinate: `[d]` or `[]`."""
         ...
 
 
 class Linear(ErrorFeedback):
-    """A public random projection, drawn anew each round."""
+    """A public random projection, drawn anew in each round."""
 
     def factor(self, shapes: Shapes) -> float:
         return float((self.length(shapes) / shapes.length) ** 0.5)
 
     @abstractmethod
     def length(self, shapes: Shapes) -> int:
-        """How many numbers a row has."""
+        """Number of values of a row."""
 
     @abstractmethod
     def projection(self, space: Space, number: int) -> Projection:
-        """The matrix of the round of this `number`."""
+        """The matrix of round `number`."""
 
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """What is sent of the updates, and what of them and of former rounds is left off."""
+        """The projected updates and the new residuals."""
         projection = self.projection(sending.space, sending.number)
         if error is None:
             return projection.apply(updates), None
@@ -75,23 +75,23 @@ class Linear(ErrorFeedback):
         return sent, corrected - projection.back(sent)
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        """The release in the model's own coordinates, scaled up where nobody sends the rest."""
+        """The release in model coordinates, scaled up unless clients send the residual."""
         projection = self.projection(sending.space, sending.number)
         update = projection.back(released[None])[0]
         return update if self.error_feedback else update * projection.scales().to(update), memory
 
 
 class RandomMask(Linear):
-    """A public random set of coordinates, another each round, the same for all clients.
+    """A public random set of coordinates, new in each round, the same for all clients.
 
-    A client sends m = fraction d numbers, clipped after the others were left out; the release is
-    multiplied by d / m. Linear: goes with secure sums and noise, for the event of a round without
-    it. Its noise has m coordinates: at the clip sqrt(m / d) C it is, on the model, as long as that
-    of whole rows at the clip C.
+    A client sends m = fraction d numbers, clipped after the mask; the release is multiplied by d /
+    m. Linear: supports secure sums and noise, with the event of an uncompressed round. Its noise
+    has m coordinates: at the clip sqrt(m / d) C its norm on the model equals that of uncompressed
+    rows at the clip C.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)
-    """Which part of the coordinates is sent."""
+    """Fraction of the coordinates sent."""
 
     def length(self, shapes: Shapes) -> int:
         return max(1, round(self.fraction * shapes.length))
@@ -117,7 +117,7 @@ class Mask:
         return rows.index_copy_(1, self.places.to(sent.device), sent)
 
     def scales(self) -> Tensor:
-        """The coordinates of a model over those that are sent."""
+        """Ratio of model coordinates to sent coordinates."""
         return torch.tensor(self.d / len(self.places))
 
 

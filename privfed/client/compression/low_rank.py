@@ -1,10 +1,12 @@
-"""Low rank: each matrix of an update in a public random subspace (Konecny, McMahan, Yu, Richtarik,
-Suresh & Bacon 2016, section 2, structured updates of low rank).
+"""Low rank: each matrix of an update in a public random subspace.
+
+Source: Konecny, McMahan, Yu, Richtarik, Suresh & Bacon 2016, section 2, structured updates of low
+rank.
 
 A layer's update M `[h, w]` is sent as M Q, with Q `[w, r]` of orthonormal columns, uniform among
-subspaces, so that E[Q Q^T] = r / w I and w / r M Q Q^T is M on average. The paper trains M within
-the subspace; here training is free, and its update is projected, which needs no other objective.
-A matrix that is higher than wide is sent as Q^T M.
+subspaces, so that E[Q Q^T] = r / w I and w / r M Q Q^T equals M in expectation. The paper trains M
+within the subspace. Here training is unconstrained and its update is projected, which needs no
+other objective. A matrix with more rows than columns is sent as Q^T M.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from privfed.core.vector import Shapes
 class Matrix:
     """A parameter `[height, width]` that begins at `start` of a flat vector.
 
-    A kernel of a convolution is `[channels out, all others]`.
+    A convolution kernel is `[channels out, all others]`.
     """
 
     start: int
@@ -43,14 +45,14 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Matrices:
-    """The `matrices` of a model of d numbers, and the `places` of all `others`: slices."""
+    """The `matrices` of a model of d numbers, and the slices `others` of all other parameters."""
 
     matrices: tuple[Matrix, ...]
     others: tuple[slice, ...]
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Those of whose height and width the smaller is above `saves`; all else is sent whole."""
+        """Matrices whose smaller side exceeds `saves`; other parameters are not compressed."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
@@ -64,31 +66,32 @@ class Matrices:
 
     @property
     def rest(self) -> int:
-        """How many numbers are in no matrix."""
+        """Number of values outside of the matrices."""
         return sum(part.stop - part.start for part in self.others)
 
     def others_of(self, flat: Tensor) -> Tensor:
-        """What is in no matrix `[c, rest]` of `flat` `[c, d]`."""
+        """The values `[c, rest]` of `flat` `[c, d]` that are outside of the matrices."""
         parts = [flat[:, part] for part in self.others]
         return torch.cat(parts, dim=1) if parts else flat[:, :0]
 
     def put_others(self, flat: Tensor, others: Tensor) -> None:
-        """Write `others` `[c, rest]` into their places of `flat` `[c, d]`."""
+        """Writes `others` `[c, rest]` into their places of `flat` `[c, d]`."""
         sizes = [part.stop - part.start for part in self.others]
         for place, part in zip(self.others, torch.split(others, sizes, dim=1), strict=True):
             flat[:, place] = part
 
 
 class LowRank(Linear):
-    """A public random subspace of each layer's matrix, another each round.
+    """A public random subspace of each layer's matrix, new in each round.
 
-    A matrix `[h, w]` takes rank * min(h, w) numbers; vectors, and matrices that would not get
-    smaller, are sent whole. A row is clipped after it was projected; the release is multiplied by
-    max(h, w) / rank. Linear: goes with secure sums and noise, for the event of a round without it.
+    A matrix `[h, w]` takes rank * min(h, w) numbers; vectors, and matrices that would not become
+    smaller, are sent uncompressed. A row is clipped after the projection; the release is multiplied
+    by max(h, w) / rank. Linear: supports secure sums and noise, with the event of an uncompressed
+    round.
     """
 
     rank: int = Field(4, ge=1)
-    """Columns of a subspace."""
+    """Dimension of a subspace."""
 
     def length(self, shapes: Shapes) -> int:
         matrices = _matrices(shapes, self.rank)
@@ -99,7 +102,7 @@ class LowRank(Linear):
 
 
 def _matrices(shapes: Shapes, rank: int) -> Matrices:
-    """Those whose longer side has more than `rank` numbers: mostly all."""
+    """Matrices whose longer side exceeds `rank`, which is most of them."""
     split = Matrices.thinned(shapes, 0)
     wide = tuple(each for each in split.matrices if max(each.height, each.width) > rank)
     small = (each for each in split.matrices if each not in wide)
@@ -109,25 +112,25 @@ def _matrices(shapes: Shapes, rank: int) -> Matrices:
 
 
 def _thin(matrix: Matrix, rank: int) -> int:
-    """How many numbers are sent of a matrix."""
+    """Number of values sent for a matrix."""
     return rank * min(matrix.height, matrix.width)
 
 
 @dataclass(frozen=True)
 class Subspaces:
-    """One `basis` `[long side, r]` for each of the `matrices` of models of `d` numbers."""
+    """One basis `[long side, r]` for each of the `matrices` of models of `d` numbers."""
 
     matrices: Matrices
     bases: tuple[Tensor, ...]
     d: int
 
     def apply(self, rows: Tensor) -> Tensor:
-        """Each matrix times its basis, and what is in no matrix: `[c, m]`."""
+        """Each matrix times its basis, and the values outside of the matrices: `[c, m]`."""
         thin = [self._turned(m, rows) @ q.to(rows) for m, q in self._pairs()]
         return torch.cat([*(part.flatten(1) for part in thin), self.matrices.others_of(rows)], 1)
 
     def back(self, sent: Tensor) -> Tensor:
-        """Each thin matrix times its basis' transpose, at its place: `[c, d]`."""
+        """Each thin matrix times the transpose of its basis, in place: `[c, d]`."""
         flat, start = sent.new_zeros(len(sent), self.d), 0
         for matrix, basis in self._pairs():
             rank = basis.shape[1]
@@ -139,7 +142,7 @@ class Subspaces:
         return flat
 
     def scales(self) -> Tensor:
-        """Of each coordinate `[d]` its matrix' longer side over the rank; 1 outside of them."""
+        """Scale of each coordinate `[d]`: its matrix' longer side over the rank, or 1."""
         scales = torch.ones(1, self.d)
         for matrix, basis in self._pairs():
             matrix.of(scales).fill_(len(basis) / basis.shape[1])
@@ -166,9 +169,9 @@ def _subspaces(space: Space, number: int, rank: int) -> Subspaces:
 
 
 def orthonormal(keys: Keys, size: int, rank: int) -> Tensor:
-    """A basis `[size, rank]` of a subspace that is uniform among all, float64.
+    """An orthonormal basis `[size, rank]` of a uniformly random subspace, float64.
 
-    Of independent normal columns, which no rotation changes in distribution.
+    The subspace is spanned by independent normal columns, whose distribution is rotation-invariant.
     """
     normal = torch.from_numpy(keys.normal(size * rank)).reshape(size, rank)
     basis: Tensor = torch.linalg.qr(normal).Q

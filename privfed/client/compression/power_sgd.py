@@ -1,21 +1,23 @@
-"""PowerSGD: each layer's update by one step of the power method (Vogels, Karimireddy & Jaggi 2019,
-Algorithm 1), in two exchanges over one cohort.
+"""PowerSGD: each layer's update by one step of the power method, in two exchanges.
 
-With M the mean of the clients' updates of a layer, `[h, w]`, and Q `[w, r]` the basis that the
-round before released, orthonormal:
+Both exchanges use one cohort. Source: Vogels, Karimireddy & Jaggi 2019, Algorithm 1.
+
+With M the mean of the clients' updates of a layer, `[h, w]`, and Q `[w, r]` the orthonormal basis
+released by the previous round:
 
     P = mean of M_k Q,   P^ = an orthonormal basis of P's columns,   Q' = mean of M_k^T P^,
-    M is taken to be P^ Q'^T,   and Q' is the next basis
+    M is approximated by P^ Q'^T,   and Q' is the next basis
 
-Both means are sums of what clients compute from their own update, so secure sums carry them.
+Both means are sums of values that clients compute from their own update, so secure sums support
+them.
 
-*Privacy.* What is released is (P, Q') of a round. Both rows of a client are of the update it
-trained in this round; each is clipped to C, and what the second is computed from is released. So
-they are two adaptive Gaussian releases over one cohort, as FedDane's: one event of two exchanges,
+*Privacy.* A round releases (P, Q'). Both rows of a client are functions of the update it trained in
+this round. Each row is clipped to C, and the inputs of the second are released. The two are
+therefore adaptive Gaussian releases over one cohort, as in FedDANE: one event of two exchanges,
 Poisson(q, Gaussian(z / sqrt(2))), never two events. Bases are orthonormal, so no row is longer than
-the update. The simulation trains a client anew for the second exchange, from the same coins, so
-that memory stays flat in the cohort; a client that is at home keeps its update. DP-SGD in silos is
-refused, as it would draw its noise twice.
+the update. The simulation retrains a client for the second exchange with the same random numbers,
+so that memory does not grow with the cohort; a deployed client keeps its update. DP-SGD in silos is
+refused, because it would draw its noise twice.
 """
 
 from __future__ import annotations
@@ -35,18 +37,19 @@ from privfed.core.vector import Shapes
 
 
 class PowerSgd(ErrorFeedback):
-    """PowerSGD: rank r approximations of each layer by two sums a round.
+    """PowerSGD: rank r approximations of each layer by two sums per round.
 
-    A matrix `[h, w]` takes rank h numbers in the first exchange and rank w in the second, in which
-    vectors and small matrices are sent whole; both are as long as the longer. Each is clipped by
-    itself, and the round is one event of two exchanges. Linear in the second once the first is
-    released: goes with secure sums and noise, and with aggregation.rule = "mean".
+    A matrix `[h, w]` takes rank h numbers in the first exchange and rank w in the second, which
+    also sends vectors and small matrices uncompressed; both exchanges have the length of the longer
+    one. Each row is clipped separately, and the round is one event of two exchanges. Linear in the
+    second exchange once the first is released: supports secure sums and noise, and aggregation.rule
+    = "mean".
     """
 
     exchanges: ClassVar[int] = 2
 
     rank: int = Field(2, ge=1)
-    """Columns of each layer's bases."""
+    """Rank of each layer's bases."""
 
     def length(self, shapes: Shapes) -> int:
         split = _split(shapes, self.rank)
@@ -55,7 +58,7 @@ class PowerSgd(ErrorFeedback):
         return max(heights, widths + split.rest)
 
     def received(self, shapes: Shapes) -> int:
-        """The bases Q and P^ of each layer."""
+        """Size of the bases Q and P^ of all layers."""
         matrices = _split(shapes, self.rank).matrices
         return self.rank * sum(each.height + each.width for each in matrices)
 
@@ -68,7 +71,7 @@ class PowerSgd(ErrorFeedback):
         return {"basis": _flat([basis[None] for basis in bases])[0].float()}
 
     def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """The first exchange: the layers' updates times their bases."""
+        """Yields the first exchange: the layers' updates times their bases."""
         basis = {"compression_basis": memory["basis"].to(sending.broadcast["params"])}
         layout = compressed_row(self.length(sending.space.shapes))
         released = yield Exchange("project", {**sending.broadcast, **basis}, layout)
@@ -80,7 +83,7 @@ class PowerSgd(ErrorFeedback):
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """The row of the exchange that is asked for; what is left off is known in the second."""
+        """The row of the current exchange; the residual is known after the second."""
         corrected = updates if error is None else updates + error
         split, broadcast = _split(sending.space.shapes, self.rank), sending.broadcast
         if "compression_left" not in broadcast:
@@ -108,13 +111,13 @@ class PowerSgd(ErrorFeedback):
         return self._update(released[None], sending)[0], {"basis": basis}
 
     def _left(self, sending: Sending) -> list[Tensor]:
-        """The orthonormal basis P^ `[1, h, r]` of each layer, as it was released."""
+        """The released orthonormal basis P^ `[1, h, r]` of each layer."""
         split = _split(sending.space.shapes, self.rank)
         sides = [each.height for each in split.matrices]
         return _thin(sending.broadcast["compression_left"][None], sides, self.rank)
 
     def _update(self, sent: Tensor, sending: Sending) -> Tensor:
-        """The updates `[c, d]` of rows `[c, m]` of the second exchange: P^ Q'^T of each layer."""
+        """Updates `[c, d]` of rows `[c, m]` of the second exchange: P^ Q'^T of each layer."""
         split = _split(sending.space.shapes, self.rank)
         flat = sent.new_zeros(len(sent), sending.space.shapes.length)
         sides = [each.width for each in split.matrices]
@@ -126,7 +129,7 @@ class PowerSgd(ErrorFeedback):
         return flat
 
     def _padded(self, parts: list[Tensor], others: Tensor, sending: Sending) -> Tensor:
-        """Rows `[c, m]` of `parts` and `others` `[c, k]`, with zeros behind them."""
+        """Rows `[c, m]` of `parts` and `others` `[c, k]`, padded with zeros."""
         rows = torch.cat([*(part.flatten(1) for part in parts), others], dim=1)
         missing = self.length(sending.space.shapes) - rows.shape[1]
         return torch.nn.functional.pad(rows, (0, missing))
@@ -134,7 +137,7 @@ class PowerSgd(ErrorFeedback):
 
 @functools.lru_cache(maxsize=4)
 def _split(shapes: Shapes, rank: int) -> Matrices:
-    """The matrices of which a product of thin ones is smaller: both sides above twice the rank."""
+    """Matrices that two thin factors make smaller: both sides exceed twice the rank."""
     return Matrices.thinned(shapes, 2 * rank)
 
 
@@ -146,11 +149,11 @@ def _thin(flat: Tensor, sides: list[int], rank: int) -> list[Tensor]:
 
 
 def _flat(parts: list[Tensor]) -> Tensor:
-    """Thin matrices `[c, side, rank]` behind one another: `[c, m]`."""
+    """Concatenates thin matrices `[c, side, rank]`: `[c, m]`."""
     return torch.cat([part.flatten(1) for part in parts], dim=1) if parts else torch.zeros(1, 0)
 
 
 def _orthonormalised(part: Tensor) -> Tensor:
-    """An orthonormal basis of the columns of `part` `[1, side, rank]`, worked out in float64."""
+    """An orthonormal basis of the columns of `part` `[1, side, rank]`, computed in float64."""
     basis: Tensor = torch.linalg.qr(part.double()).Q
     return basis

@@ -1,17 +1,17 @@
 """Quantization of single rows: QSGD and signs.
 
-QSGD rounds numbers by chance to a few levels of a norm (Alistarh, Grubic, Li, Tomioka &
+QSGD rounds numbers stochastically to a few levels of a norm (Alistarh, Grubic, Li, Tomioka &
 Vojnovic 2017, section 3.1, with buckets as in section 4).
 
-With v a bucket of B numbers and s levels, |v_i| / |v|_2 lies between two of 0, 1/s, ..., 1, and one
-of these is taken so that it is right on average. Its variance is at most min(B / s^2, sqrt(B) / s)
-|v|^2 (Lemma 3.1).
+With v a bucket of B numbers and s levels, |v_i| / |v|_2 lies between two of 0, 1/s, ..., 1, and is
+rounded to one of these without bias. The variance is at most min(B / s^2, sqrt(B) / s) |v|^2 (Lemma
+3.1).
 
-Signs: one bit of each number (Bernstein, Wang, Azizzadenesheli & Anandkumar 2018, signSGD) times
-the mean size of a row (Karimireddy, Rebjock, Stich & Jaggi 2019, Algorithm 1, "error feedback fixes
-signSGD", where the memory is).
+Signs: one bit per number (Bernstein, Wang, Azizzadenesheli & Anandkumar 2018, signSGD) times the
+mean absolute value of a row (Karimireddy, Rebjock, Stich & Jaggi 2019, Algorithm 1, "error feedback
+fixes signSGD", which adds the residual).
 
-With aggregation.rule = "sign_majority" the server takes a majority of them.
+With aggregation.rule = "sign_majority" the server takes the majority of the signs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from privfed.core.vector import Shapes
 
 
 class Sign(Biased):
-    """The sign of each number, times the mean size of the row's numbers.
+    """The sign of each number, times the mean absolute value of the row.
 
-    A client sends d bits and one number. Not linear: the server is sent each row by itself. Biased;
-    with error feedback it goes where plain updates go.
+    A client sends d bits and one number. Not linear: the server receives each row. Biased; with
+    error feedback it converges to the same points as uncompressed updates.
     """
 
     def bits(self, shapes: Shapes) -> float:
@@ -41,21 +41,21 @@ class Sign(Biased):
 
 
 _SALT = 2**62 + 2
-"""Of a client's coins: no epoch's, and none of `privfed.client.trainer`."""
+"""Salt of a client's random stream: differs from all epochs and from `privfed.client.trainer`."""
 
 
 class Qsgd(RowByRow):
-    """Numbers rounded by chance to a few levels of their bucket's norm, unbiased.
+    """Unbiased stochastic rounding to a few levels of each bucket's norm.
 
-    A client sends log2(2 levels + 1) bits for each number, and 32 for each bucket. Not linear: the
-    server is sent each row by itself, to which it applies the clip, where it adds noise. Rounding
-    may lengthen a row, so the clip comes after it.
+    A client sends log2(2 levels + 1) bits per number, and 32 per bucket. Not linear: the server
+    receives each row, and clips it if the server adds the noise. Rounding may lengthen a row, so
+    clipping comes after it.
     """
 
     levels: int = Field(4, ge=1, le=32767)
     """Levels above zero, s."""
     bucket: int = Field(512, ge=1)
-    """How many numbers share a norm."""
+    """Number of values that share a norm."""
 
     def bits(self, shapes: Shapes) -> float:
         d = shapes.length
@@ -73,7 +73,7 @@ class Qsgd(RowByRow):
         return torch.cat([self._rounded(part, coins) for part, coins in parts], dim=1), error
 
     def _rounded(self, part: Tensor, chance: Tensor) -> Tensor:
-        """One bucket `[c, B]` of each client, by numbers in [0, 1) `[c, B]`."""
+        """Rounds one bucket `[c, B]` of each client by uniform numbers in [0, 1) `[c, B]`."""
         norms = part.norm(dim=1, keepdim=True)
         levels = (part.abs() / norms.clamp(min=1e-30) * self.levels + chance).floor()
         rounded: Tensor = part.sign() * norms * levels / self.levels
@@ -81,6 +81,6 @@ class Qsgd(RowByRow):
 
 
 def _uniforms(keys: Keys, rows: Tensor) -> Tensor:
-    """Numbers in [0, 1) `[c, d]`, each client's its own."""
+    """Uniform numbers in [0, 1) `[c, d]`, independent for each client."""
     drawn = uniforms(keys.per_client(rows.shape[1], salt=_SALT))
     return torch.from_numpy(drawn).to(rows)

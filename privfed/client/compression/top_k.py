@@ -1,5 +1,7 @@
-"""The largest coordinates of each client's update (Aji & Heafield 2017), with a memory of the rest
-(Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with memory", Algorithm 1).
+"""The largest coordinates of each client's update, with error feedback.
+
+Source: Aji & Heafield 2017; error feedback: Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with
+memory", Algorithm 1.
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ from privfed.core.vector import Shapes
 
 
 class TopK(Biased):
-    """Each client's largest coordinates, and where they are.
+    """Each client's largest coordinates, and their indices.
 
-    A client sends 32 bits and a place for each of fraction d numbers (or all, where that is less),
-    and, with error feedback, keeps the rest. Not linear: which coordinates these are hangs on the
-    row, so that the server is sent each by itself. Where noise is the server's, the row is clipped
-    before it is summed.
+    A client sends 32 bits and an index for each of fraction d numbers (or all numbers, if that is
+    less), and, with error feedback, keeps the residual. Not linear: the selected coordinates depend
+    on the row, so the server receives each row. If the server adds the noise, it clips rows before
+    it sums them.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)
-    """Which part of the coordinates is sent."""
+    """Fraction of the coordinates sent."""
     error_feedback: bool = True
-    """Whether clients remember what was left off, and send it later: for clients that return."""
+    """Whether clients keep the compression residual and send it later; needs clients
+    that return.
+    """
 
     def bits(self, shapes: Shapes) -> float:
         place = math.ceil(math.log2(shapes.length + 1))

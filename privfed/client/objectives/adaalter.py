@@ -1,14 +1,16 @@
-"""Local AdaAlter: adaptive rates at clients (Xie, Koyejo, Gupta & Lin 2019, "Local AdaAlter:
-communication-efficient stochastic gradient descent with adaptive learning rates").
+"""Local AdaAlter: adaptive rates at clients.
 
-With B2 the squared gradients that the server has added up, from b0^2, t = 1, 2, … a client's local
-steps since it heard of them, and g its gradient, coordinate by coordinate:
+Source: Xie, Koyejo, Gupta & Lin 2019, "Local AdaAlter: communication-efficient stochastic gradient
+descent with adaptive learning rates".
+
+With B2 the squared gradients accumulated by the server, from b0^2, t = 1, 2, … a client's local
+steps since it received them, and g its gradient, coordinate by coordinate:
 
     w  <- w - lr g / sqrt(B2 + t epsilon^2),      A2 <- A2 + g^2       at each step, A2 from 0
     B2 <- B2 + mean of the clients' A2                                 after each round
 
-Rates change between rounds alone, by what all clients saw, so that clients step at the same ones;
-t epsilon^2 stands for what is not yet known of this round.
+Rates change between rounds only, by the sum over all clients, so that all clients use the same
+rates; t epsilon^2 stands for the unknown squares of this round.
 """
 
 from __future__ import annotations
@@ -26,23 +28,23 @@ from privfed.core.vector import Layout
 
 
 class AdaAlter(Objective):
-    """Local AdaAlter: local steps at adaptive rates, which follow from all clients' gradients.
+    """Local AdaAlter: adaptive local learning rates that follow from all clients' gradients.
 
     A client sends its update and its sum of squared gradients, 2 d numbers, and is sent 2 d. Under
     privacy the two are bounded jointly: one clip over (update, square_scale * squares), one
     release, one event. B2 follows from releases; where noise makes a mean of squares negative, it
-    counts as zero, so that B2 never falls. What noise is left makes it grow, and rates fall, faster
-    than gradients would.
+    counts as zero, so that B2 never falls. The remaining noise makes B2 grow, and rates fall,
+    faster than gradients would.
     """
 
     broadcasts: ClassVar[int] = 2
 
     b0: float = Field(1.0, gt=0)
-    """What the sums of squares start from is b0^2: the larger, the more like FedAvg at lr / b0."""
+    """The sums of squares start at b0^2; the larger, the more like FedAvg at lr / b0."""
     epsilon: float = Field(1.0, ge=0)
-    """What stands for a step's squared gradients until they are known is epsilon^2."""
+    """A step's squared gradients count as epsilon^2 until they are known."""
     square_scale: float = Field(0.1, gt=0)
-    """The weight of the squares beside the update, under their one clip."""
+    """Weight of the squares relative to the update, under their joint clip."""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("squares", d)))

@@ -1,16 +1,18 @@
-"""AFL: agnostic federated learning (Mohri, Sivek & Suresh 2019, "Agnostic federated learning",
-section 4, Algorithm 1), the model whose loss is least on the worst mixture of groups:
+"""AFL: agnostic federated learning, for the worst mixture of groups of clients.
+
+Source: Mohri, Sivek & Suresh 2019, "Agnostic federated learning", section 4, Algorithm 1. The
+objective is
 
     min over w, max over mixtures a of G groups:  sum_g a_g F_g(w)
 
-with F_g the mean of the losses of group g's clients. In a round, with p_g the part of clients that
-are in group g:
+with F_g the mean of the losses of group g's clients. In a round, with p_g the fraction of clients
+in group g:
 
     w  <-  w + sum_k v_g(k) d_k / sum_k v_g(k),   v_g = a_g / p_g    (d_k: client k's update)
     a  <-  projection on the simplex of (a + ascent F(w))
 
-The paper takes a stochastic gradient of both at each step; here clients take local steps between,
-and F_g is that at the broadcast model.
+The paper takes a stochastic gradient of both at each step; here clients take local steps in
+between, and F_g is evaluated at the broadcast model.
 """
 
 from __future__ import annotations
@@ -28,33 +30,33 @@ from privfed.core.vector import Layout
 
 
 class Afl(Grouped):
-    """Agnostic federated learning: groups whose loss is large weigh more, round by round.
+    """Agnostic federated learning: groups with a large loss gain weight, round by round.
 
-    A client of group g sends its update times v_g / max v, and its loss and a 1 in the places of
-    its group, d + 2 groups numbers, and is sent the groups' weights beside the model.
+    A client of group g sends its update times v_g / max v, and its loss and a 1 at the places of
+    its group, d + 2 groups numbers, and is sent the groups' weights in addition to the model.
 
     Under privacy these are bounded jointly: *one* clip over (weighted update, measure_scale times
-    the rest), one release, one event. *Sensitivity*: that of the clip, whatever a client holds: its
-    group shows in nothing but its row, so also who changes the group, under replace-one, moves the
-    sum by at most two clips. *The mixture*, the parts p_g (the mean of released counts over the
+    the rest), one release, one event. *Sensitivity*: that of the clip, whatever a client holds. A
+    client's group affects only its own row, so a change of group, under replace-one, also moves the
+    sum by at most two clips. *The mixture*, the fractions p_g (the mean of released counts over the
     rounds so far, no less than least_part) and the division by them follow from releases and public
-    constants: post-processing. Weights v_g / max v are at most 1, so that a clip fits as it does
-    without them, and the division makes noise larger: by 1 / p_g where all weight is on group g,
-    and never by more than 1 / least_part.
+    constants: post-processing. Weights v_g / max v are at most 1, so the clip fits as it does
+    without them. The division increases the noise: by 1 / p_g if all weight is on group g, and
+    never by more than 1 / least_part.
     """
 
     measures: ClassVar[Measures] = "loss"
 
     groups: int = Field(10, ge=1, le=1000)
-    """How many groups there are: a declared public constant."""
+    """Number of groups, a declared public constant."""
     ascent: float = Field(0.1, gt=0)
-    """The rate at which the mixture follows groups' losses."""
+    """Rate at which the mixture follows the groups' losses."""
     loss_cap: float = Field(10.0, gt=0)
-    """A client's loss counts for no more than this."""
+    """Upper bound on a client's loss."""
     measure_scale: float = Field(0.1, gt=0)
-    """The weight of loss (over its cap) and group beside the update, under their one clip."""
+    """Weight of loss (over its cap) and group relative to the update, under their joint clip."""
     least_part: float = Field(0.02, gt=0, le=1)
-    """No group is taken to be a smaller part of all clients."""
+    """Lower bound on a group's fraction of all clients."""
 
     @property
     def grouping(self) -> Grouping:
@@ -87,7 +89,7 @@ class Afl(Grouped):
         return torch.cat([weight * (w - broadcast["params"]), sent], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """A client is in one group, and its loss there no larger than the cap."""
+        """A client is in one group, and its loss there is at most the cap."""
         layout = self.layout(rows.shape[1] - 2 * self.groups)
         delta, losses, counts = (layout.view(rows, name) for name, _ in layout.parts)
         counts = counts.clamp(0.0, self.measure_scale)
@@ -109,14 +111,14 @@ class Afl(Grouped):
         return layout.view(released, "delta") / weight, now
 
     def _parts(self, memory: Memory) -> Tensor:
-        """Which part of all clients each group is, as releases so far have it `[groups]`."""
+        """Estimated fraction of clients in each group, from the releases so far `[groups]`."""
         counts, rounds = memory["counts"], int(memory["rounds"])
         parts = counts / rounds if rounds else torch.full_like(counts, 1 / self.groups)
         return parts.clamp(0.0, 1.0)
 
 
 def on_simplex(point: Tensor) -> Tensor:
-    """The mixture nearest to `point` `[G]`: numbers from 0 that sum to 1.
+    """Projects `point` `[G]` onto the simplex: nonnegative numbers that sum to 1.
 
     Source: Duchi, Shalev-Shwartz, Singer & Chandra 2008, Figure 1.
     """

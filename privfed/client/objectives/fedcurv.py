@@ -1,5 +1,7 @@
-"""FedCurv: clients stay where others' losses are curved (Shoham, Avidor, Keren, Israel, Benditkis,
-Mor-Yosef & Zeitak 2019, "Overcoming forgetting in federated learning on non-IID data", section 3).
+"""FedCurv: penalises changes where other clients' losses are curved.
+
+Source: Shoham, Avidor, Keren, Israel, Benditkis, Mor-Yosef & Zeitak 2019, "Overcoming forgetting in
+federated learning on non-IID data", section 3.
 
 With I_j the diagonal of the Fisher information at client j's last local model w_j, client k's loss
 gains
@@ -27,8 +29,8 @@ class FedCurv(Objective):
     """FedCurv: elastic weight consolidation, for clients that return.
 
     A client keeps 2 d numbers, sends its update and the changes of its Fisher information I_k and
-    of I_k w_k, 3 d numbers, and is sent 3 d. The sums are over all clients that took part so far,
-    each with its last. Under privacy it is refused.
+    of I_k w_k, 3 d numbers, and is sent 3 d. The sums are over all clients that have participated,
+    each with its last values. Refused under privacy.
     """
 
     keeps: ClassVar[int] = 2

@@ -1,5 +1,7 @@
-"""FedDANE: a Newton-type method from two exchanges (Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith
-2019, "FedDANE", Algorithm 2), the federated form of DANE (Shamir, Srebro & Zhang 2014).
+"""FedDANE: a Newton-type method from two exchanges.
+
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith 2019, "FedDANE", Algorithm 2, the federated
+form of DANE (Shamir, Srebro & Zhang 2014).
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from privfed.core.deferred import Tensor
 
 
 class FedDane(Objective):
-    """FedDANE: the cohort's mean gradient g first, then training that follows it.
+    """FedDANE: releases the cohort's mean gradient g, then trains with a correction toward it.
 
     The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient
-    g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples. A
-    client sends d numbers twice a round and is sent 3 d.
+    gains g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples.
+    A client sends d numbers twice a round and is sent 3 d.
 
-    Under privacy both exchanges ask one and the same cohort (the paper draws two), each row is
-    clipped to the same bound (gradients times `gradient_scale`, which undoes itself afterwards),
-    and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
+    Under privacy both exchanges use the same cohort (the paper draws two), each row is clipped to
+    the same bound (gradients times `gradient_scale`, which is divided out afterwards), and the
+    round is one event: Poisson(q, Gaussian(z / sqrt(2))).
     """
 
     exchanges: ClassVar[int] = 2
@@ -32,9 +34,9 @@ class FedDane(Objective):
     anchored: ClassVar[Anchor] = "all"
 
     mu: float = Field(0.01, ge=0)
-    """The weight of the proximal term."""
+    """Weight of the proximal term."""
     gradient_scale: float = Field(1.0, gt=0)
-    """By what gradients are multiplied before they are clipped, and divided afterwards."""
+    """Factor of gradients before clipping, divided out afterwards."""
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         layout, scale = self.layout(len(params)), self.gradient_scale

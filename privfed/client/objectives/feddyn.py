@@ -1,6 +1,7 @@
-"""FedDyn: a dynamic regulariser that makes local and global optima agree (Acar, Zhao, Matas,
-Mattina, Whatmough & Saligrama 2021, Algorithm 1); with all clients and one exchange a round it is
-the primal-dual method FedPD (Zhang, Hong, Dhople, Yin & Liu 2021).
+"""FedDyn: a dynamic regulariser that aligns local and global optima.
+
+Source: Acar, Zhao, Matas, Mattina, Whatmough & Saligrama 2021, Algorithm 1. With all clients and
+one exchange per round it is the primal-dual method FedPD (Zhang, Hong, Dhople, Yin & Liu 2021).
 
 With x the broadcast model, h_k client k's memory of gradients and N clients in all:
 
@@ -22,20 +23,20 @@ from privfed.core.deferred import Tensor, torch
 
 
 class FedDyn(Objective):
-    """FedDyn, FedPD where all take part: a dynamic regulariser, for clients that return.
+    """FedDyn (FedPD with full participation): a dynamic regulariser, for clients that return.
 
-    A client keeps d numbers, sends d and is sent d. The paper solves the local problem; here it is
-    E epochs of SGD. Under privacy the update is clipped as ever, and s follows from releases and
-    public constants; a client's own state costs nothing more
-    (`privfed.client.client_states`). The noise of
-    every round stays in s, though: expect less of it than without privacy.
+    A client keeps d numbers, sends d and is sent d. The paper solves the local problem exactly;
+    here it is E epochs of SGD. Under privacy the update is clipped as usual, and s follows from
+    releases and public constants. Client states cost no additional privacy
+    (`privfed.client.client_states`). The noise of every round stays in s, though: expect a smaller
+    benefit than without privacy.
     """
 
     keeps: ClassVar[int] = 1
     server_step: ClassVar[ServerStep] = "plain"
 
     alpha: float = Field(0.1, gt=0)
-    """The weight of the regulariser."""
+    """Weight of the regulariser."""
 
     def init(self, params: Tensor) -> Memory:
         return {"drift": torch.zeros_like(params)}

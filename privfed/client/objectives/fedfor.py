@@ -1,5 +1,7 @@
-"""FedFOR: first-order regularisation against moving back on the last global update (Tian, Smith &
-Kira 2022, "FedFOR: stateless heterogeneous federated learning with first-order regularization").
+"""FedFOR: first-order regularisation against reverting the last global update.
+
+Source: Tian, Smith & Kira 2022, "FedFOR: stateless heterogeneous federated learning with
+first-order regularization".
 
 With broadcasts w^(t-1) (current) and w^(t-2) (previous), g = (w^(t-2) - w^(t-1)) / eta is the
 previous global pseudo-gradient. The local loss gains
@@ -26,16 +28,16 @@ class FedFor(Objective):
     """FedFOR's one-sided first-order term; stateless: a new client needs two models only.
 
     At the broadcast model itself (the kink of relu) the term's gradient is taken as 0. Only the
-    ratio alpha / eta matters. A client sends d numbers and is sent 2 d. Under privacy it is free:
-    both models are released values, so g is post-processing.
+    ratio alpha / eta matters. A client sends d numbers and is sent 2 d. It costs no privacy: both
+    models are released values, so g is post-processing.
     """
 
     broadcasts: ClassVar[int] = 2
 
     alpha: float = Field(0.1, ge=0)
-    """The weight of the term."""
+    """Weight of the term."""
     eta: float = Field(1.0, gt=0)
-    """What it is divided by: only alpha / eta matters."""
+    """Divisor of the pseudo-gradient: only alpha / eta matters."""
 
     def init(self, params: Tensor) -> Memory:
         return {"previous": params.clone()}

@@ -1,14 +1,16 @@
-"""FedLin: clients of different losses and speeds, without a bias (Mitra, Jaafar, Pappas & Hassani
-2021, "Linear convergence in federated learning: tackling client heterogeneity and sparse
-gradients", Algorithm 1, without its compression of gradients).
+"""FedLin: unbiased training of clients with different losses and speeds.
+
+Source: Mitra, Jaafar, Pappas & Hassani 2021, "Linear convergence in federated learning: tackling
+client heterogeneity and sparse gradients", Algorithm 1, without its compression of gradients.
 
 With x the broadcast model, g the cohort's mean gradient there, and tau_k the local steps of client
 k, each step is
 
     w <- w - (eta / tau_k) (grad f_k(w) - grad f_k(x) + g)
 
-so that every client goes as far in a round, however many steps it takes. The paper's gradients are
-of all examples; here that at w is of a batch, as local SGD has it.
+so that the total step length of a round is the same for every client, whatever its number of steps.
+The paper's gradients are over all examples; here the gradient at w is over a batch, as in local
+SGD.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from privfed.core.deferred import Tensor
 
 
 class FedLin(Objective):
-    """FedLin: the cohort's mean gradient g first, then training that follows it at one length.
+    """FedLin: releases the cohort's mean gradient g, then trains with equal total step lengths.
 
-    `client.lr` is eta, what the rates of all steps of a client's round add up to. A client sends d
+    `client.lr` is eta, the sum of the rates of all steps of a client's round. A client sends d
     numbers twice a round and is sent 3 d.
 
-    Under privacy both exchanges ask one cohort, each row is clipped to the same bound (gradients
-    times `gradient_scale`, which undoes itself afterwards), and the round is one event: Poisson(q,
-    Gaussian(z / sqrt(2))). How many steps a client takes stays with it: it changes the row that is
-    clipped, and is not sent.
+    Under privacy both exchanges use one cohort, each row is clipped to the same bound (gradients
+    times `gradient_scale`, which is divided out afterwards), and the round is one event: Poisson(q,
+    Gaussian(z / sqrt(2))). A client's number of steps is not sent: it only affects the row, which
+    is clipped.
     """
 
     exchanges: ClassVar[int] = 2
@@ -41,7 +43,7 @@ class FedLin(Objective):
     anchored: ClassVar[Anchor] = "all"
 
     gradient_scale: float = Field(1.0, gt=0)
-    """By what gradients are multiplied before they are clipped, and divided afterwards."""
+    """Factor of gradients before clipping, divided out afterwards."""
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         layout, scale = self.layout(len(params)), self.gradient_scale

@@ -1,4 +1,4 @@
-"""FedNova: normalised averaging where clients do different amounts of work.
+"""FedNova: normalised averaging for clients with different amounts of work.
 
 Wang, Liu, Liang, Joshi & Poor 2020, "Tackling the objective inconsistency problem in heterogeneous
 federated optimization", section 4, for plain local SGD.
@@ -17,11 +17,11 @@ from privfed.core.vector import Layout
 class FedNova(Objective):
     """FedNova: averages updates per local step, times the effective number of steps.
 
-    A client sends delta_k / tau_k, tau_k and whether that is above 0, d + 2 numbers, tau_k its
-    local steps; the update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k,
-    both over clients that took a step. Where all take equally many steps it is FedAvg. Under
-    privacy it is refused: tau_k is a function of how many examples a client has, unbounded, and
-    would leave unprotected.
+    A client sends delta_k / tau_k, tau_k and an indicator of tau_k > 0, d + 2 numbers, with tau_k
+    its local steps. The update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k,
+    both over clients that took a step. With equal numbers of steps it is FedAvg. Refused under
+    privacy: tau_k is an unbounded function of a client's number of examples, and would be sent
+    unprotected.
     """
 
     unproven: ClassVar[str] = (

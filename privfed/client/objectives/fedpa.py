@@ -1,11 +1,12 @@
-"""FedPA: the mode of the product of clients' posteriors (Al-Shedivat, Gillenwater, Xing &
-Rostamizadeh 2021, "Federated learning via posterior averaging: a new perspective and practical
-algorithms", sections 3 and 4).
+"""FedPA: the mode of the product of clients' posteriors.
+
+Source: Al-Shedivat, Gillenwater, Xing & Rostamizadeh 2021, "Federated learning via posterior
+averaging: a new perspective and practical algorithms", sections 3 and 4.
 
 A client's loss is the negative logarithm of its posterior, of mean mu_k and covariance Sigma_k. The
-mode of the product of Gaussian ones minimises sum_k (x - mu_k)^T Sigma_k^-1 (x - mu_k) / 2, whose
-gradient at the broadcast model x is the sum of Sigma_k^-1 (x - mu_k): what clients send (negated),
-and what the server's optimizer descends along.
+mode of the product of Gaussian posteriors minimises sum_k (x - mu_k)^T Sigma_k^-1 (x - mu_k) / 2.
+Its gradient at the broadcast model x is the sum of Sigma_k^-1 (x - mu_k). Clients send these terms
+(negated), and the server's optimizer descends along their sum.
 
 *Samples* are averages of `window` SGD iterates each, after `burn_in` steps ("iterate-averaged
 stochastic gradients": Mandt, Hoffman & Blei 2017). *Covariance*: of n samples with mean m and
@@ -14,8 +15,8 @@ sample covariance S, shrunk to the identity,
     Sigma = r I + (1 - r) S,    r = 1 / (1 + (n - 1) rho)
 
 *The product* in O(n^2 d): Sigma / r = I + rho sum_(k=2..n) (k - 1)/k u_k u_k^T with u_k sample k
-less the mean of those before it, so each sample takes one symmetric rank-one term off the inverse
-(Sherman-Morrison):
+less the mean of the earlier ones, so each sample subtracts one symmetric rank-one term from the
+inverse (Sherman-Morrison):
 
     (Sigma / r)^-1 = I - sum_k s_k s_k^T,    s_k = sqrt(g / (1 + g u_k^T v)) v,
     v = u_k - sum_(j<k) s_j (s_j^T u_k),     g = rho (k - 1) / k
@@ -34,30 +35,31 @@ from privfed.core.deferred import Tensor, torch
 
 
 class FedPa(Objective):
-    """FedPA: updates that are weighed by how sure a client is of each direction.
+    """FedPA: updates weighted by a client's certainty in each direction.
 
     A client sends d numbers and is sent d; while it trains, it holds (samples + 1) d. It needs
-    burn_in + samples * window local steps; one that takes fewer has fewer samples, and one without
-    any sends its plain update. With one sample, or rho = 0, it is FedAvg of averaged iterates.
+    burn_in + samples * window local steps. A client that takes fewer has fewer samples, and a
+    client without samples sends its plain update. With one sample, or rho = 0, it is FedAvg of
+    averaged iterates.
 
-    Under privacy the one vector is clipped as an update is, and costs what an update does: samples
-    stay with the client. Products with an inverse are long vectors, so expect the clip to cut more.
+    Under privacy the vector is clipped as an update is, and costs the same: samples stay with the
+    client. Products with an inverse are long vectors, so expect the clip to remove more.
     """
 
     burn_in: int = Field(0, ge=0)
-    """The local steps before the first sample."""
+    """Local steps before the first sample."""
     window: int = Field(5, ge=1)
-    """How many iterates a sample is the mean of."""
+    """Number of iterates averaged into a sample."""
     samples: int = Field(8, ge=1)
-    """At most how many samples a client draws in a round."""
+    """Upper bound on a client's samples per round."""
     rho: float = Field(0.01, ge=0)
-    """How far the covariance follows the samples; 0 leaves it at the identity."""
+    """Weight of the samples in the covariance; 0 leaves it at the identity."""
     fedavg_rounds: int = Field(0, ge=0)
-    """In how many rounds at first clients send plain updates, as the paper's runs begin."""
+    """Number of first rounds in which clients send plain updates, as in the paper's runs."""
 
     @property
     def least_steps(self) -> int:
-        """As many as one sample takes."""
+        """Number of local steps of one sample."""
         return self.burn_in + self.window
 
     def init(self, params: Tensor) -> Memory:
@@ -102,7 +104,7 @@ class FedPa(Objective):
         return released, {"rounds": memory["rounds"] + 1}
 
     def _parts(self, carried: Tensor | None) -> list[Tensor]:
-        """The window's mean, that of samples, and the terms of the inverse: `[c, d]` each."""
+        """The window's mean, the samples' mean, and the terms of the inverse: `[c, d]` each."""
         if carried is None:
             raise ValueError("FedPA needs the samples that clients draw")
         return list(carried.chunk(self.samples + 1, dim=1))
@@ -115,7 +117,7 @@ def _without(vector: Tensor, terms: list[Tensor]) -> Tensor:
 
 
 def _term(away: Tensor, terms: list[Tensor], weight: float) -> Tensor:
-    """What takes the rank-one term of `away` `[c, d]` off the inverse that `terms` make."""
+    """The vector s_k `[c, d]` for u_k = `away` `[c, d]`, given the earlier `terms`."""
     solved = _without(away, terms)
     length = (away * solved).sum(1, keepdim=True)
     return solved * (weight / (1 + weight * length)).sqrt()

@@ -1,4 +1,4 @@
-"""FedProx: local models are kept near the broadcast one (Li et al. 2020, Algorithm 2)."""
+"""FedProx: keeps local models near the broadcast model (Li et al. 2020, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class FedProx(Objective):
     """FedProx: the local loss gains mu / 2 |w - broadcast|^2.
 
     direction = gradient + mu (w - broadcast). With mu = 0 it is FedAvg. A client sends d numbers
-    and is sent d. Under privacy the term costs nothing: a client adds it itself, and it holds no
-    other's data.
+    and is sent d. The term costs no privacy: the client itself adds it, and it depends on no other
+    client's data.
     """
 
     mu: float = Field(0.01, ge=0)
-    """The weight of the proximal term; 0 is FedAvg."""
+    """Weight of the proximal term; 0 is FedAvg."""
 
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
@@ -33,10 +33,10 @@ class FedProx(Objective):
 class AdaptiveFedProx(FedProx):
     """FedProx whose mu follows the training loss, by the heuristic of its section 5.3.3.
 
-    mu grows by `step` when the cohort's mean loss at the broadcast model rose since the round
-    before, and shrinks by it, not below 0, after `patience` falls in a row. `mu` is the first. A
-    client sends d + 2 numbers (its loss, and whether it has one) and is sent d + 1. A round without
-    any loss changes nothing. Under privacy it is refused.
+    mu grows by `step` if the cohort's mean loss at the broadcast model rose since the previous
+    round, and shrinks by it, not below 0, after `patience` consecutive falls. `mu` is the initial
+    value. A client sends d + 2 numbers (its loss, and an indicator that it has one) and is sent d +
+    1. A round without any loss changes nothing. Refused under privacy.
     """
 
     measures: ClassVar[Measures] = "loss"
@@ -45,11 +45,11 @@ class AdaptiveFedProx(FedProx):
     )
 
     mu: float = Field(0.0, ge=0)
-    """The first weight of the proximal term."""
+    """Initial weight of the proximal term."""
     step: float = Field(0.1, gt=0)
-    """By how much the weight grows and shrinks."""
+    """Step by which the weight grows and shrinks."""
     patience: int = Field(5, ge=1)
-    """After how many falls of the loss in a row it shrinks."""
+    """Number of consecutive falls of the loss after which the weight shrinks."""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("loss", 1), ("holds", 1)))

@@ -1,15 +1,18 @@
-"""FedSplit: Peaceman-Rachford splitting (Pathak & Wainwright 2020, "FedSplit: an algorithmic
-framework for fast federated optimization", Algorithm 1).
+"""FedSplit: Peaceman-Rachford splitting.
 
-With x the broadcast model and z_k what client k keeps, from z_k = x in round 1, and s > 0:
+Source: Pathak & Wainwright 2020, "FedSplit: an algorithmic framework for fast federated
+optimization", Algorithm 1.
+
+With x the broadcast model and z_k the state of client k, from z_k = x in round 1, and s > 0:
 
     client:  w   =  argmin f_k(w) + |w - (2 x - z_k)|^2 / (2 s),    z_k <- z_k + 2 (w - x)
     server:  x  <-  mean of z_k over all clients
 
 At a fixed point w = x for all, so that z_k = x - s grad f_k(x), whose mean is x: the mean of all
-gradients is zero. That holds for a prox that is found by E epochs of SGD from x, too, but for the
-noise of batches. In the paper all clients take part in every round; who does not keeps its z_k,
-and the fixed point stays. A client without examples has f_k = 0 and knows its prox.
+gradients is zero. Except for the noise of batches, that also holds for a prox that is found by E
+epochs of SGD from x. In the paper all clients participate in every round; a client that does not
+keeps its z_k, and the fixed point is unchanged. A client without examples has f_k = 0 and knows its
+prox.
 """
 
 from __future__ import annotations
@@ -27,14 +30,15 @@ from privfed.core.deferred import Tensor, torch
 class FedSplit(Objective):
     """FedSplit: proximal steps around reflected models, for clients that return.
 
-    A client keeps d numbers, sends d (the change of its z) and is sent 2 d: the model, and that of
-    round 1, where newcomers begin. The next model is the mean of all z under `server.optimizer =
-    "fedavg"` at rate 1; any other server takes other steps towards that mean, and rests at it too.
+    A client keeps d numbers, sends d (the change of its z) and is sent 2 d: the current model, and
+    that of round 1, where new clients begin. The next model is the mean of all z under
+    `server.optimizer = "fedavg"` at rate 1; any other server takes other steps towards that mean,
+    with the same fixed point.
 
     Under privacy the change is clipped as an update is, one vector and one event, and the mean
-    follows from releases and public constants; a client's own state costs nothing more
-    (`privfed.client.client_states`). What the clip takes off a change is missing in the mean, and
-    the noise of every round stays in it.
+    follows from releases and public constants. Client states cost no additional privacy
+    (`privfed.client.client_states`). The part of a change that is clipped is missing in the mean,
+    and the noise of every round stays in it.
     """
 
     keeps: ClassVar[int] = 1
@@ -75,7 +79,7 @@ class FedSplit(Objective):
 
 
 def _reflected(broadcast: Broadcast, state: Tensor | None) -> Tensor:
-    """Where clients' proximal steps are taken from `[c, d]`."""
+    """Centers `[c, d]` of the clients' proximal steps."""
     return 2 * broadcast["params"] - _state(state)
 
 

@@ -1,9 +1,9 @@
-"""A clip of its own for each public group of clients: the idea of DP-SGD-F for users' updates.
+"""A separate clip for each public group of clients: DP-SGD-F applied to client updates.
 
 Xu, Du & Wu 2021, "Removing disparate impact on model accuracy in differentially private stochastic
-gradient descent", section 4: one clip for all biases a model against groups whose gradients are
-long; they clip by groups, and add noise for the largest clip. There the clips follow noised counts
-in each step; here they are declared.
+gradient descent", section 4: a single clip biases a model against groups with long gradients; they
+clip by group, and add noise for the largest clip. There the clips follow noised counts in each
+step; here they are declared.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from privfed.core.deferred import Tensor, torch
 
 
 class Grouped(Objective):
-    """Plain local SGD of clients that each know which public group they are in.
+    """Plain local SGD of clients that each know their public group.
 
     `group` is a declared column of categories, "label" or "site" (of `data.sites`): a client is in
-    the group of most of its examples, or of its site. Which groups there are is public; which is a
-    client's follows from its own rows, and leaves it only as a part of its row, under the clip.
+    the group of most of its examples, or of its site. The set of groups is public. A client's group
+    follows from its own rows, and leaves the client only as a part of its row, under the clip.
     """
 
     group: str = "label"
-    """What tells a client's group: a declared column of categories, "label" or "site"."""
+    """Source of a client's group: a declared column of categories, "label" or "site"."""
 
     @property
     def grouping(self) -> Grouping:
@@ -34,25 +34,26 @@ class Grouped(Objective):
 
 
 def memberships(work: Work, count: int, like: Tensor) -> Tensor:
-    """In which of `count` groups each client is: `[c, count]`, a 1 each; none is 0 throughout."""
+    """One-hot membership `[c, count]` of each client in `count` groups; zeros without one."""
     if work.groups is None:
         raise ValueError("this objective needs each client's group")
     return (work.groups[:, None] == torch.arange(count, device=like.device)).to(like)
 
 
 class GroupClip(Grouped):
-    """Plain local SGD whose updates are clipped by group, before the clip of all.
+    """Plain local SGD with updates clipped by group, before the common clip.
 
-    A client of group g shortens its update to group_clips[g], and sends it: d numbers. Under
-    privacy every row is clipped to privacy.clip besides, as ever, which *alone* is the sensitivity:
-    no proof hangs on the groups or on their clips, of which none above privacy.clip does anything.
-    So noise is that of the largest clip, and smaller ones for large groups take weight from them
-    that the noise does not give back: compare it with one clip, as large, for all.
+    A client of group g clips its update to group_clips[g], and sends it: d numbers. Under privacy
+    every row is also clipped to privacy.clip, as usual, which *alone* is the sensitivity: no proof
+    depends on the groups or on their clips, and a group's clip above privacy.clip has no effect.
+    The noise is therefore that of the largest clip. Smaller clips for large groups reduce the
+    weight of these groups without reducing the noise: compare with a common clip of that size.
     """
 
     group_clips: list[Annotated[float, Field(gt=0)]] = Field([1.0], min_length=1)
-    """The clip of each group, in their order; the last counts for all others. More clips than
-    groups are refused."""
+    """Clip of each group, in order; the last applies to all further groups. More clips than groups
+    are refused.
+    """
 
     @property
     def grouping(self) -> Grouping:

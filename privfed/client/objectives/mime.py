@@ -1,5 +1,7 @@
-"""Mime and MimeLite: clients mimic the server's momentum (Karimireddy, Jaggi, Kale, Mohri, Reddi,
-Stich & Suresh 2021, "Breaking the centralized barrier", Algorithm 1, with SGD with momentum).
+"""Mime and MimeLite: clients mimic the server's momentum.
+
+Source: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich & Suresh 2021, "Breaking the centralized
+barrier", Algorithm 1, with SGD with momentum.
 
 With x the broadcast model, m the server's momentum, f_k a client's loss and zeta a batch:
 
@@ -7,9 +9,9 @@ With x the broadcast model, m the server's momentum, f_k a client's loss and zet
     MimeLite:  w <- w - lr ((1 - beta)  grad f_k(w; zeta)                          + beta m)
     both:      m <- beta m + (1 - beta) c,   c the cohort's mean of grad f_k(x) over all examples
 
-The momentum is fixed while clients train, and never takes part in their own steps' history. In the
-paper the next model is the clients' average: `server.optimizer = "fedavg"` at rate 1. m follows
-from released values, so it is post-processing.
+The momentum is fixed while clients train; their own steps do not change it. In the paper the next
+model is the clients' average: `server.optimizer = "fedavg"` at rate 1. m follows from released
+values, so it is post-processing.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class _Mimicking(Objective):
     server_step: ClassVar[ServerStep] = "plain"
 
     beta: float = Field(0.9, ge=0, lt=1)
-    """The momentum."""
+    """Momentum coefficient beta."""
 
     def init(self, params: Tensor) -> Memory:
         return {"momentum": torch.zeros_like(params)}
@@ -42,14 +44,14 @@ class _Mimicking(Objective):
 class Mime(_Mimicking):
     """Mime: momentum and a variance-reduced gradient, from two exchanges.
 
-    First the cohort's mean gradient c, then training. A client sends d numbers twice a round and is
-    sent 4 d. Under privacy both exchanges ask one cohort, each row is clipped to the same bound
-    (gradients times `gradient_scale`, which undoes itself afterwards), and the round is one event:
-    Poisson(q, Gaussian(z / sqrt(2))).
+    The first exchange releases the cohort's mean gradient c, the second is training. A client sends
+    d numbers twice a round and is sent 4 d. Under privacy both exchanges use one cohort, each row
+    is clipped to the same bound (gradients times `gradient_scale`, which is divided out
+    afterwards), and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
     """
 
     gradient_scale: float = Field(1.0, gt=0)
-    """By what gradients are multiplied before they are clipped, and divided afterwards."""
+    """Factor of gradients before clipping, divided out afterwards."""
     exchanges: ClassVar[int] = 2
     broadcasts: ClassVar[int] = 3
     anchored: ClassVar[Anchor] = "batch"
@@ -74,15 +76,15 @@ class Mime(_Mimicking):
 
 
 class MimeLite(_Mimicking):
-    """MimeLite: momentum alone, from one exchange of two vectors.
+    """MimeLite: momentum only, from one exchange of two vectors.
 
     A client sends its update and its gradient at the broadcast model, 2 d numbers, and is sent 2 d.
     Under privacy the two are bounded jointly: one clip over (update, gradient_scale * gradient),
-    one release, one event. `gradient_scale` weighs them; client.lr makes their sizes alike.
+    one release, one event. `gradient_scale` weighs them; client.lr makes their norms similar.
     """
 
     gradient_scale: float = Field(0.1, gt=0)
-    """The weight of the gradient beside the update, under their one clip."""
+    """Weight of the gradient relative to the update, under their joint clip."""
     broadcasts: ClassVar[int] = 2
     anchored: ClassVar[Anchor] = "all"
 

@@ -13,7 +13,7 @@ from privfed.core.deferred import F, Tensor, torch
 
 
 class Moon(Objective):
-    """MOON: representations are drawn to the global model's, away from the last local one's.
+    """MOON: pulls representations towards the global model's, away from the last local model's.
 
     The loss of an example gains mu times
 
@@ -21,12 +21,12 @@ class Moon(Objective):
 
     s the cosine similarity and z, z_glob, z_prev the example's representations under the local, the
     broadcast and the client's last local model: the inputs of the last layer with parameters. (The
-    paper puts a projection head there: so does a model whose last hidden layer is one.) A client
-    keeps its last local model, d numbers; one that has none takes the broadcast model, and the term
-    has no gradient. It sends d numbers and is sent d.
+    paper adds a projection head there; a model whose last hidden layer is one is equivalent.) A
+    client keeps its last local model, d numbers. A client without one uses the broadcast model, and
+    the term has no gradient. A client sends d numbers and is sent d.
 
-    Under privacy a round is charged as FedAvg's: what a client keeps is its own and enters its own
-    row alone, which is clipped.
+    Under privacy a round is charged as FedAvg's: a client's state is its own and enters only its
+    own row, which is clipped.
     """
 
     keeps: ClassVar[int] = 1
@@ -34,9 +34,9 @@ class Moon(Objective):
     reads_features: ClassVar[bool] = True
 
     mu: float = Field(1.0, ge=0)
-    """The weight of the contrastive term; 0 is FedAvg."""
+    """Weight of the contrastive term; 0 is FedAvg."""
     temperature: float = Field(0.5, gt=0)
-    """t: how sharply similarities are told apart."""
+    """Temperature t of the similarities."""
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         return broadcast["params"]

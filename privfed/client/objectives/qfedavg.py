@@ -1,14 +1,14 @@
-"""q-FedAvg: clients with larger losses weigh more, to make sum_k F_k^(q+1) / (q+1) small.
+"""q-FedAvg: clients with larger losses have more weight, to minimise sum_k F_k^(q+1) / (q+1).
 
 Li, Sanjabi, Beirami & Smith 2020, "Fair resource allocation in federated learning", Algorithm 2.
 
-With w the broadcast model, F_k client k's mean loss at w, d_k its update after E local epochs and
-L the constant of smoothness, for which the paper takes 1 / lr:
+With w the broadcast model, F_k client k's mean loss at w, d_k its update after E local epochs and L
+the constant of smoothness, for which the paper takes 1 / lr:
 
     w  <-  w + sum_k F_k^q d_k / sum_k h_k,    h_k = F_k^q + q L F_k^(q-1) |d_k|^2
 
-(the paper's Delta_k and h_k, both divided by L). At q = 0 it is FedAvg; the larger q, the nearer it
-is to making the largest loss small.
+(the paper's Delta_k and h_k, both divided by L). At q = 0 it is FedAvg; the larger q, the closer it
+is to minimising the largest loss.
 """
 
 from __future__ import annotations
@@ -23,40 +23,38 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 _SMALLEST = 1e-30
-"""The least weight of a client that float32 computes with."""
+"""Smallest weight of a client that float32 computes with."""
 
 
 class QFedAvg(Objective):
-    """q-FedAvg: clients whose loss is large weigh more.
+    """q-FedAvg: clients with a large loss have more weight.
 
-    A client sends its update times (F / loss_cap)^q and what its weight adds to the divisor, d + 1
-    numbers; F, the mean loss over its examples at the broadcast model, is taken to lie between
-    loss_floor and loss_cap. The ratio of the two sums is the paper's, whatever the cap, which
-    cancels.
+    A client sends its update times (F / loss_cap)^q and its term of the divisor, d + 1 numbers; F,
+    the mean loss over its examples at the broadcast model, is clamped to [loss_floor, loss_cap].
+    The ratio of the two sums is the paper's, whatever the cap, which cancels.
 
     Under privacy both are bounded jointly: *one* clip over (weighted update, divisor_scale times
-    the divisor's part), one release, one event. *Sensitivity*: that of the clip. A client's
-    loss, weight and update are functions of its own examples and of the broadcast model, and no
-    bound of theirs is used: any row is clipped, and one that is not finite is zero.
-    *The quotient* of the two released values is post-processing; its divisor is floored at
-    (loss_floor / loss_cap)^q, the least weight of a client, so that noise cannot make it negative
-    or tiny. Clipping shortens a row as a whole, so that it takes weight from a client and leaves
-    the length of its step. What noise does grows as losses fall below loss_cap: set it to what
-    clients begin with.
+    the divisor's term), one release, one event. *Sensitivity*: that of the clip. A client's loss,
+    weight and update are functions of its own examples and of the broadcast model, and no bound of
+    theirs is used: any row is clipped, and a non-finite row is zero. *The quotient* of the two
+    released values is post-processing; its divisor is floored at (loss_floor / loss_cap)^q, the
+    smallest weight of a client, so that noise cannot make it negative or tiny. Clipping shortens a
+    row as a whole, so that it reduces a client's weight but not the length of its step. The effect
+    of noise grows as losses fall below loss_cap: set it to the clients' initial loss.
     """
 
     measures: ClassVar[Measures] = "loss"
 
     q: float = Field(1.0, ge=0, le=20)
-    """How much large losses count; 0: FedAvg."""
+    """Exponent of the loss in a client's weight; 0: FedAvg."""
     smoothness: float = Field(0.0, ge=0)
     """L; 0: 1 / client.lr, as in the paper."""
     loss_cap: float = Field(10.0, gt=0)
-    """A client's loss counts for no more than this."""
+    """Upper bound on a client's loss."""
     loss_floor: float = Field(0.001, gt=0)
-    """Nor for less than this."""
+    """Lower bound on a client's loss."""
     divisor_scale: float = Field(0.1, gt=0)
-    """The weight of the divisor's part beside the update, under their one clip."""
+    """Weight of the divisor's term relative to the update, under their joint clip."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -87,7 +85,7 @@ class QFedAvg(Objective):
         return torch.cat([weight * delta, self.divisor_scale * weight * (1 + curved)], 1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """A divisor's part is at least that of the smallest loss."""
+        """A divisor's term is at least that of the smallest loss."""
         least = self.divisor_scale * self._least * (1 - 1e-6)  # for float32's rounding
         return torch.cat([rows[:, :-1], rows[:, -1:].clamp(min=least)], dim=1)
 
@@ -99,7 +97,7 @@ class QFedAvg(Objective):
 
     @property
     def _least(self) -> float:
-        """The least weight that a client can have."""
+        """Smallest possible weight of a client."""
         return float((self.loss_floor / self.loss_cap) ** self.q)
 
     def _smoothness(self, lr: float) -> float:

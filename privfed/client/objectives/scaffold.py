@@ -1,18 +1,20 @@
-"""SCAFFOLD: local gradients corrected by control variates (Karimireddy, Kale, Mohri, Reddi, Stich &
-Suresh 2020, Algorithm 1, Option II; as a baseline in Reddi et al. 2021, Algorithm 6).
+"""SCAFFOLD: local gradients corrected by control variates.
+
+Source: Karimireddy, Kale, Mohri, Reddi, Stich & Suresh 2020, Algorithm 1, Option II; as a baseline
+in Reddi et al. 2021, Algorithm 6.
 
 With x the broadcast model, c the server's control variate and c_k client k's:
 
     w   <- w - lr (grad f_k(w) - c_k + c),   K local steps, K lr > 0
     c_k <- c_k - c + (x - w) / (K lr)        afterwards: the mean of its uncorrected gradients
-    c   <- mean of the c_k of all clients that took part so far
+    c   <- mean of the c_k of all clients that have participated so far
 
-A client that takes part for the first time starts at c_k = c, so where nobody returns the model is
-FedAvg's. The papers add |S| / N times the mean change of c_k to c (`published = true`), the same
-where all clients join in round 1; where some join later it leaves c short, for ever, by what c was
-when they joined, and the fixed point is not the optimum. Here a newcomer's whole c_k is added, and
-the sum is divided by how many clients are expected to have joined after t rounds,
-N (1 - (1 - q)^t). A client without examples takes no step, sends zeros and holds zeros.
+A client that participates for the first time starts at c_k = c, so if no client returns, the model
+is FedAvg's. The papers add |S| / N times the mean change of c_k to c (`published = true`), which is
+the same if all clients join in round 1. If some join later, c permanently lacks its value at the
+time they joined, and the fixed point is not the optimum. Here a new client's complete c_k is added,
+and the sum is divided by the expected number of clients that have joined after t rounds, N (1 - (1
+- q)^t). A client without examples takes no step, sends zeros and holds zeros.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ class Scaffold(Objective):
 
     A client keeps d numbers, sends its update and the change of its control variate, 2 d numbers,
     and is sent 2 d. Under privacy the two are bounded jointly: one clip over (update, control_scale
-    * change), one release, one event; a client's own state costs nothing more
-    (`privfed.client.client_states`). The noise of every round stays in c, though, and what the clip
-    takes off a change is missing there: expect less of it than without privacy.
+    * change), one release, one event. Client states cost no additional privacy
+    (`privfed.client.client_states`). The noise of every round stays in c, though, and the clipped
+    part of a change is missing there: expect a smaller benefit than without privacy.
     """
 
     keeps: ClassVar[int] = 1
     broadcasts: ClassVar[int] = 2
 
     control_scale: float = Field(0.1, gt=0)
-    """The weight of the control variate's change beside the update, under their one clip."""
+    """Weight of the control variate's change relative to the update, under their joint clip."""
     published: bool = False
-    """Whether newcomers count as published: the mean change times the cohort over all clients."""
+    """Whether new clients count as published: the mean change times the cohort over all clients."""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("control", d)))
@@ -77,7 +79,7 @@ class Scaffold(Objective):
         )
         moved = (work.steps * work.lr)[:, None]
         mean = before - broadcast["control"] + (broadcast["params"] - w) / moved.clamp(min=1e-30)
-        after = torch.where(moved > 0, mean, known)  # without a step it has seen no gradient
+        after = torch.where(moved > 0, mean, known)  # without a step there is no gradient
         change = self.control_scale * (after - known)
         return torch.cat([w - broadcast["params"], change], dim=1), after
 

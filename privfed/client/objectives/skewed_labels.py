@@ -3,8 +3,8 @@
 FedLC: logits calibrated by a client's label counts (Zhang, Li, Li, Xu, Wu, Ding & Wu 2022,
 "Federated learning with label distribution skew via logits calibration", section 4).
 
-FedRS: a restricted softmax for classes that a client lacks (Li & Zhan 2021, "FedRS: federated
-learning with restricted softmax for label distribution non-IID data", section 4.2).
+FedRS: a restricted softmax for classes without examples (Li & Zhan 2021, "FedRS: federated learning
+with restricted softmax for label distribution non-IID data", section 4.2).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from privfed.core.deferred import Tensor, torch
 
 
 class FedRs(Objective):
-    """FedRS: the softmax cross-entropy of logits, those of classes without examples times alpha.
+    """FedRS: softmax cross-entropy, with the logits of classes without examples times alpha.
 
-    What pushes the weights of a lacking class away is scaled down with its logit. A client sends d
-    numbers and is sent d. Its counts enter its own gradient alone, so a round is charged as
-    FedAvg's.
+    The factor also scales down the gradient that pushes away the weights of a missing class. A
+    client sends d numbers and is sent d. Its counts enter only its own gradient, so a round is
+    charged as FedAvg's.
     """
 
     needs_classes: ClassVar[bool] = True
 
     alpha: float = Field(0.5, ge=0, le=1)
-    """The factor of logits of lacking classes; 1 is FedAvg."""
+    """Factor of the logits of missing classes; 1 is FedAvg."""
 
     def losses(self, batch: Batch) -> Tensor:
         if batch.counts is None:
@@ -39,21 +39,21 @@ class FedRs(Objective):
 
 
 _ABSENT = 1e-8
-"""The count of a class that a client has no example of, as in the authors' code."""
+"""Count of a class without examples at a client, as in the authors' code."""
 
 
 class FedLc(Objective):
     """FedLC: the softmax cross-entropy of logits minus tau n_c^(-1/4), n_c examples of class c.
 
-    Rare classes need a larger margin, and a class that the client lacks all but leaves the softmax,
-    so that local steps do not unlearn it. A client sends d numbers and is sent d. Its counts enter
-    its own gradient alone, so a round is charged as FedAvg's.
+    Rare classes need a larger margin, and classes without examples nearly vanish from the softmax,
+    so that local steps do not unlearn them. A client sends d numbers and is sent d. Its counts
+    enter only its own gradient, so a round is charged as FedAvg's.
     """
 
     needs_classes: ClassVar[bool] = True
 
     tau: float = Field(1.0, ge=0)
-    """The scale of the margins; 0 is FedAvg."""
+    """Scale of the margins; 0 is FedAvg."""
 
     def losses(self, batch: Batch) -> Tensor:
         if batch.counts is None:

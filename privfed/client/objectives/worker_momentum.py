@@ -1,16 +1,17 @@
-"""Worker momentum: clients send an average of their own updates over rounds (Karimireddy, He &
-Jaggi 2021, "Learning from history for Byzantine robust optimization", Algorithm 1; El Mhamdi,
-Guerraoui & Rouault 2021, "Distributed momentum for Byzantine-resilient stochastic gradient
-descent").
+"""Worker momentum: clients send an average of their own updates over rounds.
 
-With u_t the update of a client's local training in the t-th round that it takes part in, and beta
+Source: Karimireddy, He & Jaggi 2021, "Learning from history for Byzantine robust optimization",
+Algorithm 1; El Mhamdi, Guerraoui & Rouault 2021, "Distributed momentum for Byzantine-resilient
+stochastic gradient descent".
+
+With u_t the update of a client's local training in the t-th round of its participation, and beta
 the momentum, it sends
 
     m_t = beta m_(t-1) + (1 - beta) u_t
 
 in place of u_t. With one local step u_t is -lr times a gradient, and m_t is -lr times the papers'
-momentum. Averaging over rounds shrinks what differs between honest clients by chance, which is what
-attackers hide in, so it is rules on rows that gain from it.
+momentum. Averaging over rounds reduces the random differences between honest clients, in which
+attackers hide, so rules on rows benefit from it.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from privfed.core.deferred import Tensor, torch
 class WorkerMomentum(Objective):
     """Plain local SGD that sends its momentum over rounds, for clients that return.
 
-    A client keeps d numbers and sends d: one vector, which every rule on rows takes. Who is not
-    drawn, or drops out, keeps its momentum as it is. Under privacy the momentum is clipped as an
-    update is, and memory costs nothing more (`privfed.client.client_states`). A server's root set
-    has no rounds to remember, and gives its bare update.
+    A client keeps d numbers and sends d: one vector, which every rule on rows supports. A client
+    that is not sampled, or drops out, keeps its momentum unchanged. Under privacy the momentum is
+    clipped as an update is, and the state costs no additional privacy
+    (`privfed.client.client_states`). A server's root set has no earlier rounds, and sends its plain
+    update.
     """
 
     keeps: ClassVar[int] = 1
 
     momentum: float = Field(0.9, ge=0, lt=1)
-    """The weight of the past, beta; 0 is FedAvg."""
+    """Weight of the past, beta; 0 is FedAvg."""
     start: Literal["update", "zero"] = "update"
-    """What a client's first momentum is: its first update (Karimireddy, He & Jaggi 2021), or (1 -
-    momentum) times that, as from a memory of zero, which makes newcomers' rows the shorter."""
+    """A client's initial momentum: its first update (Karimireddy, He & Jaggi 2021), or (1 -
+    momentum) times that, as from a state of zero, which makes the rows of new clients shorter.
+    """
 
     @property
     def sums_states(self) -> bool:

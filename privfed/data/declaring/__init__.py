@@ -1,1 +1,1 @@
-"""Declarations of a table, read off a public sample."""
+"""Declarations of a table, inferred from a public sample."""

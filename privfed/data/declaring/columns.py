@@ -1,4 +1,4 @@
-"""What a column of a public sample is, of any kind, and why."""
+"""The kind of a column of a public sample, with a reason."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING, Dialect
 
 ENOUGH_ROWS = 20
-"""The number of rows that tells a record number, a constant or an outlier from chance."""
+"""Number of rows that distinguishes a record number, a constant or an outlier from chance."""
 _MOST_ODD_WORDS = 3
 
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers with its bounds, and `why` it is declared so.
+    """A column of numbers with its bounds, and the reason for this declaration.
 
-    Empty cells count as `missing` (None: there are none), and so do the `odd_words`.
+    Empty cells and `odd_words` count as `missing` (None: there are none).
     """
 
     why: str
@@ -36,9 +36,9 @@ class NumericColumn:
 
 @dataclass(frozen=True)
 class DateColumn:
-    """A column of dates: the first and the last one, as ISO has it, and how cells write them.
+    """A column of dates: the first and last date in ISO format, and the format of cells.
 
-    Empty cells count as the date `missing` (None: there are none), and so do the `odd_words`.
+    Empty cells and `odd_words` count as the date `missing` (None: there are none).
     """
 
     why: str
@@ -60,7 +60,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column that a model learns nothing from; `bounds`, were it a feature nevertheless."""
+    """A column without information for a model; `bounds` apply if it is used anyway."""
 
     why: str
     bounds: tuple[float, float] | None = None
@@ -70,9 +70,9 @@ ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
 
 
 def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
-    """Whether the words `odd` are so few, and so rare, that they count as empty.
+    """Whether the words `odd` are few and rare enough to count as empty.
 
-    There are `others` different words beside them.
+    `others` is the number of other distinct words.
     """
     if len(odd) > min(_MOST_ODD_WORDS, others - 1):
         return not odd
@@ -81,7 +81,7 @@ def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
 
 
 def quoted_list(words: Sequence[str]) -> str:
-    """`words` as a reason names them: quoted, with commas between."""
+    """`words` quoted and separated by commas, for a reason."""
     return ", ".join(map(repr, words))
 
 
@@ -94,7 +94,7 @@ _FORMS = (ISO, *map("".join, itertools.product(_DAY_FORMS, ("", " %H:%M", " %H:%
 
 
 def date_kind(words: Words) -> ColumnKind | None:
-    """What a column of dates in a common form is; None where its words are no dates."""
+    """The kind of a column of dates in a common format; None if its words are not dates."""
     fitting = [(form, odd) for form in _FORMS if (odd := _odd_words(words, form)) is not None]
     if not fitting:
         return None
@@ -117,7 +117,7 @@ def date_kind(words: Words) -> ColumnKind | None:
 
 
 def _odd_words(words: Words, form: str) -> list[str] | None:
-    """The words that are no dates of this form, where they are few; None where they are not."""
+    """The words that are not dates of this format, if they are few; otherwise None."""
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
     dates = len(values) - len(odd)
@@ -125,7 +125,7 @@ def _odd_words(words: Words, form: str) -> list[str] | None:
 
 
 def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
-    """The days `[N]` since the first of 1970, NaN where a cell holds no date."""
+    """Days `[N]` since 1970-01-01; NaN for cells without a date."""
     empty = {*MISSING, *odd}
     days = [
         np.nan if value in empty else (parsed_days([value], form) or [np.nan])[0]
@@ -135,16 +135,16 @@ def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
 
 
 LARGEST = 1e300
-"""Numbers beyond it on either side are taken for it."""
+"""Numbers beyond it on either side are replaced by it."""
 _FAR = 3.0
-"""A number beyond the others by so many times their range is an outlier."""
+"""Distance of an outlier from the other numbers, in multiples of their range."""
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
     """The range of finite `numbers`, rounded outwards to two digits of its width.
 
-    Up to one in 200 at each end (of 20 or more: one at least) are left beyond, where they lie
-    farther from the rest than three times its range.
+    Up to one in 200 at each end (at least one, given 20 or more) are excluded if they are farther
+    from the rest than three times its range.
     """
     ordered = np.sort(numbers.clip(-LARGEST, LARGEST))
     low, high = float(ordered[0]), float(ordered[-1])
@@ -168,7 +168,7 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def without_binary_digits(value: float) -> float:
-    """`value` to 12 digits, without those that binary fractions bring."""
+    """`value` to 12 digits, without the artefacts of binary fractions."""
     return float(f"{value:.12g}")
 
 
@@ -178,7 +178,7 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, odd_words: Sequence[str] = ()) -> ColumnKind:
-    """What a column of numbers `[N, *]` is, NaN where a cell is empty or one of `odd_words`."""
+    """The kind of a column of numbers `[N, *]`, with NaN for empty cells and `odd_words`."""
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):
@@ -207,7 +207,7 @@ def _median(finite: np.ndarray) -> float:
 
 
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
-    """Numbers among which few words stand, as "unknown"; None where `words` are of another kind."""
+    """The kind of a column of numbers with a few words, as "unknown"; None for other `words`."""
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
     numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
@@ -243,9 +243,9 @@ MOST_CATEGORIES = 20
 
 
 def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> ColumnKind:
-    """What `column` is: numbers `[N, *]`, words, or else the name of the type that it is of.
+    """The kind of `column`: numbers `[N, *]`, words, or the name of another type.
 
-    In a `dialect` words are read as numbers, where its declaration says that it holds numbers.
+    With a `dialect`, words are parsed as numbers if most are.
     """
     if isinstance(column, str):
         return LeftOutColumn(f"of type {column}")
@@ -261,7 +261,7 @@ def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> Co
 
 
 def _word_kind(words: Words) -> ColumnKind:
-    """A category, or words that are too many, too few or numbers of another form."""
+    """The kind of a column of words: a category, or unusable."""
     values = sorted(value for value in words.values if value)
     rows = int((words.codes >= 0).sum())
     empty = len(words.codes) - rows

@@ -1,4 +1,4 @@
-"""A declaration as a run file: what was read off a public sample, and why each column is so."""
+"""A declaration as a run file: the values inferred from a public sample, with reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class LabelKind:
-    """What a label is: the keys that declare it, the loss that suits it, and why."""
+    """The kind of a label: the keys that declare it, a loss that suits it, and the reason."""
 
     declared: dict[str, Any]
     loss: str
@@ -39,10 +39,10 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """What the label is; messages say `where` it stands.
+    """The kind of the label; messages name its place as `where`.
 
-    Words are classes, and so are whole numbers from 0 below 20; other numbers are to be predicted.
-    Raises `Refused` for a label that is none of these, or not known in every row.
+    Words are classes, and so are integers from 0 below 20; other numbers are predicted. Raises
+    `Refused` for a label of another kind, or one that is missing in some rows.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(f"{where}: the label is neither one number nor one word per row")
@@ -94,12 +94,12 @@ def _classification_loss(classes: int) -> str:
 
 
 _COMMENT = 34
-"""The column in which comments begin, if the line is not longer."""
+"""Column in which comments begin, unless the line is longer."""
 
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The `column` of sites, how many the sample has, and at how many a client is, at most."""
+    """The `column` of sites, their number in the sample, and at most how many per client."""
 
     column: str
     count: int
@@ -108,7 +108,7 @@ class SampleSites:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What was read off a sample: each column's kind, the label, and how the file is written."""
+    """The result for a sample: each column's kind, the label, and the file's dialect."""
 
     path: str
     client: str
@@ -117,10 +117,10 @@ class Declaration:
     kinds: Mapping[str, ColumnKind]
     dialect: Dialect
     clients: int = 0
-    """How many different clients the sample has."""
+    """Number of distinct clients in the sample."""
     sites: SampleSites | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of [data] that nobody has to fill in: of people who were described, not sampled."""
+    """Keys of [data] that are already known, for a population that was described, not sampled."""
 
     def section(self) -> dict[str, Any]:
         """The section [data] of a run file, by key."""
@@ -133,7 +133,7 @@ class Declaration:
         return {**scalars, **self.label_kind.declared, "missing_words": self.odd_words(), **tables}
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
-        """The subsections of [data], each a list of columns with what is declared of them."""
+        """The subsections of [data], each a list of columns with their declarations."""
         tables: dict[str, list[tuple[str, Any]]] = {}
         for name, column in self.kinds.items():
             key = self.key(name)
@@ -151,7 +151,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key that declares a column: a feature's is a pattern, which has to mean it alone."""
+        """The key that declares a column: for a feature, a pattern that matches only this one."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -163,7 +163,7 @@ class Declaration:
         return frozenset({*self.kinds, self.label, self.client, *site})
 
     def odd_words(self) -> list[str]:
-        """The words that count as empty, whichever column they stand in."""
+        """The words that count as empty, in any column."""
         mixed = [
             column
             for column in self.kinds.values()
@@ -173,14 +173,14 @@ class Declaration:
 
 
 def _empty(column: ColumnKind) -> float | str | None:
-    """What an empty cell of `column` counts as; None where there is none."""
+    """Replacement of an empty cell of `column`; None if there is none."""
     if isinstance(column, NumericColumn | DateColumn):
         return column.missing
     return NO_CATEGORY if isinstance(column, CategoryColumn) and column.may_be_empty else None
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """The run file: the section [data] with a reason at each line, and what is left to fill in."""
+    """The run file: the section [data] with a reason on each line, and placeholders to fill in."""
     lines = [
         f"# Read off {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: what private data hold beyond them is clipped, or counts as no category.",
@@ -192,9 +192,14 @@ def run_file(sample: str, declared: Declaration) -> str:
 def declared_run(
     header: Sequence[str], declared: Declaration, before: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The run file under the comments `header`: [data], and what is left to fill in.
+    """The run file under the comments `header`: [data], and placeholders to fill in.
 
-    What is known `before` stands in [run], [cohort], [privacy] and [secure], by section.
+    Known values `before` are written to [run], [cohort], [privacy] and [secure], by section.
+
+    Args:
+      header: comments at the top of the file.
+      declared: the declaration.
+      before: known keys of other sections, by section and key.
     """
     known = declared.known.get("clients")
     size = f"required: how many of {known} clients" if known else "required: how many clients"
@@ -222,14 +227,14 @@ def declared_run(
 
 
 def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
-    """The lines of a section beside [data]; none where nothing stands in it."""
+    """The lines of a section other than [data]; none for an empty section."""
     whys = {"delta": "below 1 / clients"}
     lines = [_line(key, value, whys.get(key, "")) for key, value in keys.items()]
     return ["", f"[{name}]", *lines] if lines else []
 
 
 def left_out_comments(declared: Declaration) -> list[str]:
-    """Comments that name every column left out, and how to declare it nevertheless."""
+    """Comments that name every column left out, and how to declare it anyway."""
     lines = []
     for name, column in declared.kinds.items():
         if isinstance(column, LeftOutColumn):
@@ -273,7 +278,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _people(declared: Declaration) -> list[str]:
-    """The lines that say how many there are, and which of them are public."""
+    """The lines that state the number of clients, and which of them are public."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
@@ -286,7 +291,7 @@ def _people(declared: Declaration) -> list[str]:
 
 
 def _site_counts(sites: SampleSites) -> list[str]:
-    """The lines that declare how many sites there are, as the sample has them."""
+    """The lines that declare the number of sites, as in the sample."""
     lines = [_line("sites", sites.count, "how many there are, a public constant: as in the sample")]
     if sites.per_client > 1:
         why = "a client has rows at so many sites at most: as in the sample"
@@ -300,12 +305,12 @@ def _line(key: str, value: Any, why: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    """`key` as TOML writes it: quoted where it has to be."""
+    """`key` in TOML syntax, quoted if necessary."""
     return tomli_w.dumps({key: 0}).rsplit(" = ", 1)[0]
 
 
 def _value(value: Any) -> str:
-    """`value` as TOML writes it, on one line."""
+    """`value` in TOML syntax, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
@@ -315,10 +320,10 @@ def _value(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """`text` as a comment may hold it: one line, without what a terminal takes for a command."""
+    """`text` as a comment: one line, without control characters of a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _population_name(path: str) -> str:
-    """A name for the people of a table, for runs whose spending counts together."""
+    """A name for the population of a table, for runs whose spending is counted together."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

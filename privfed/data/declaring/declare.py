@@ -1,7 +1,8 @@
-"""A run file written from a public sample of a table.
+"""Writes a run file from a public sample of a table.
 
-Ranges, categories and classes are read off the sample, which must be public: read off private data
-they would be a release of their own. What the sample does not show, its user corrects by hand.
+Ranges, categories and classes are inferred from the sample, which must be public: inferring them
+from private data would be a release of its own. The user corrects by hand whatever the sample does
+not show.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def declare(
     encoding: str | None = None,
     site: str = "",
 ) -> str:
-    """A run file (TOML) for tables like `sample`, with the loss that suits its label.
+    """Returns a run file (TOML) for tables like `sample`, with the loss that suits its label.
 
-    Each line says why a column is what it is. Raises `Refused` as `declare_file` does.
+    Each line states the reason for a column's declaration. Parameters and errors are those of
+    `declare_file`.
     """
     declared = declare_file(sample, label, client, path, delimiter, encoding, site)
     return run_file(sample.name, declared)
@@ -61,11 +63,22 @@ def declare_file(
     encoding: str | None = None,
     site: str = "",
 ) -> Declaration:
-    """What is read off the file `sample`, for a table at `path` that is written alike.
+    """Infers the declaration of a table from a public sample, and tries it on the sample.
 
-    What is left out of `delimiter` and `encoding` is read off the sample. The declaration was
-    tried: the sample itself is accepted. Raises `Refused` where nothing can be learned from tables
-    like the sample.
+    Args:
+      sample: file of the sample.
+      label: name of the label's column.
+      client: name of the clients' column; empty if there is none.
+      path: path of the table to declare, which has the same format.
+      delimiter: delimiter of cells; None infers it.
+      encoding: encoding of the file; None infers it.
+      site: name of the sites' column; empty if there is none.
+
+    Returns:
+      The declaration.
+
+    Raises:
+      Refused: if tables like the sample cannot be used for training.
     """
     dialect = _dialect(sample, delimiter, encoding)
     names = column_names(sample, dialect)
@@ -82,7 +95,7 @@ def declare_file(
 
 
 def declare_object(sample: TableObject, label: str, client: str, site: str = "") -> Declaration:
-    """The same, read off a table that was passed in Python."""
+    """Infers the declaration of a table that was passed in Python, as `declare_file` does."""
     _refuse_missing(sample, sample.names(), label, client, site)
     columns = sample_of_arrow(sample.all_columns(), sample.called, sample.dialect)
     dialect = sample.dialect
@@ -95,7 +108,7 @@ def declare_object(sample: TableObject, label: str, client: str, site: str = "")
 def _refuse_missing(
     sample: object, names: Sequence[str], label: str, client: str, site: str
 ) -> None:
-    """Raise `Refused` where a column that is asked for is not among the `names`, or two are one."""
+    """Raises `Refused` if a requested column is not among the `names`, or two are the same."""
     if label == client:
         raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
     if site and site in (label, client):
@@ -125,7 +138,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """The kind of every column; of arrays, nobody can read (`readable`) words."""
+    """The declaration with the kind of every column; arrays have no words (`readable` is None)."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(
@@ -141,11 +154,11 @@ def _declaration(
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
-    """How the sample is written: as the arguments say, or else as it seems."""
+    """The dialect of the sample: as the arguments say, or else inferred."""
     if delimiter is not None and len(delimiter) != 1:
         raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
     if not sample.is_file() or sample.suffix.lower() in NO_TEXT:
-        return Dialect()  # reading it says what is wrong
+        return Dialect()  # reading it reports the error
     try:
         encoding = known_encoding(encoding or encoding_of(sample))
     except ValueError:
@@ -158,7 +171,7 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
 
 
 def _count_different(column: np.ndarray | Words | str) -> int:
-    """How many different words or numbers the column has; none, where it can be read as neither."""
+    """Number of distinct words or numbers of the column; 0 for other types."""
     return 0 if isinstance(column, str) else len(np.unique(_codes(column)))
 
 
@@ -169,7 +182,7 @@ def _codes(column: np.ndarray | Words) -> np.ndarray:
 def _sites(
     site: str, clients: np.ndarray | Words | str, sites: np.ndarray | Words | str
 ) -> SampleSites:
-    """The sites of the sample, and at how many of them a client is."""
+    """The sites of the sample, and the maximum number of sites per client."""
     if isinstance(clients, str) or isinstance(sites, str):
         return SampleSites(site, 0, 1)
     (_, whose), (_, at) = (
@@ -181,7 +194,7 @@ def _sites(
 
 
 def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:
-    """Raise `Refused` where the sample itself would not be accepted as `declared`."""
+    """Raises `Refused` if the sample itself would not be accepted as `declared`."""
     try:
         source().load(1, Streams(0))
     except ValidationError as error:

@@ -1,1 +1,1 @@
-"""What stands in files as examples of a declared form: arrays, texts and labels."""
+"""Contents of files as examples of a declared form: arrays, texts and labels."""

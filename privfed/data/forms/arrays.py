@@ -1,6 +1,6 @@
 """Arrays of numbers as features: of a declared shape, clipped to declared bounds, onto [-1, 1].
 
-They stay as they were read, bytes as bytes, and are scaled when they are gathered.
+They are stored as read, bytes as bytes, and are scaled when they are gathered.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from privfed.data.pieces import WIDER, Mapped, Pieces
 from privfed.data.tables.cells import native_order
 
 PlaceOf = Callable[[int], str]
-"""The place of example i in its files, as messages may call it."""
+"""The place of example i in its files, as shown in messages."""
 
 
 @dataclass(frozen=True)
 class RawExamples:
-    """What stands in files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
+    """Contents of files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
 
-    An array may be in pieces. y is None where texts have no labels. `owners` `[N]` says whose an
-    example is, a place among the `clients`, who may hold none; None where nobody owns them.
+    An array may be in pieces. y is None for texts without labels. `owners` `[N]` are indices into
+    `clients`, some of which may own nothing; None if examples have no owners.
     """
 
     x: np.ndarray | Pieces | Sequence[str]
@@ -38,12 +38,12 @@ class RawExamples:
 
 _ONTO = (-1.0, 1.0)
 _AT_ONCE = 2**22
-"""How many numbers are looked at at once."""
+"""Number of values checked at once."""
 
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """Arrays of one `shape`, whose numbers lie within `bounds`: beyond them they are clipped."""
+    """Arrays of one `shape`, whose numbers are clipped to `bounds`."""
 
     shape: tuple[int, ...]
     bounds: tuple[float, float]
@@ -57,7 +57,7 @@ class ArrayForm:
     def stored(self) -> tuple[tuple[int, ...], ...]:
         """The shapes in which a file may hold one example.
 
-        Those of an image `[C, H, W]` are also `[H, W, C]`, and `[H, W]` where it has one channel.
+        For an image `[C, H, W]` also `[H, W, C]`, and `[H, W]` with one channel.
         """
         if len(self.shape) != 3:
             return (self.shape,)
@@ -66,9 +66,9 @@ class ArrayForm:
         return (self.shape, (*area, channels), *flat)
 
     def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
-        """The features of an array `[N, *stored]`, and how many numbers are clipped.
+        """The features of an array `[N, *stored]`, and the number of clipped values.
 
-        Pieces stay where they are. Raises `Refused` for a number that is not finite.
+        Pieces are not copied. Raises `Refused` for a non-finite number.
         """
         rows = torch.arange(len(array))
         if isinstance(array, Pieces):
@@ -84,14 +84,14 @@ class ArrayForm:
         return Mapped(store, rows, self.bounds, _ONTO), clipped
 
     def _arranged(self, array: np.ndarray) -> np.ndarray:
-        """The array `[N, *shape]` of one `[N, *stored]`, without a copy."""
+        """The array `[N, *shape]` for one of `[N, *stored]`, without a copy."""
         stored = array.shape[1:]
         if stored == self.shape:
             return array
         return array[:, None] if len(stored) < len(self.shape) else np.moveaxis(array, -1, 1)
 
     def _count_outside(self, array: np.ndarray, place: PlaceOf, at: int = 0) -> int:
-        """How many numbers of `array`, whose first example is at `at`, are clipped."""
+        """Number of clipped values of `array`, whose first example has index `at`."""
         (low, high), count = self.bounds, 0
         step = max(1, _AT_ONCE // max(math.prod(self.shape), 1))
         for start in range(0, len(array), step):
@@ -106,7 +106,7 @@ class ArrayForm:
 
 
 def refuse_no_numbers(kind: np.dtype, called: str) -> None:
-    """Raise `Refused`, calling an array `called`, where it is of a type that holds no numbers."""
+    """Raises `Refused`, calling an array `called`, if its type is not numeric."""
     if kind.kind not in "buif" or kind.itemsize > 8:
         raise Refused(
             f"data.x: {called} holds no numbers; expected some, or text with data.text = true",

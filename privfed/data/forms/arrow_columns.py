@@ -1,6 +1,6 @@
 """Columns of Arrow tables as arrays, images and texts.
 
-The arguments `called` and `place` are what messages may call a column, and a row.
+The arguments `called` and `place` name a column, and a row, in messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> lis
 
 
 def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
-    """Raise `Refused` for a column of cells that are neither texts nor numbers."""
+    """Raises `Refused` for a column of cells that are neither texts nor numbers."""
     import pyarrow
 
     types, kind = pyarrow.types, column.type
@@ -50,7 +50,7 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
 
 
 def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
-    """The labels `[N]` of a column: whole numbers as an array, others one by one."""
+    """The labels `[N]` of a column: integers as an array, others as a list."""
     import pyarrow
 
     if pyarrow.types.is_integer(column.type) and not column.null_count:
@@ -65,8 +65,7 @@ def array_cells(
 ) -> Pieces:
     """The arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
 
-    They stay where the column has them. All are of one of the shapes `stored`. Raises `Refused`
-    for another.
+    They are not copied. All have one of the shapes `stored`. Raises `Refused` for another.
     """
     pieces: list[np.ndarray] = []
     at = 0
@@ -124,7 +123,7 @@ def picture_cells(
 ) -> np.ndarray:
     """The images, bytes `[N, channels, height, width]`, of a column that holds them as files.
 
-    Raises `Refused` for what is no image, and for a path to one elsewhere.
+    Raises `Refused` for cells that are not images, and for paths to images elsewhere.
     """
     images = np.empty((len(column), *shape), dtype=np.uint8)
     for row, cell in enumerate(column):
@@ -140,7 +139,7 @@ def picture_cells(
 
 
 def holds_pictures(kind: pyarrow.DataType) -> bool:
-    """Whether a column of this type holds images as files: bytes, alone or beside their path."""
+    """Whether a column of this type holds images as files: bytes, alone or with their path."""
     import pyarrow
 
     types = pyarrow.types

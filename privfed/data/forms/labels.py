@@ -1,4 +1,4 @@
-"""Labels as classes that are declared: by how many there are, or by their values."""
+"""Labels as declared classes: by their number, or by their values."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ClassForm:
 
     @property
     def count(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.names) or self.classes
 
     @property
     def meaning(self) -> Meaning:
-        """What a class stands for."""
+        """The meaning of a class."""
         return Meaning(names=self.names)
 
     def examples(
@@ -40,7 +40,7 @@ class ClassForm:
         counts: Mapping[str, int] | None = None,
         how: Preprocessing | None = None,
     ) -> Examples:
-        """The examples `raw` with features `x`, which `how` made. Raises `Refused`."""
+        """The examples `raw` with features `x`, computed by `how`. Raises `Refused`."""
         y = torch.from_numpy(self.encoded(() if raw.y is None else raw.y, raw.place))
         return Examples(
             x,
@@ -54,8 +54,8 @@ class ClassForm:
         )
 
     def encoded(self, y: np.ndarray | Sequence[object], place: PlaceOf) -> Indices:
-        """The class `[N]` of every label. Raises `Refused` for one that is none."""
-        if isinstance(y, np.ndarray) and y.dtype.kind in "iu":  # often long, and few are different
+        """The class `[N]` of every label. Raises `Refused` for an undeclared label."""
+        if isinstance(y, np.ndarray) and y.dtype.kind in "iu":  # long, with few distinct values
             different, places = np.unique(y, return_inverse=True)
             encoded = self._codes(different.tolist())[places]
         else:
@@ -72,13 +72,13 @@ class ClassForm:
         return encoded
 
     def _codes(self, labels: Sequence[object]) -> Indices:
-        """The class `[n]` of each of `labels`; -1 for one that is none."""
+        """The class `[n]` of each of `labels`; -1 for an undeclared one."""
         numbers = {name: n for n, name in enumerate(self.names)}
         codes = [numbers.get(_text(v), -1) if numbers else self._number(v) for v in labels]
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """The class that `value` is the number of, in digits or as a number; -1 for none."""
+        """The class with the number `value`, in digits or as a number; -1 for none."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):
@@ -87,7 +87,7 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raise `ValueError` unless classes are declared, in one way, and there are several."""
+    """Raises `ValueError` unless several classes are declared, in one way."""
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
             "declare the classes, two or more, by exactly one of classes (whole numbers from 0) "
@@ -98,7 +98,7 @@ def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
 
 
 def _text(value: object) -> str:
-    """A label as a run file names it."""
+    """A label as text, as in a run file."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and value.is_integer():

@@ -13,18 +13,18 @@ import numpy as np
 from privfed.core.errors import Refused, public_text
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm"})
-"""How files end that are taken for images."""
+"""Suffixes of image files."""
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
-"""Formats that are read here; of others, PostScript runs programs, and TIFF's library prints what
-stands in a file that is damaged.
+"""Supported formats; of the others, PostScript runs programs, and TIFF's library prints the
+contents of damaged files.
 """
 _MODES = {1: "L", 3: "RGB"}
 _LONGEST = 2**16
-"""The most pixels that an image is declared to have each way."""
+"""Largest declared number of pixels in each direction."""
 SHAPE = f"[1, height, width] (gray) or [3, height, width] (colours), up to {_LONGEST} each way"
-"""The shapes of images, as messages say them."""
+"""Shapes of images, for messages."""
 _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
-"""Modes of a byte per channel, at most."""
+"""Modes with at most one byte per channel."""
 
 
 def is_of_pictures(shape: Sequence[int]) -> bool:
@@ -35,10 +35,10 @@ def is_of_pictures(shape: Sequence[int]) -> bool:
 def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> np.ndarray:
     """The image in `content` as bytes `[channels, height, width]` of a declared `shape`.
 
-    Colours become gray by their luminance where one channel is declared, and transparency is left
-    out. More pixels than the library takes for harmless are refused before any is unpacked, and so
-    is another size where it may not be resized.
-    Raises `Refused`, calling the image `called`.
+    Colours are converted to gray by their luminance if one channel is declared, and transparency is
+    ignored. Images with more pixels than the library considers safe are refused before they are
+    decoded, and so are images of another size unless `resize` is set. Raises `Refused`, calling the
+    image `called`.
     """
     library = _pillow()
     channels, height, width = shape
@@ -68,7 +68,7 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 @contextlib.contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Without the library's warnings, which say what an image holds; of a huge one it is raised."""
+    """Suppresses the library's warnings, which quote images; raises that of a huge one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", library.DecompressionBombWarning)
@@ -76,7 +76,7 @@ def _quiet(library: Any) -> Iterator[None]:
 
 
 def _pillow() -> Any:
-    """Pillow's module of images. Raises `Refused` where it is not installed."""
+    """Pillow's module of images. Raises `Refused` if it is not installed."""
     try:
         from PIL import Image
     except ImportError:

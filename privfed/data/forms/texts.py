@@ -1,4 +1,4 @@
-"""Texts as features: windows that predict the next token, sequences, or shares of tokens."""
+"""Texts as features: windows that predict the next token, sequences, or token frequencies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from privfed.data.sources.text import PADDING, Characters, decoded, stacked_wind
 
 
 class ListedWords(Characters):
-    """The tokens of words, from 2, in the order of their list; 0 is padding and 1 any other word.
+    """Tokens of words, from 2, in the order of their list; 0 is padding and 1 any other word.
 
-    A text is split at its blanks. A word that is not listed counts as it is in small letters,
-    without the marks around it, where that is.
+    A text is split at whitespace. A word that is not listed is looked up in lower case, without
+    surrounding punctuation.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
@@ -31,7 +31,7 @@ class ListedWords(Characters):
     def of_file(cls, path: Path) -> ListedWords:
         """The words of a public file: the first of every line, as of "the 1234".
 
-        Raises `Refused` for no file, and for one that lists none, or a word twice.
+        Raises `Refused` for a missing file, and for one that lists no words, or a word twice.
         """
         try:
             lines = decoded(path, "data.words").splitlines()
@@ -53,22 +53,22 @@ class ListedWords(Characters):
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """The tokens of the words in the file `words`, where one is named, else of a `vocabulary`.
+    """The tokens of the words in the file `words`, if named, else of the characters `vocabulary`.
 
-    Raises `Refused` for what is no vocabulary.
+    Raises `Refused` for an invalid vocabulary.
     """
     return ListedWords.of_file(Path(words)) if words else Characters(vocabulary)
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """Texts of declared `tokens`, of which a sequence has `window`."""
+    """Texts of declared `tokens`, with `window` tokens per sequence."""
 
     tokens: Characters
     window: int
 
     def next_tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Indices]:
-        """Windows x and y `[M, window]`, y one token later, and the text `[M]` that each is of.
+        """Windows x and y `[M, window]`, y one token later, and the text index `[M]` of each.
 
         A text of fewer than two tokens has nothing to predict, and gives no window.
         """
@@ -86,7 +86,7 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """The share that every token has of each text, float32 `[N, tokens]`: all add up to 1."""
+        """Relative frequency of every token in each text, float32 `[N, tokens]`: rows sum to 1."""
         x = np.zeros((len(texts), self.tokens.count), dtype=np.float32)
         for row, text in zip(x, texts, strict=True):
             tokens = self.tokens.encode(text)

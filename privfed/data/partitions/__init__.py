@@ -1,1 +1,1 @@
-"""Who owns each example, and how clients' examples are shifted."""
+"""Partitions of examples among clients, and shifts of clients' examples."""

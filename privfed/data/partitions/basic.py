@@ -1,4 +1,4 @@
-"""Partitions by chance, or as the source says; those by label are in `label_skew`."""
+"""Random partitions, and the source's own; those by label are in `label_skew`."""
 
 from __future__ import annotations
 
@@ -15,42 +15,48 @@ from privfed.data.federation import Examples
 
 
 class Partition(Protocol):
-    """A rule that gives each example to a client."""
+    """A rule that assigns each example to a client."""
 
     natural: ClassVar[bool]
     """Whether owners are the source's own clients."""
     by_chance: ClassVar[bool]
-    """Whether examples are dealt by chance: any handful of them is like a client's."""
+    """Whether examples are assigned at random, so that any subset resembles a client's."""
     deals: ClassVar[bool]
-    """Whether it gives examples to other clients than those whose they are."""
+    """Whether it assigns examples to clients other than their owners."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        """The owner `[N]` of each example, a number from 0; below `clients` if simulated."""
+        """Returns the owner `[N]` of each example, a number from 0; below `clients` if simulated.
+
+        Args:
+          examples: all examples to assign.
+          clients: declared number of clients.
+          streams: random streams of the run.
+        """
         ...
 
 
 class Simulated(Part):
-    """A partition made up by the simulation, with the keys that all such partitions share.
+    """A simulated partition, with the keys that all such partitions share.
 
-    The r-th largest client's share of the examples goes as r^-size_exponent (Zipf's law; Li et al.
-    2020, section 5.1, "power law"); 0 makes them equal. Who is largest is drawn by chance.
+    The r-th largest client's share of the examples is proportional to r^-size_exponent (Zipf's law;
+    Li et al. 2020, section 5.1, "power law"); 0 makes them equal. The order of clients is random.
     """
 
     size_exponent: float = Field(0.0, ge=0, le=10)
-    """The power by which clients' sizes fall off; 0: all alike."""
+    """Exponent of the power law of clients' sizes; 0: equal sizes."""
     natural: ClassVar[bool] = False
     by_chance: ClassVar[bool] = False
     deals: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
-        """How many of `examples` each of `clients` gets `[clients]`; equal sizes differ by one."""
+        """Number of `examples` of each client `[clients]`; equal sizes differ by at most one."""
         shares = np.arange(1, clients + 1) ** -self.size_exponent
         ends = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * examples)
         return rng.permutation(np.diff(ends).astype(np.int64))
 
 
 class Iid(Simulated):
-    """A random deal: sizes differ by at most one, or follow a power law."""
+    """A random assignment: sizes differ by at most one, or follow a power law."""
 
     by_chance: ClassVar[bool] = True
 
@@ -61,7 +67,7 @@ class Iid(Simulated):
 
 
 class Natural(Part):
-    """As the source says: each example belongs to the client it came from."""
+    """The source's own partition: each example belongs to the client it came from."""
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = False
@@ -77,9 +83,9 @@ class Natural(Part):
 
 
 class Shuffled(Part):
-    """The ablation of heterogeneity: natural clients' sizes, with everybody's examples shuffled.
+    """The ablation of heterogeneity: natural clients' sizes, with all examples shuffled.
 
-    Nobody holds their own data any more: a simulation.
+    Clients no longer hold their own data: a simulation.
     """
 
     natural: ClassVar[bool] = True

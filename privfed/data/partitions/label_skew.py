@@ -1,4 +1,4 @@
-"""Simulated partitions by label: clients differ in how often each label is theirs (prior shift)."""
+"""Simulated partitions by label: clients differ in their label frequencies (prior shift)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from privfed.data.federation import Examples
 from privfed.data.partitions.basic import Simulated
 
 Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
-"""Draws weights of labels `[classes]`, given which labels are left `[classes]`."""
+"""Draws weights of labels `[classes]`, given a mask of the remaining labels `[classes]`."""
 Wish = Callable[[Indices, int], Indices]
-"""How many of each label a client takes `[classes]`, of what is left `[classes]` and its quota."""
+"""Maps the remaining label counts `[classes]` and a client's quota to the counts it takes
+`[classes]`.
+"""
 
 
 class Dirichlet(Simulated):
     """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
 
-    Clients get equally many examples (or by a power law). Client k draws its label distribution
-    q_k ~ Dir(concentration * p), p the labels' overall distribution, and fills its share from q_k,
-    renormalised over the labels that are left. Large concentrations approach IID, small ones one
-    label per client. Every example is given away exactly once.
+    Clients get equally many examples (or by a power law). Client k draws its label distribution q_k
+    ~ Dir(concentration * p), p the labels' overall distribution, and fills its share from q_k,
+    renormalised over the remaining labels. Large concentrations approach IID, small ones one label
+    per client. Every example is assigned exactly once.
     """
 
     concentration: float = Field(0.1, gt=0, le=1e9)
-    """How alike clients are: small ones hold one label, large ones are IID."""
+    """Similarity of clients: small values give one label per client, large ones are IID."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -47,16 +49,16 @@ class Dirichlet(Simulated):
 
 
 class LongTail(Simulated):
-    """Prior shift: each client's labels fall off along an order of its own.
+    """Prior shift: each client's label frequencies decay along an order of its own.
 
     Of C labels a client's r-th most frequent is ratio^(-r / (C - 1)) times as frequent as its
-    first, so `ratio` is how many times the first outnumbers the last (the imbalance ratio of
+    first, so `ratio` is the frequency ratio of the first and the last label (the imbalance ratio of
     long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022). Every example is
-    given away exactly once, so the last clients take what is left; 1 is IID.
+    assigned exactly once, so the last clients take the remainder; 1 is IID.
     """
 
     ratio: float = Field(100.0, ge=1, le=1e9)
-    """How many times a client's most frequent label outnumbers its rarest."""
+    """Frequency ratio of a client's most and least frequent labels."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -74,18 +76,18 @@ class LongTail(Simulated):
 class Pachinko(Simulated):
     """Pachinko allocation over coarse and fine labels (Reddi et al. 2021, appendix F).
 
-    `coarse` says of each fine label which coarse one it belongs to. A client draws a distribution
-    over coarse labels ~ Dir(concentration) and over each one's fine labels
-    ~ Dir(fine_concentration), and its examples from these without replacement; a label of which
-    nothing is left is taken out of its own distribution, which is renormalised.
+    `coarse` is the coarse label of each fine label. A client draws a distribution over coarse
+    labels ~ Dir(concentration) and over each one's fine labels ~ Dir(fine_concentration), and its
+    examples from these without replacement; an exhausted label is removed from its distribution,
+    which is renormalised.
     """
 
     coarse: list[Annotated[int, Field(ge=0)]] = Field(examples=[[0, 0, 1]])
     """The coarse label of each fine one."""
     concentration: float = Field(0.1, gt=0, le=1e9)
-    """How alike clients are in coarse labels."""
+    """Similarity of clients in coarse labels."""
     fine_concentration: float = Field(10.0, gt=0, le=1e9)
-    """How alike clients are in the fine labels of a coarse one."""
+    """Similarity of clients in the fine labels of a coarse one."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -102,7 +104,7 @@ class Pachinko(Simulated):
     def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
         """A client's draw, over coarse labels first.
 
-        What a fine label lacks, the others of its own coarse label make up for.
+        A shortage of a fine label is filled by the others of its coarse label.
         """
         root = flat(rng, _dirichlet_weights(rng, self.concentration))
         leaves = [flat(rng, _dirichlet_weights(rng, self.fine_concentration)) for _ in children]
@@ -120,9 +122,9 @@ class Pachinko(Simulated):
 def _dirichlet_weights(
     rng: np.random.Generator, concentration: NDArray[np.float64] | float
 ) -> Weights:
-    """Draws of a Dirichlet variable over the labels that are left.
+    """Draws a Dirichlet variable over the remaining labels.
 
-    A Dirichlet variable renormalised over some labels is one over these alone.
+    A Dirichlet variable renormalised over some labels is a Dirichlet variable over these.
     """
 
     def weights(left: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -134,7 +136,7 @@ def _dirichlet_weights(
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A draw of Dir(prior), also where it is so sparse that one share alone differs from 0."""
+    """A draw of Dir(prior), even if it is so sparse that only one share differs from 0."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)
@@ -144,10 +146,10 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
 
 
 def flat(rng: np.random.Generator, weights: Weights) -> Wish:
-    """Independent draws by `weights`, renormalised over the labels that are left.
+    """Independent draws by `weights`, renormalised over the remaining labels.
 
-    What a label lacks is drawn again among the others, which is conditioning on what is left. Where
-    the others' weights underflow, they are drawn afresh.
+    A shortage of a label is drawn again among the others, which conditions on the remainder. If the
+    others' weights underflow, they are drawn afresh.
     """
 
     def take(left: Indices, quota: int) -> Indices:
@@ -172,9 +174,16 @@ def deal(
     wish: Callable[[], Wish],
     rng: np.random.Generator,
 ) -> Indices:
-    """The owner `[N]` of each example: clients in random order take `quota` each, by a `wish` each.
+    """Assigns each example `[N]` to an owner, exactly once.
 
-    Every example is given away exactly once.
+    Clients in random order take `quota` examples each, by a `wish` each.
+
+    Args:
+      labels: class of each example, shape [N].
+      classes: number of classes.
+      quota: number of examples of each client, shape [clients].
+      wish: draws a client's rule for its label counts.
+      rng: random generator.
     """
     piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     left = np.array([len(pile) for pile in piles])
@@ -188,14 +197,14 @@ def deal(
 
 
 class Shards(Simulated):
-    """Sorted by label and cut into equal shards, `shards` of which each client gets by chance.
+    """Sorts examples by label, cuts them into equal shards, and assigns `shards` per client.
 
-    Most clients see at most `shards` labels (McMahan et al. 2017, section 3). Where the examples
-    do not divide evenly, shards differ by one.
+    Most clients have at most `shards` labels (McMahan et al. 2017, section 3). If the examples do
+    not divide evenly, shard sizes differ by one.
     """
 
     shards: int = Field(2, ge=1, le=1_000_000)
-    """How many shards a client gets."""
+    """Number of shards per client."""
     size_exponent: Annotated[float, only(0.0, "shards are of equal size; remove the key")] = 0.0
     """Only 0: shards are of equal size."""
 
@@ -212,7 +221,7 @@ class Shards(Simulated):
 
 
 def _classes(examples: Examples, name: str) -> Indices:
-    """One class label per example `[N]`. Raises `Refused` where there is none."""
+    """One class label per example `[N]`. Raises `Refused` if there is none."""
     if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
         raise Refused(
             f"data.partition is {name!r}, which deals examples by their class, but these have "

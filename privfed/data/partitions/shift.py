@@ -17,26 +17,26 @@ from privfed.core.streams import Keys, Streams, uniforms
 from privfed.data.federation import Examples, Federation
 
 _AT_ONCE = 4096
-"""How many images are turned at once."""
+"""Number of images transformed at once."""
 
 
 class Covariate(Part):
-    """Covariate shift: each client's images are turned, and their contrast and brightness changed.
+    """Covariate shift: each client's images are rotated, and their contrast and brightness changed.
 
-    A client draws an angle up to `rotation` degrees either way, a factor for its intensities in
-    1 +- `contrast` and an offset up to `brightness` either way, from its own identity; labels stay.
-    A test image draws its own, as of a client of its own. x is `[N, channels, height, width]`, or
-    flat `[N, side * side]`; it is held in memory.
+    A client draws an angle up to `rotation` degrees either way, a factor for its intensities in 1
+    +- `contrast` and an offset up to `brightness` either way, from its own identity; labels are
+    unchanged. Each test image draws its own, like a separate client. x is `[N, channels, height,
+    width]`, or flat `[N, side * side]`; it is held in memory.
     """
 
     changes_labels: ClassVar[bool] = False
     moves_features: ClassVar[bool] = True
     rotation: float = Field(30.0, ge=0, le=180)
-    """The largest angle, in degrees, either way."""
+    """Largest rotation angle, in degrees, either way."""
     contrast: float = Field(0.3, ge=0, le=1)
-    """Intensities are multiplied by 1, give or take so much."""
+    """Intensities are multiplied by a factor in 1 +- contrast."""
     brightness: float = Field(0.2, ge=0, le=1)
-    """Intensities are moved by so much at most, either way."""
+    """Largest offset of intensities, either way."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         ids = np.arange(federation.clients)
@@ -51,15 +51,15 @@ class Covariate(Part):
         )
 
     def _draw(self, keys: Keys) -> Tensor:
-        """The angle (radians), contrast and brightness of each camera `[n, 3]`."""
+        """The angle (radians), contrast and brightness of each client's camera `[n, 3]`."""
         coins = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
         scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
         return coins * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
-        """`examples`, each as seen through its camera `[N, 3]`.
+        """`examples`, each transformed by its camera `[N, 3]`.
 
-        Raises `Refused` where an example is no image.
+        Raises `Refused` if an example is not an image.
         """
         shape = examples.x.shape[1:]
         if examples.x.dtype != torch.float32 or not (image := _image_shape(tuple(shape))):
@@ -75,7 +75,7 @@ class Covariate(Part):
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Channels, height and width of an example of `shape`; None where it is no image."""
+    """Channels, height and width of an example of `shape`; None if it is not an image."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     side = math.isqrt(shape[0]) if len(shape) == 1 else 0
@@ -83,7 +83,7 @@ def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _through(images: Tensor, cameras: Tensor) -> Tensor:
-    """The `images` `[n, c, h, w]`, each through the camera of its row of `cameras` `[n, 3]`."""
+    """The `images` `[n, c, h, w]`, each transformed by its row of `cameras` `[n, 3]`."""
     cos, sin, zero = cameras[:, 0].cos(), cameras[:, 0].sin(), torch.zeros(len(cameras))
     turn = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).reshape(-1, 2, 3)
     grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
@@ -95,20 +95,20 @@ def _through(images: Tensor, cameras: Tensor) -> Tensor:
 
 
 class Concept(Part):
-    """Concept shift: at random rounds two classes swap their labels, for everybody, for ever.
+    """Concept shift: at random rounds two classes swap their labels permanently, for all clients.
 
-    `swaps` rounds are drawn from 2 to `within`, and for each two classes; from that round on, train
-    and test examples of the one carry the label that the other had (the "concept shift" of Tian,
-    Smith & Kira 2022, FedFOR), and no labelling ever comes back. What is swapped when follows from
-    the run's seed.
+    `swaps` rounds are drawn from 2 to `within`, and two classes for each. From that round on, train
+    and test examples of one class carry the label of the other (the "concept shift" of Tian, Smith
+    & Kira 2022, FedFOR), and no labelling ever returns. Rounds and classes follow from the run's
+    seed.
     """
 
     changes_labels: ClassVar[bool] = True
     moves_features: ClassVar[bool] = False
     swaps: int = Field(3, ge=1)
-    """How many swaps there are."""
+    """Number of swaps."""
     within: int = Field(100, ge=2, le=999_999)
-    """The round until which they have happened."""
+    """Last round of a swap."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         y, classes = federation.examples.y, federation.examples.classes
@@ -144,20 +144,25 @@ class Concept(Part):
 
 
 class Shift(Protocol):
-    """A change of the population beyond who owns which example."""
+    """A change of the population beyond the assignment of examples."""
 
     changes_labels: ClassVar[bool]
     """Whether examples get other labels than they came with."""
     moves_features: ClassVar[bool]
-    """Whether features are changed, all of a client's examples alike."""
+    """Whether features are changed, with the same change for all of a client's examples."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
-        """The population after the shift; it follows from the run's seed, never from data."""
+        """Returns the population after the shift, which follows from the run's seed only.
+
+        Args:
+          federation: the population, after partitioning.
+          streams: random streams of the run.
+        """
         ...
 
 
 class NoShift(Part):
-    """The data as they are."""
+    """No shift: the data are unchanged."""
 
     changes_labels: ClassVar[bool] = False
     moves_features: ClassVar[bool] = False

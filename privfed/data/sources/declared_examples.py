@@ -24,9 +24,9 @@ from privfed.data.tables.readable import TableObject
 
 
 def declared_example(source: DeclaredTable) -> Examples:
-    """One example that is nobody's: each column at its least, or first, declared value.
+    """One synthetic example: each column at its smallest, or first, declared value.
 
-    Raises `Refused` for patterns of columns: how many there are stands in nobody's declaration.
+    Raises `Refused` for patterns of columns, whose number is not declared.
     """
     if source.squared_norm is None:
         raise Refused(
@@ -38,7 +38,7 @@ def declared_example(source: DeclaredTable) -> Examples:
 
 
 def declared_columns(source: DeclaredTable) -> Examples:
-    """The same, with a single column in the place of those that a pattern names."""
+    """The same, with a single column instead of those that a pattern matches."""
     import pyarrow  # plans without a table start without it
 
     row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}
@@ -54,30 +54,30 @@ def declared_columns(source: DeclaredTable) -> Examples:
 
 
 class DeclaredExamples(Part):
-    """Arrays or texts, wherever they are read, with or without classes."""
+    """Arrays or texts, from any reader, with or without classes."""
 
     x: str = Field(min_length=1, examples=["x"])
-    """What holds the features: images, other arrays of numbers, or text."""
+    """Column, field or array of the features: images, other arrays of numbers, or text."""
     label: str = ""
-    """What holds the label; empty: of a text, every next token is predicted."""
+    """Column, field or array of the label; empty: every next token of a text is predicted."""
     classes: int = Field(0, ge=0)
-    """How many classes there are, declared."""
+    """Declared number of classes."""
     labels: list[str] = []
     """Or the values of the label, by name."""
     shape: list[Annotated[int, Field(ge=1)]] = []
-    """The shape of an example, an image's as [channels, height, width]."""
+    """Shape of an example; of an image, [channels, height, width]."""
     bounds: list[float] = Field([], max_length=2)
-    """The bounds of its numbers, [0, 255] of bytes: beyond them they are clipped."""
+    """Bounds of its numbers, to which they are clipped, as [0, 255] for bytes."""
     text: bool = Field(False, examples=[True])
     """Whether x is text."""
     window: int = Field(80, ge=1, le=65_536)
-    """How many tokens of a text an example has."""
+    """Number of tokens of a text in an example."""
     vocabulary: str = PRINTABLE
-    """The characters that are told apart, each a token."""
+    """The distinguished characters, each a token."""
     words: str = ""
-    """A public file of words, one a line: tokens are words then."""
+    """A public file of words, one a line, which then are the tokens."""
     bag: bool = False
-    """Whether x is the share that each token has of its text."""
+    """Whether x is the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 
@@ -114,19 +114,19 @@ class DeclaredExamples(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """The numbers of an array, each of which adds at most 1; 1 for shares; None for tokens."""
+        """Number of values of an array, with at most 1 each; 1 for shares; None for tokens."""
         if self.text:
             return 1.0 if self.bag else None
         return self.array_form.squared_norm
 
     @property
     def array_form(self) -> ArrayForm:
-        """What arrays are declared to be."""
+        """The declared form of arrays."""
         low, high = self.bounds
         return ArrayForm(tuple(self.shape), (low, high))
 
     def of_declared_form(self, raw: RawExamples) -> Examples:
-        """The examples that were read, in their declared form. Raises `Refused`."""
+        """The loaded examples, in their declared form. Raises `Refused`."""
         if self.text:
             return self._texts(raw)
         array = raw.x if isinstance(raw.x, Pieces) else np.asarray(raw.x)

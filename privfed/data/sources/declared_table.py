@@ -1,8 +1,8 @@
-"""What is declared of a table, and the examples that follow from it and from the table's columns.
+"""The declaration of a table, and the examples that follow from it and from the table's columns.
 
-All that shapes what a model sees is declared in the configuration, or read off a public sample
-(`privfed declare`): to find a column's range, its categories or the classes in private data would
-be a release of its own.
+Everything that shapes the model's input is declared in the configuration, or inferred from a public
+sample (`privfed declare`): inferring a column's range, its categories or the classes from private
+data would be a release of its own.
 """
 
 from __future__ import annotations
@@ -42,37 +42,38 @@ from privfed.data.tables.readable import Readable
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
-"""Letters that would make a pattern of a column's name: escaped, so that they do not, and bare."""
+"""Letters that make a column's name a pattern: escaped, and bare."""
 
 
 class DeclaredTable(Part):
-    """A table, wherever its columns are read: its keys are those of `Table`, but for the file's."""
+    """A table, from any reader: its keys are those of `Table`, except those of the file."""
 
     label: str | list[str] = Field(examples=["y"])
     """The column to predict, or several columns of 0 and 1."""
     features: dict[str, Bounds] = Field({}, examples=[{"a": [0.0, 1.0]}])
     """Column, or pattern as "pixel*", -> its bounds [low, high]."""
     dates: dict[str, Dates] = {}
-    """Column of dates -> its first and last day, and how dates are written."""
+    """Column of dates -> its first and last day, and the format of dates."""
     categories: dict[str, list[str | int | bool]] = {}
     """Column -> its values, each of which becomes a feature of 0 or 1."""
     client: str = ""
-    """The column that says whose a row is. Without it, rows are dealt by a partition."""
+    """Column of the client of each row. Without it, rows are assigned by a partition."""
     site: str = ""
-    """The column that says at which site a row is, beside `client`; with `data.sites` declared."""
+    """Column of the site of each row, in addition to `client`; with `data.sites` declared."""
     labels: list[str] = []
     """The values of the label, by name."""
     classes: int = Field(0, ge=0, examples=[2])
-    """Or how many classes there are, numbered from 0."""
+    """Or the number of classes, numbered from 0."""
     label_bounds: list[float] = Field([], max_length=2)
     """Or the bounds [low, high] of a number to predict."""
     outside: Literal["clip", "refuse"] = "clip"
-    """What becomes of a number beyond its bounds, or a value that is not declared: the bound or no
-    category ("clip"), or a refusal."""
+    """Treatment of a number beyond its bounds, or an undeclared value: the bound or no category
+    ("clip"), or a refusal.
+    """
     missing: Missing = "refuse"
-    """What an empty cell counts as: "refuse", a number for all features, or a table by column."""
+    """Replacement of an empty cell: "refuse", a number for all features, or a table by column."""
     missing_words: list[str] = []
-    """Cells that count as empty too, as "unknown"."""
+    """Further cells that count as empty, as "unknown"."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
@@ -105,7 +106,7 @@ class DeclaredTable(Part):
                 raise ValueError(f"{key} names a value twice: {values}")
 
     def _refuse_columns_declared_twice(self) -> None:
-        """A column is one of a number, a date, a category, the label, the client and the site."""
+        """Raises `ValueError` for a column declared in two roles."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
             raise ValueError(f"{self.client!r} is both the client column and the label")
@@ -139,7 +140,7 @@ class DeclaredTable(Part):
     def squared_norm(self) -> float | None:
         """The number of columns: each adds at most 1, a number in [-1, 1] or one category's 1.
 
-        None where the table says how many columns there are: of a pattern.
+        None if the table determines the number of columns, as for a pattern.
         """
         if any(_PATTERN.search(_ESCAPED.sub("", key)) for key in self.features):
             return None
@@ -150,16 +151,21 @@ class DeclaredTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """How its cells are written."""
+        """The dialect of its cells."""
         return Dialect(missing_words=tuple(self.missing_words))
 
     def load_from(
         self, table: Readable, label_free: bool = False, anybody: bool = False
     ) -> Examples:
-        """The examples in `table`, with owners and sites where their columns are declared.
+        """The examples in `table`, with owners and sites if their columns are declared.
 
-        `label_free` says that labels may be missing, and it or `anybody` that these columns may.
-        Raises `Refused` for what is not as declared.
+        Args:
+          table: the table to read.
+          label_free: whether labels, owners and sites may be missing.
+          anybody: whether owners and sites may be missing.
+
+        Raises:
+          Refused: for columns or cells that differ from the declaration.
         """
         names = table.names()
         optional = label_free or anybody
@@ -204,7 +210,7 @@ class DeclaredTable(Part):
     def _refuse_absent(
         self, names: list[str], table: Readable, client: str, site: str, labels: Sequence[str]
     ) -> None:
-        """Raise `Refused` where a column that is declared by its name is not among the `names`."""
+        """Raises `Refused` if a column declared by name is not among the `names`."""
         declared = [("dates", name) for name in self.dates]
         declared += [("categories", name) for name in self.categories]
         declared += [("client", client)] if client else []
@@ -219,9 +225,9 @@ class DeclaredTable(Part):
         labels: Sequence[str],
         holders: Sequence[str],
     ) -> Columns:
-        """All declared columns of the table, none of whose cells has been checked yet.
+        """All declared columns of the table, with unchecked cells.
 
-        `holders` say whose a row is, and where.
+        `holders` are the columns of clients and sites.
         """
         named_labels = labels if self.labels else []
         words = [*self.dates, *self.categories, *named_labels, *holders]
@@ -235,8 +241,8 @@ class DeclaredTable(Part):
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
         """The columns of numbers, by name.
 
-        A column's own name goes before a pattern, which never means the client, the site, a label,
-        a date or a category.
+        A column's own name has precedence over a pattern, which never matches the client, the site,
+        a label, a date or a category.
         """
         labels = self._declared_label.columns
         taken = {self.client, self.site, *labels, *self.dates, *self.categories, *self.features}
@@ -261,7 +267,7 @@ class DeclaredTable(Part):
     def _date_features(
         self, columns: Columns, table: Readable
     ) -> dict[str, tuple[NumberFeature, np.ndarray]]:
-        """The columns of dates as days since the first of 1970, by name."""
+        """The columns of dates as days since 1970-01-01, by name."""
         features = {}
         for name, dates in self.dates.items():
             where = f"data: {table}, row {{row}}: column {name!r}"

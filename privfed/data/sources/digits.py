@@ -27,7 +27,7 @@ class Digits(Part):
     natural_partition: ClassVar[bool] = False
     real_people: ClassVar[bool] = False
     picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
-    """The shape `[channels, height, width]` in which people look at an example."""
+    """The shape `[channels, height, width]` of an example as an image."""
 
     @property
     def squared_norm(self) -> float:
@@ -51,7 +51,7 @@ class Digits(Part):
 def _rows() -> np.ndarray:
     """64 intensities and the label of each image: `[1797, 65]`.
 
-    They are read from scikit-learn's own file, where it lies at its usual place: importing
+    They are read from scikit-learn's own file, if it is at its usual place: importing
     `sklearn.datasets`, and pandas with it, takes tens of times as long.
     """
     package = importlib.util.find_spec("sklearn")

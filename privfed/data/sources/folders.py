@@ -1,9 +1,7 @@
-"""Images in folders, one for each client.
+"""Images in folders, one folder per client.
 
-The files of clients who have a folder each, and the label of each file.
-
-Names of clients and files are private: messages call them by their place in order, from 1. No link
-is followed.
+Finds the files of clients with a folder each, and the label of each file. Names of clients and
+files are private: messages refer to them by their index in order, from 1. Links are not followed.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _FILE, _LABEL = "file", "label"
 
 @dataclass(frozen=True)
 class ClientPicture:
-    """A file of the client number `owner`, its label, and the `place` that messages call it."""
+    """A file of the client with index `owner`, its label, and its `place` in messages."""
 
     path: Path
     owner: int
@@ -45,9 +43,9 @@ class ClientPicture:
 def client_pictures(
     folder: Path, label_table: Path | None, key: str
 ) -> tuple[tuple[str, ...], list[ClientPicture]]:
-    """The names of all clients, sorted, and their images, whose labels folders or a table name.
+    """The names of all clients, sorted, and their images, with labels from folders or a table.
 
-    Raises `Refused` where there is no image, and for anything else that lies there.
+    Raises `Refused` if there is no image, and for any other entry.
     """
     if not folder.is_dir():
         raise Refused(f"{key} is {str(folder)!r}, no folder; expected one for each client in it")
@@ -65,14 +63,14 @@ def client_pictures(
 
 
 def _by_folder(client: Path, called: str) -> Iterator[tuple[Path, str]]:
-    """A client's files, each with the label whose folder it lies in."""
+    """A client's files, each with the label of its folder."""
     for number, label in enumerate(_entries(client, called, folders=True), start=1):
         for path in _entries(label, f"{called}, label {number}", folders=False):
             yield path, label.name
 
 
 def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """A client's files, each with the label that the table has for "CLIENT/FILE"."""
+    """A client's files, each with the table's label of "CLIENT/FILE"."""
     for number, path in enumerate(_entries(client, called, folders=False), start=1):
         name = f"{client.name}/{path.name}"
         if name not in labels:
@@ -85,9 +83,9 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
 
 
 def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
-    """The folders, or the images, that alone lie in `folder`, sorted; hidden names do not count.
+    """The entries of `folder`, sorted, all folders or all images; hidden names are ignored.
 
-    Raises `Refused` for a link, and for anything else.
+    Raises `Refused` for a link, and for any other entry.
     """
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for path in entries:
@@ -103,7 +101,7 @@ def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
 
 
 def _labels(path: Path) -> dict[str, str]:
-    """Label by file. Raises `Refused` where a table has not these columns, or a file twice."""
+    """Labels by file. Raises `Refused` if a table lacks these columns, or lists a file twice."""
     table = TableFile(path, Dialect())
     refuse_absent([("label_table", name) for name in (_FILE, _LABEL)], table.names(), table)
     words = table.read({}, {name: repr(name) for name in (_FILE, _LABEL)}).words
@@ -126,19 +124,19 @@ class Folders(Part):
     x `[N, *shape]`: bytes 0 … 255, scaled onto [-1, 1]. The `shape` is declared, [1, height, width]
     (gray) or [3, height, width] (colours), and so are `classes` (labels are numbers from 0) or
     `labels` by name. PNG, JPEG, BMP, GIF, WebP and PPM are read; names that begin with a dot are
-    left out, links and other files refused.
+    ignored, links and other files refused.
     """
 
     path: str = Field(examples=["."])
     """A folder with a folder for each client."""
     shape: list[Annotated[int, Field(ge=1)]] = Field(examples=[[1, 2, 2]])
-    """The shape of an image, [channels, height, width]."""
+    """Shape of an image, [channels, height, width]."""
     classes: int = Field(0, ge=0, examples=[2])
-    """How many classes there are, declared."""
+    """Declared number of classes."""
     labels: list[str] = []
-    """Or the names of the classes, as folders or the table have them."""
+    """Or the names of the classes, as in folders or the table."""
     label_table: str = ""
-    """A CSV with the columns file ("anna/1.png") and label, where folders name no labels."""
+    """A CSV with the columns file ("anna/1.png") and label, if folders do not name labels."""
     resize: bool = False
     """Whether images of another size are resized; else they are refused."""
     test_path: str = ""
@@ -155,7 +153,7 @@ class Folders(Part):
 
     @property
     def squared_norm(self) -> float:
-        """The numbers of an image, each of which adds at most 1."""
+        """The number of values of an image, each of which adds at most 1."""
         return self._array_form.squared_norm
 
     @property

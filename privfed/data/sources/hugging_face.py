@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face on disk, with a column that says whose a row is."""
+"""Data sets of Hugging Face on disk, with a column of clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXPECTED = "expected what datasets' save_to_disk() or to_parquet() writes"
 def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
     """The columns `names` of a split: of a saved data set, or of Parquet files named for it.
 
-    Raises `Refused` where there is none, and where a column is missing.
+    Raises `Refused` if there is no such split, or a column is missing.
     """
     import pyarrow
 
@@ -49,7 +49,7 @@ def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """The files of a split, in their order; where there are no splits, all. Raises `Refused`."""
+    """The files of a split, in their order; all files if there are no splits. Raises `Refused`."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -66,7 +66,7 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """The Parquet files of a split: those in its own folder, or named for it; of none, all."""
+    """The Parquet files of a split: in its own folder, or named for it; else all."""
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]
@@ -74,7 +74,7 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """The files of a saved data set, as its state lists them; none lies outside its folder.
+    """The files of a saved data set, as listed in its state; all must be in its folder.
 
     Raises `Refused` for another state.
     """
@@ -90,10 +90,10 @@ def _saved(folder: Path) -> list[Path]:
 
 
 def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
-    """The columns `names` of one file, mapped where it is Arrow's.
+    """The columns `names` of one file, memory-mapped if it is an Arrow file.
 
-    Such a file says itself where in it values begin and end, and no file is UTF-8 for certain:
-    that is looked at before any value is read.
+    Such a file itself states the positions of values, and no file is guaranteed to be UTF-8: both
+    are checked before any value is read.
     """
     import pyarrow
     from pyarrow import parquet
@@ -110,7 +110,7 @@ def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
 
 
 def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> None:
-    """Raise `Refused` unless each of `names` is one column of those that are `present`."""
+    """Raises `Refused` unless each of `names` is exactly one of the columns `present`."""
     for name in names:
         if present.count(name) != 1:
             raise Refused(
@@ -122,7 +122,7 @@ def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn whatever is wrong with the files as files into one refusal."""
+    """Converts any error of the files into one refusal."""
     import pyarrow
 
     try:
@@ -142,12 +142,12 @@ def _unreadable(path: Path, error: Exception) -> Refused:
 class HuggingFace(DeclaredExamples):
     """A Hugging Face data set on disk: images, arrays of numbers, or text, by a client column.
 
-    `path` is a folder as `datasets`' `save_to_disk` writes it, a folder of Parquet files, or one
-    such file; nothing is fetched. x, `label` and `client` name columns. Everything is declared: the
-    `shape` of an image as [channels, height, width], the `bounds` of numbers (an image's are
-    [0, 255]), `classes` or `labels`; of texts a `vocabulary` of characters, or a public file of
-    `words`. Numbers are scaled onto [-1, 1]. Tables of several columns of features are of the
-    source `table`.
+    `path` is a folder as written by `save_to_disk` of `datasets`, a folder of Parquet files, or one
+    such file; nothing is downloaded. x, `label` and `client` name columns. Everything is declared:
+    the `shape` of an image as [channels, height, width], the `bounds` of numbers (an image's are
+    [0, 255]), `classes` or `labels`; for texts a `vocabulary` of characters, or a public file of
+    `words`. Numbers are scaled onto [-1, 1]. For tables of several feature columns, use the source
+    `table`.
 
     `test_split` names a public split, of this folder or of `test_path`.
     """
@@ -155,18 +155,18 @@ class HuggingFace(DeclaredExamples):
     path: str = Field(examples=["."])
     """A saved data set, a folder of Parquet files, or a file."""
     split: str = "train"
-    """Which split is read: Parquet files are named for it, or lie in a folder of its name."""
+    """The split to read: Parquet files are named for it, or are in a folder of its name."""
     client: str = ""
-    """The column that says whose a row is. Without it, rows are dealt by a partition."""
+    """Column of the client of each row. Without it, rows are assigned by a partition."""
     resize: bool = False
     """Whether images of another size are resized; else they are refused."""
     test_path: str = ""
-    """Where a public test set lies, if elsewhere."""
+    """Path of a public test set, if different."""
     test_split: str = ""
-    """Which split is a public test set."""
+    """The split that is a public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, as of a table in a file; and any table: who knows where it lies."""
+        """The client column; and any table, since its location is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -205,7 +205,7 @@ class HuggingFace(DeclaredExamples):
     def _features(
         self, column: pyarrow.ChunkedArray, place: PlaceOf
     ) -> np.ndarray | Pieces | list[str]:
-        """What the column of features holds. Raises `Refused` where it is not as declared."""
+        """The contents of the feature column. Raises `Refused` if it is not as declared."""
         if self.text:
             return text_cells(column, repr(self.x), place)
         if not holds_pictures(column.type):

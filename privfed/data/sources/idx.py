@@ -27,31 +27,32 @@ from privfed.data.preprocessing import Preprocessing
 
 _UNSIGNED_BYTES = 0x08
 _PIECE = 2**20
-"""How many bytes are unpacked at once."""
+"""Number of bytes decompressed at once."""
 
 
 class Idx(Part):
     """MNIST-format folders. x `[N, 1, height, width]`: intensities 0 … 255, scaled to [0, 1].
 
-    `path` is the folder, `prefix` how the two files' names begin ("train", "t10k"; empty: the only
-    pair there), `test_prefix` those of a public test set beside them. `classes` is declared, never
-    counted from private labels. A file that is not gzipped is mapped, and never read as a whole.
+    `path` is the folder, `prefix` the common prefix of the two files' names ("train", "t10k";
+    empty: the only pair there), `test_prefix` that of a public test set. `classes` is declared,
+    never counted from private labels. Uncompressed files are memory-mapped, and never read as a
+    whole.
     """
 
     path: str = Field(examples=["."])
     """The folder of the files."""
     prefix: str = ""
-    """How the names of the two files begin ("train"); empty: the only pair there."""
+    """Prefix of the names of the two files ("train"); empty: the only pair there."""
     test_prefix: str = ""
-    """How those of a public test set begin ("t10k"), if there is one."""
+    """Prefix of the names of a public test set ("t10k"), if there is one."""
     classes: int = Field(10, ge=2)
-    """How many classes there are, declared."""
+    """Declared number of classes."""
     natural_partition: ClassVar[bool] = False
     real_people: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:
-        """No bound: only a file says how large its images are."""
+        """No bound: the size of images is known from the file only."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """Images without labels, where `path` is a file of them; else the folder's pair."""
+        """Images without labels, if `path` is a file of them; else the folder's pair."""
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))
@@ -127,9 +128,9 @@ class Idx(Part):
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an idx file, mapped (privately) unless it is gzipped.
+    """The array of unsigned bytes in an idx file, memory-mapped (privately) unless it is gzipped.
 
-    Raises `Refused` where the file is of another type, or cut.
+    Raises `Refused` if the file is of another type, or truncated.
     """
     content: np.ndarray
     try:
@@ -167,7 +168,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _unzipped(path: Path) -> bytearray:
-    """What a gzip file holds, as far as its header declares, and a little where there is more."""
+    """The contents of a gzip file, up to slightly more than its header declares."""
     with regular.opened(path) as raw, gzip.open(raw) as file:
         content = bytearray(file.read(4))
         content += file.read(4 * content[3]) if len(content) == 4 else b""

@@ -1,8 +1,7 @@
 """LEAF's JSON folders (Caldas et al. 2018): users, with x and y each.
 
-The users of LEAF's JSON files, and their examples as arrays.
-
-Users are private: messages call them by their place in a file, from 1.
+Reads the users of LEAF's JSON files, and their examples as arrays. Users are private: messages
+refer to them by their index in a file, from 1.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from privfed.data.sources.text import PRINTABLE, Characters, decoded
 
 @dataclass(frozen=True)
 class LeafUser:
-    """A user's examples, and its `place`: which of a file's users it is."""
+    """A user's examples, and its `place`: the file, and the user's index in it."""
 
     name: str
     place: str
@@ -42,7 +41,7 @@ class LeafUser:
 def read_users(folder: Path) -> list[LeafUser]:
     """All users in order of their names.
 
-    Raises `Refused` for files of another form, and for a user that stands in two of them.
+    Raises `Refused` for files of another form, and for a user in two of them.
     """
     files = sorted(folder.glob("*.json"))
     if not files:
@@ -67,7 +66,7 @@ def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
 
 
 def _users_of(file: Path) -> Iterator[LeafUser]:
-    """The users of one file. Raises `Refused` for what is not LEAF's form."""
+    """The users of one file. Raises `Refused` unless it has LEAF's form."""
     try:
         document = json.loads(decoded(file, "data.path"))
     except (ValueError, RecursionError) as error:
@@ -96,7 +95,7 @@ def _users_of(file: Path) -> Iterator[LeafUser]:
 def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
     """The numbers of all examples, float64 `[N, features]`.
 
-    Raises `Refused` where one is no list of as many finite numbers as the first.
+    Raises `Refused` unless each is a list of as many finite numbers as the first.
     """
     try:
         x = np.array(xs, dtype=np.float64).reshape(len(xs), -1)
@@ -117,7 +116,7 @@ def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
-    """The shape of an example's numbers; None where it is not of numbers."""
+    """The shape of an example's numbers; None if it is not numeric."""
     try:
         return np.array(x, dtype=np.float64).shape
     except (TypeError, ValueError, OverflowError):
@@ -125,7 +124,7 @@ def _shape(x: Any) -> tuple[int, ...] | None:
 
 
 def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
-    """The classes of all examples, int64 `[N]`. Raises `Refused` for a label that is no class."""
+    """The classes of all examples, int64 `[N]`. Raises `Refused` for an invalid class."""
     for index, label in enumerate(ys):
         if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
             raise Refused(
@@ -137,9 +136,9 @@ def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
 
 
 def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
-    """The text of the example `index`: x itself, or where that is a list, its `field` from 0.
+    """The text of the example `index`: x itself, or, for a list, its `field` from 0.
 
-    Raises `Refused` where there is none.
+    Raises `Refused` if there is none.
     """
     held = x if field < 0 else x[field] if isinstance(x, list) and field < len(x) else None
     if not isinstance(held, str):
@@ -154,46 +153,45 @@ def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
 class Leaf(Part):
     """LEAF's JSON folders: numbers (FEMNIST, Synthetic), or text (Shakespeare, Sent140).
 
-    `path` is a folder with `train/` and `test/` (or JSON files right in it), as LEAF's preprocess
+    `path` is a folder with `train/` and `test/` (or with JSON files itself), as LEAF's preprocess
     script writes. `classes` is declared, never counted from private labels. Numbers have declared
-    `bounds`, beyond which they are clipped, are scaled to [-1, 1] (`[]`: taken as they are) and may
-    be given the `shape` of an image. `text`: x are strings, y the character after; or, where
-    `labels` are declared, y is one of these, and x a list whose `field` number 4 is the text in
-    Sent140.
+    `bounds`, to which they are clipped, are scaled to [-1, 1] (`[]`: used unchanged) and may be
+    given the `shape` of an image. With `text`, x are strings, y the next character; or, if `labels`
+    are declared, y is one of these, and x a list whose `field` number 4 is the text in Sent140.
 
-    `test/` is public where LEAF split by user (`-t user`): its users are others than those that
-    train. Where it split by sample, as FedProx's sets are, they are the same, and the test set is
-    not public: it is scored on without privacy, or with `data.holdout = "examples"`.
+    `test/` is public if LEAF split by user (`-t user`): its users differ from those that train. If
+    it split by sample, as in FedProx's sets, they are the same, and the test set is not public: it
+    is used without privacy, or with `data.holdout = "examples"`.
     """
 
     path: str = Field(examples=["."])
-    """A folder with `train/` and `test/`, or with JSON files right in it."""
+    """A folder with `train/` and `test/`, or with JSON files itself."""
     classes: int = Field(0, ge=0, examples=[2])
-    """How many classes there are, declared."""
+    """Declared number of classes."""
     shape: list[int] = []
-    """The shape of an image that the numbers are; empty: flat."""
+    """Shape of an image that the numbers form; empty: flat."""
     bounds: list[float] = Field([0.0, 1.0], max_length=2)
-    """The bounds of the numbers; empty: taken as they are."""
+    """Bounds of the numbers; empty: used unchanged."""
     text: bool = False
-    """Whether examples are strings, and the character after."""
+    """Whether examples are strings, and the next character."""
     vocabulary: str = PRINTABLE
-    """The characters that are told apart."""
+    """The distinguished characters."""
     labels: list[str] = []
-    """The values of y, where texts are classified (["0", "1"] in Sent140)."""
+    """The values of y, if texts are classified (["0", "1"] in Sent140)."""
     field: int = Field(-1, ge=-1)
-    """Where in x their text stands, from 0; -1: x is the text."""
+    """Index of the text in x, from 0; -1: x is the text."""
     window: int = Field(80, ge=1, le=65_536)
-    """How many tokens of such a text an example has."""
+    """Number of tokens of such a text in an example."""
     words: str = ""
-    """A public file of words, one a line: their tokens are words then."""
+    """A public file of words, one a line, which then are the tokens."""
     bag: bool = False
-    """Whether x becomes the share that each token has of its text."""
+    """Whether x becomes the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> float | None:
-        """1 for shares of tokens; else no bound: only a file says how large its examples are."""
+        """1 for shares of tokens; else no bound: only a file states the size of examples."""
         return 1.0 if self.bag else None
 
     @model_validator(mode="after")
@@ -265,9 +263,9 @@ class Leaf(Part):
         )
 
     def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
-        """The numbers `[N, features]` scaled from their bounds onto [-1, 1]; how many were clipped.
+        """The numbers `[N, features]` scaled onto [-1, 1], and the number of clipped values.
 
-        Bounds that nobody declared clip nothing: a number beyond them is refused.
+        Undeclared bounds clip nothing: a number beyond them is refused.
         """
         if not self.bounds:
             return x, 0
@@ -289,7 +287,7 @@ class Leaf(Part):
         return Preprocessing.of_array("x", shape, (low, high), (-1.0, 1.0), clips=clips)
 
     def _classified_texts(self, raw: RawExamples) -> Examples:
-        """Texts with a class each, as sequences or shares of tokens."""
+        """Texts with a class each, as sequences or relative frequencies of tokens."""
         texts = [text_in(x, self.field, raw.place, index) for index, x in enumerate(raw.x)]
         form = TextForm(tokens_of(self.words, self.vocabulary), self.window)
         x = form.shares(texts) if self.bag else form.sequences(texts)
@@ -303,7 +301,7 @@ class Leaf(Part):
         names: tuple[str, ...],
         place: PlaceOf,
     ) -> Examples:
-        """Windows x of characters, whose y is the same window one character later.
+        """Windows x of characters, with y the same window one character later.
 
         y holds the window's own characters, and at its end the label.
         """

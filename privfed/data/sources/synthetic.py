@@ -1,11 +1,11 @@
 """Synthetic(alpha, beta) of FedProx (Li et al. 2020, section 5.1 and appendix C.1).
 
-For client k: u_k ~ N(0, alpha), W_k and b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1);
-x ~ N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha sets how much the clients' true
-models differ, beta how much their data do. `iid` shares one W, b ~ N(0, 1) and v = 0.
+For client k: u_k ~ N(0, alpha), W_k and b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1); x ~
+N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha controls the heterogeneity of the
+clients' true models, beta that of their data. `iid` shares one W, b ~ N(0, 1) and v = 0.
 
-As in the authors' generator, alpha and beta are standard deviations, and a client holds
-`size_min` examples more than a log-normal draw with parameters `size_mean`, `size_deviation`.
+As in the authors' generator, alpha and beta are standard deviations, and a client holds `size_min`
+examples more than a log-normal draw with parameters `size_mean`, `size_deviation`.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 
 _QUANTILES = 10_000
-"""How many quantiles of a client's size its expectation is computed from."""
+"""Number of quantiles used for the expected size of a client."""
 
 
 class Synthetic(Part):
     """Synthetic(alpha, beta) of FedProx: one generating model per client. x `[N, features]`.
 
-    The public test set is further clients of the same distribution.
+    The public test set consists of further clients of the same distribution.
     """
 
     alpha: float = Field(1.0, ge=0)
-    """How much clients' true models differ."""
+    """Heterogeneity of clients' true models."""
     beta: float = Field(1.0, ge=0)
-    """How much clients' examples differ."""
+    """Heterogeneity of clients' examples."""
     iid: bool = False
     """Whether all clients share one true model and one distribution."""
     features: int = Field(60, ge=1, le=1_000_000)
-    """How many features an example has."""
+    """Number of features of an example."""
     classes: int = Field(10, ge=2, le=1_000_000)
-    """How many classes there are."""
+    """Number of classes."""
     size_min: int = Field(50, ge=0)
-    """The fewest examples of a client."""
+    """Smallest number of examples of a client."""
     size_mean: float = Field(4.0, ge=-20, le=20)
-    """The mean of the logarithm of the examples beyond these."""
+    """Mean of the logarithm of the number of further examples."""
     size_deviation: float = Field(2.0, ge=0, le=10)
-    """The deviation of that logarithm."""
+    """Standard deviation of that logarithm."""
     size_max: int = Field(10_000, ge=1)
-    """The most examples of a client."""
+    """Largest number of examples of a client."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = False
 
@@ -58,7 +58,7 @@ class Synthetic(Part):
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The seed, from which its clients are made: with another one they are others."""
+        """The seed, from which its clients are generated: another seed gives other clients."""
         return (f"synthetic: seed {seed}",)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -68,7 +68,7 @@ class Synthetic(Part):
         return self._generate("synthetic/public", clients, streams)
 
     def _generate(self, stream: str, clients: int, streams: Streams) -> Examples:
-        """The examples of `clients`, whose coins come from `stream`."""
+        """The examples of `clients`, with random numbers from `stream`."""
         sizes = self._sizes(streams.at(f"{stream}/sizes").generator(), clients)
         shared = self._client_model(streams.at("synthetic/shared").generator(), 0.0, 0.0)
         scale = np.arange(1, self.features + 1) ** -0.6
@@ -94,11 +94,11 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """How many examples a client holds in expectation: the mean over its quantiles."""
+        """Expected number of examples of a client: the mean over its quantiles."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:
-        """The sizes of clients `[n]` that follow from standard normal `draws` `[n]`."""
+        """The sizes of clients `[n]` for standard normal `draws` `[n]`."""
         sizes = np.exp(np.minimum(self.size_mean + self.size_deviation * draws, 30.0))
         return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
 

@@ -19,10 +19,10 @@ from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with `declared` columns as those of `table`.
+    """A table that was passed in Python, with columns declared as those of `table`.
 
-    `shape` is that of one example, where its one feature is an array. The table itself is stored
-    nowhere: whoever goes on with its run passes it again.
+    `shape` is that of one example, if its one feature is an array. The table itself is not stored:
+    it has to be passed again to resume its run.
     """
 
     shape: list[Annotated[int, Field(ge=1)]] = []
@@ -32,16 +32,16 @@ class GivenTable(DeclaredTable):
 
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[GivenTable]:
-        """The source whose people are `rows`, beside a public table `test`, if any."""
+        """The source with the rows `rows`, and a public table `test`, if any."""
         return part_around(cls, cls, rows=rows, test=test)
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns, as of any table, or of the array's numbers."""
+        """The number of columns, as for any table, or of the array's numbers."""
         return float(math.prod(self.shape)) if self.shape else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, as of a table in a file; and any table: who knows where it lies."""
+        """The client column; and any table, since its location is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -52,11 +52,11 @@ class GivenTable(DeclaredTable):
         return self.load_from(self.test, anybody=True) if self.test else None
 
     def load_inputs(self) -> Examples:
-        """The rows of a table to predict, which may have neither labels nor the client column."""
+        """The rows of a table to predict, which may lack labels and the client column."""
         return self.load_from(self._at_hand(), label_free=True)
 
     def _at_hand(self) -> Readable:
-        """The table. Raises `Refused` where it was not passed again."""
+        """The table. Raises `Refused` if it was not passed again."""
         if self.rows is None:
             raise Refused(
                 "the people of this run were passed as an object, which a run directory does not "
@@ -66,44 +66,45 @@ class GivenTable(DeclaredTable):
 
 
 class Table(DeclaredTable):
-    """A table of your own. x `[N, features]` in [-1, 1]; an npz may hold images `[N, *shape]`.
+    """A table in a CSV, Parquet or npz file. x `[N, features]` in [-1, 1].
+
+    An npz may hold images `[N, *shape]`.
 
     `features` maps columns (or patterns, "pixel*") to their bounds [low, high], from which they are
-    scaled, `dates` to their first and last; `categories` maps columns to their values, one feature
-    0 or 1 each. `outside` says what becomes of a number beyond its bounds or a value that is not
-    declared ("clip": the bound, or no category; "refuse").
+    scaled, `dates` to their first and last day; `categories` maps columns to their values, one 0/1
+    feature each. `outside` is the treatment of a number beyond its bounds or an undeclared value
+    ("clip": the bound, or no category; "refuse").
 
-    `missing` says what an empty cell counts as: "refuse", a number for all features (and then none
-    of its values for a category), or a table by column: a number, a date, or "none" for a category.
-    `missing_words` are cells that are empty too, as "unknown". `encoding`, `delimiter` and
-    `decimal` are a CSV's.
+    `missing` is the replacement of an empty cell: "refuse", a number for all features (and then
+    none of its values for a category), or a table by column: a number, a date, or "none" for a
+    category. `missing_words` are further empty cells, as "unknown". `encoding`, `delimiter` and
+    `decimal` are those of a CSV.
 
-    `label` is one column, with `labels` (its values by name), `classes` (whole numbers from 0) or
+    `label` is one column, with `labels` (its values by name), `classes` (integers from 0) or
     `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
-    that says whose a row is; without it, partition the rows by "iid" or another simulation. `site`
-    names the one that says at which site a row is. A number to predict is clipped to its bounds
-    too, and so it is scored: choose them wide enough. `test_path` is a public table with the same
-    columns.
+    of clients; without it, partition the rows by "iid" or another simulation. `site` names the
+    column of sites. A number to predict is also clipped to its bounds, and scored like that: choose
+    them wide enough. `test_path` is a public table with the same columns.
     """
 
     path: str = Field(examples=["."])
     """A CSV, Parquet or npz file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
-    """What stands between the cells of a CSV."""
+    """Delimiter between the cells of a CSV."""
     decimal: Literal[".", ","] = "."
-    """The decimal sign of a CSV."""
+    """Decimal mark of a CSV."""
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
-    """The encoding of a CSV."""
+    """Encoding of a CSV."""
     test_path: str = ""
     """A public table with the same columns, to score on."""
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns, as of any table; None of an npz, which may hold arrays."""
+        """The number of columns, as for any table; None for an npz, which may hold arrays."""
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, wherever the table lies; and its rows, whoever is a client."""
+        """The client column, at any location; and the location, for any client column."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -115,12 +116,12 @@ class Table(DeclaredTable):
         return self.load_from(self._file(self.test_path), anybody=True)
 
     def load_inputs(self) -> Examples:
-        """The rows of a table to predict, which may have neither labels nor the client column."""
+        """The rows of a table to predict, which may lack labels and the client column."""
         return self.load_from(self._file(self.path), label_free=True)
 
     @property
     def dialect(self) -> Dialect:
-        """How its files are written."""
+        """The dialect of its files."""
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def _file(self, path: str) -> TableFile:
@@ -128,6 +129,6 @@ class Table(DeclaredTable):
 
 
 def origins_of_file(client: str, path: str) -> tuple[str, ...]:
-    """Where the examples of a table in a file come from: its client column, and its place."""
+    """The origins of the examples of a table in a file: its client column, and its location."""
     place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
     return (f"table: {client}", f"table at {place[:16]}")

@@ -1,11 +1,11 @@
-"""Plays by speaker: each speaker is a client, whose lines teach the next character.
+"""Plays by speaker: each speaker is a client, with next-character prediction on their lines.
 
-McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) build Shakespeare's clients so.
+McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) define Shakespeare's clients in this
+way.
 
-Text as examples for next-character prediction: declared characters, windows of fixed length.
-
-The vocabulary is a public constant; what is not in it becomes "unknown", so that no character of a
-client's text decides what the model can see.
+Texts become examples for next-character prediction: declared characters, windows of fixed length.
+The vocabulary is a public constant; other characters become "unknown", so that no character of a
+client's text affects the set of tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Characters:
 
     @property
     def count(self) -> int:
-        """How many tokens there are, with padding and the unknown character."""
+        """Number of tokens, including padding and the unknown character."""
         return len(self._tokens) + 2
 
     def encode(self, text: str) -> np.ndarray:
@@ -56,7 +56,7 @@ class Characters:
         return np.array(tokens, dtype=np.int64)
 
     def pieces(self, text: str) -> Iterable[str]:
-        """What of `text` becomes a token each: its characters."""
+        """The parts of `text` that become one token each: its characters."""
         return text
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,18 +84,19 @@ _SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*(?=\n|\Z)")
 
 
 class Text(Part):
-    """Plays by speaker. x and y `[N, window]` int64: characters, and the same one later.
+    """Plays by speaker. x and y `[N, window]` int64: characters, and the same one character later.
 
-    `path` is a UTF-8 text file, or a folder of `.txt` files, of blocks "SPEAKER:" and lines. All
-    that a speaker says, in the order of the file, is cut into windows. `vocabulary` is declared.
+    `path` is a UTF-8 text file, or a folder of `.txt` files, with blocks of "SPEAKER:" and lines.
+    The lines of a speaker, in the order of the file, are cut into windows. `vocabulary` is
+    declared.
     """
 
     path: str = Field(examples=["."])
     """A UTF-8 file, or a folder of `.txt` files."""
     window: int = Field(80, ge=1, le=65_536)
-    """How many characters an example has."""
+    """Number of characters of an example."""
     vocabulary: str = PRINTABLE
-    """The characters that are told apart."""
+    """The distinguished characters."""
     test_path: str = ""
     """A public file or folder to score on."""
     natural_partition: ClassVar[bool] = True
@@ -133,7 +134,7 @@ class Text(Part):
 
 
 def decoded(file: Path, key: str) -> str:
-    """The text in `file`, without a byte order mark. Raises `Refused` where it is not UTF-8."""
+    """The text in `file`, without a byte order mark. Raises `Refused` if it is not UTF-8."""
     content = file.read_bytes()
     try:
         return content.decode("utf-8-sig")
@@ -146,9 +147,9 @@ def decoded(file: Path, key: str) -> str:
 
 
 def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
-    """What each speaker of the plays at `path` says, speech by speech, in order.
+    """The speeches of each speaker of the plays at `path`, in order.
 
-    Raises `Refused` where there is no file, no speech, or text that is not UTF-8.
+    Raises `Refused` if there is no file, no speech, or text that is not UTF-8.
     """
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     by_speaker: dict[str, list[str]] = {}

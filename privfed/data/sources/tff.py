@@ -1,9 +1,8 @@
-"""TensorFlow Federated's published data sets, as their HDF5 files hold them.
+"""TensorFlow Federated's published data sets, in their HDF5 files.
 
-TensorFlow Federated's HDF5 files: groups examples/CLIENT with an array for each field.
-
-Clients are private: messages call them by their place in the order of their names, from 1. Nothing
-is followed out of the file.
+The files have groups examples/CLIENT with an array for each field. Clients are private: messages
+refer to them by their index in the order of their names, from 1. Links out of the file are not
+followed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ from privfed.data.sources.declared_examples import DeclaredExamples
 _EXAMPLES = "examples"
 _FORM = "TensorFlow Federated's form, examples/CLIENT/FIELD"
 _TIGHTEST = 1032
-"""How many bytes deflate makes of one at most: a file that claims more holds no such array."""
+"""Largest compression ratio of deflate; a file that claims a higher one does not hold such an
+array.
+"""
 
 
 def read_clients(
@@ -33,9 +34,18 @@ def read_clients(
 ) -> RawExamples:
     """The fields `x` and `y` of a share of the clients in the file, in order of their names.
 
-    x holds arrays, each of one of the shapes `stored`, or text where that is empty; without a
-    name, there is no y. A client is among the `share` by its own name alone. Raises `Refused` for a
-    file of another form.
+    Args:
+      path: the HDF5 file.
+      x: field of the features.
+      y: field of the labels; empty for none.
+      stored: admitted shapes of an example's array; empty for texts.
+      share: fraction of clients to read; membership depends on a client's own name only.
+
+    Returns:
+      The examples, with their owners.
+
+    Raises:
+      Refused: for a file of another form.
     """
     with _groups(path) as groups:
         chosen = [
@@ -66,7 +76,7 @@ def _joined(
     xs: Sequence[Any],
     ys: Sequence[Sequence[object]] | None,
 ) -> RawExamples:
-    """The examples of all clients, one after another. Raises `Refused` where there is none."""
+    """The examples of all clients, one after another. Raises `Refused` if there are none."""
     sizes = [len(x) for x in xs]
     owners = np.repeat(np.arange(len(names)), sizes)
     if not len(owners):
@@ -84,7 +94,7 @@ def _joined(
 
 @contextlib.contextmanager
 def _groups(path: Path) -> Iterator[Any]:
-    """The groups of clients in an HDF5 file. Raises `Refused` for whatever is wrong with it."""
+    """The groups of clients in an HDF5 file. Raises `Refused` for any error of the file."""
     try:
         import h5py
     except ImportError:
@@ -113,7 +123,7 @@ def _groups(path: Path) -> Iterator[Any]:
 
 
 def _held(group: Any, name: str, called: str) -> Any:
-    """What lies in `group` itself under `name`, if anything. Raises `Refused` for other links."""
+    """The object in `group` itself under `name`, if any. Raises `Refused` for other links."""
     import h5py
 
     link = group.get(name, getlink=True)
@@ -125,7 +135,7 @@ def _held(group: Any, name: str, called: str) -> Any:
 def _dataset(group: Any, name: str, called: str) -> Any:
     """The array `name` of a client.
 
-    Raises `Refused` where there is none, it lies elsewhere, or more is claimed than stored.
+    Raises `Refused` if it is missing, in another file, or larger than its stored data.
     """
     import h5py
 
@@ -162,7 +172,7 @@ def _features(
 
 
 def _texts(dataset: Any, name: str, called: str) -> list[str]:
-    """The texts of a field. Raises `Refused` for one that is none, or no UTF-8."""
+    """The texts of a field. Raises `Refused` for a value that is not text, or not UTF-8."""
     import h5py
 
     if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
@@ -194,7 +204,7 @@ def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
 
 
 def _refuse_blanks(name: str, called: str) -> None:
-    """Raise `Refused` for a name that may be another client's but for its blanks."""
+    """Raises `Refused` for a name with surrounding blanks, which may duplicate another client's."""
     if name != name.strip():
         raise Refused(
             f"data: {called} has blanks around its name; give every client one name",
@@ -208,21 +218,21 @@ class Tff(DeclaredExamples):
     x and `label` name fields of a client: "pixels" and "label" (EMNIST), "image" and "label" or
     "coarse_label" (CIFAR-100, by Pachinko: Reddi et al. 2021, appendix F), "snippets"
     (Shakespeare), "tokens" (Stack Overflow). Everything is declared: the `shape` of an image as
-    [channels, height, width], its `bounds`, `classes`; of texts a `vocabulary` of characters, or a
+    [channels, height, width], its `bounds`, `classes`; for texts a `vocabulary` of characters, or a
     public file of `words`. Numbers are scaled onto [-1, 1].
 
-    The published test files of EMNIST, Shakespeare and Stack Overflow are of clients who train too,
-    and those of CIFAR-100 of others under the same names: they are scored on without privacy, or
-    with `data.holdout = "examples"`. Under privacy, `data.holdout = "clients"` declares some of the
-    training clients public.
+    The published test files of EMNIST, Shakespeare and Stack Overflow contain clients that also
+    train, and those of CIFAR-100 other clients with the same names: they are used without privacy,
+    or with `data.holdout = "examples"`. Under privacy, `data.holdout = "clients"` declares some of
+    the training clients public.
     """
 
     path: str = Field(examples=["."])
     """An HDF5 file, as fed_emnist_train.h5."""
     test_path: str = ""
-    """One of test examples, as fed_emnist_test.h5."""
+    """A file of test examples, as fed_emnist_test.h5."""
     share: float = Field(1.0, gt=0.0, le=1.0)
-    """Which share of the clients is read: each by its name alone, whoever else there is."""
+    """Fraction of the clients to read; a client's membership depends on its own name only."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("tff: ",)

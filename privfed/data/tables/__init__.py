@@ -1,1 +1,1 @@
-"""Columns of a table as numbers: cells, dates, categories, and what is missing."""
+"""Columns of a table as numbers: cells, dates, categories, and missing values."""

@@ -1,7 +1,7 @@
 """Clients' arrays that were passed in Python, as one table: an array of features, labels, owners.
 
 A client is a name, and holds a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
-Messages never name a client: they say which one it is by its place.
+Messages refer to a client by its index, never by its name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ X, Y, CLIENT = "x", "y", "client"
 
 @dataclass(frozen=True)
 class ArrayTable:
-    """Features x `[N, *shape]`, labels y `[N]` or `[N, k]`, and names `[N]`, where there are any.
+    """Features x `[N, *shape]`, labels y `[N]` or `[N, k]`, and optional client names `[N]`.
 
     Messages call the table `called`.
     """
@@ -61,7 +61,7 @@ class ArrayTable:
 
 
 def of_clients(clients: Mapping[Any, Any], shape: Sequence[int], called: str) -> ArrayTable:
-    """The table of all that `clients` hold, by name. Raises `Refused`."""
+    """The table of all arrays of `clients`, by name. Raises `Refused`."""
     pairs, names = [], []
     for place, (name, held) in enumerate(clients.items(), start=1):
         x, y = _pair(held, shape, f"{called}, client {place}")
@@ -76,20 +76,20 @@ def of_clients(clients: Mapping[Any, Any], shape: Sequence[int], called: str) ->
 
 
 def of_pair(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
-    """The table of examples that are nobody's in particular. Raises `Refused`."""
+    """The table of examples without owners. Raises `Refused`."""
     x, y = _pair(held, shape, called)
     return ArrayTable(x, y, None, called)
 
 
 def of_inputs(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
-    """The table of features alone. Raises `Refused`."""
+    """The table of features only. Raises `Refused`."""
     x = _array(held, called)
     _refuse_other_shape(x, shape, called)
     return ArrayTable(x, None, None, called)
 
 
 def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays (x, y) of what a client holds. Raises `Refused` for anything else."""
+    """The arrays (x, y) of a client. Raises `Refused` for any other object."""
     x, y = (_array(each, called) for each in (held if _is_pair(held) else _gathered(held, called)))
     if not x.size and not y.size:
         return np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
@@ -105,12 +105,12 @@ def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.
 
 
 def _is_pair(held: Any) -> bool:
-    """Whether `held` is (x, y), and no list of such pairs, one for each example."""
+    """Whether `held` is a pair (x, y), and not a list of such pairs, one per example."""
     return isinstance(held, tuple) and len(held) == 2
 
 
 def is_dataset(held: Any) -> bool:
-    """Whether `held` gives pairs (x, y) by their places, and is no array itself."""
+    """Whether `held` is indexed and contains pairs (x, y), and is not an array itself."""
     indexed = hasattr(held, "__getitem__") and hasattr(held, "__len__")
     return indexed and not hasattr(held, "shape") and not isinstance(held, list)
 
@@ -124,13 +124,13 @@ def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> Non
 
 
 def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
-    """The pairs of a `torch.utils.data.Dataset`, one beside the other."""
+    """The pairs of a `torch.utils.data.Dataset`, stacked."""
     try:
         examples = [dataset[place] for place in range(len(dataset))]
         pairs = [(np.asarray(x), np.asarray(y)) for x, y in examples]
         x, y = zip(*pairs, strict=True) if pairs else ((), ())
         return np.stack(x) if x else np.zeros(0), np.stack(y) if y else np.zeros(0)
-    except Exception as error:  # it is anybody's object, and may quote what it holds
+    except Exception as error:  # an arbitrary object, whose error may quote its contents
         raise Refused(
             f"data: {called} holds a {type(dataset).__name__}; expected a pair (x, y) of arrays, "
             f"or a dataset of such pairs with a length: {public_text(error)}",
@@ -151,7 +151,7 @@ def _array(held: Any, called: str) -> np.ndarray:
 
 
 def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
-    """`array`, where it holds numbers. Raises `Refused` for another type."""
+    """`array`, if it is numeric. Raises `Refused` for another type."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
         or_labels = (

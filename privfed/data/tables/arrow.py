@@ -20,7 +20,7 @@ def is_dict_of_tables(candidate: Any) -> bool:
 
 
 def settled(table: Any) -> Any:
-    """`table`, or all of it where it is a stream that is read but once."""
+    """`table`, or its contents if it is a stream that can be read only once."""
     import pyarrow
 
     if is_table(table) and not (is_pandas(table) or _is_hugging_face(table)):
@@ -29,14 +29,14 @@ def settled(table: Any) -> Any:
 
 
 def is_table(candidate: Any) -> bool:
-    """Whether `candidate` is a table that `as_arrow` takes."""
+    """Whether `candidate` is a table that `as_arrow` supports."""
     if type(candidate).__module__.partition(".")[0] == "pandas":
-        return is_pandas(candidate)  # a column of its has a stream, too
+        return is_pandas(candidate)  # a pandas column has a stream, too
     return _is_hugging_face(candidate) or hasattr(candidate, "__arrow_c_stream__")
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """The names of its columns, as text. Raises `Refused`, calling it `called`, for no table."""
+    """The names of its columns, as text. Raises `Refused` for other objects."""
     if is_dict_of_tables(table):
         raise Refused(f"{called} is a {type(table).__name__} of several tables; pass one of them")
     if not is_table(table):
@@ -60,7 +60,7 @@ def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
         return pyarrow.table(table).select(names)
     except Refused:
         raise
-    except Exception as error:  # libraries quote the cells that they stumble over
+    except Exception as error:  # errors of libraries quote cells
         raise Refused(
             f"data: {called} has a column that no type fits ({public_text(error)}); expected "
             f"{_TABLES}, with one type in each column",

@@ -1,6 +1,6 @@
-"""Cells of a table checked against their declaration, and refused by row and column.
+"""Checks cells of a table against their declaration, and refuses them by row and column.
 
-The argument `called` is what messages may call a column.
+The argument `called` names a column in messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from privfed.data.tables.delimited import MISSING
 
 @dataclass(frozen=True)
 class Words:
-    """A column of text: row i holds `values[codes[i]]`, or nothing where the code is -1."""
+    """A column of text: row i holds `values[codes[i]]`, or nothing if the code is -1."""
 
     codes: Indices
     values: list[str]
@@ -28,22 +28,22 @@ class Words:
         return int(np.flatnonzero(wrong)[0]) + 1
 
     def shown(self, row: int) -> str:
-        """What stands in `row`, counted from 1, as a message shows it."""
+        """The contents of `row`, counted from 1, for messages."""
         code = self.codes[row - 1]
         return "empty" if code < 0 else repr(self.values[code])
 
     def without(self, empty: Collection[str]) -> Words:
-        """The same column, with nothing where one of the words `empty` stands."""
+        """The same column, with the words `empty` removed."""
         empty_codes = [code for code, value in enumerate(self.values) if value in empty]
         return replace(self, codes=np.where(np.isin(self.codes, empty_codes), -1, self.codes))
 
 
 @dataclass(frozen=True)
 class CellRules:
-    """What becomes of a cell of the table that messages call `table`: one that is empty, or not as
-    declared.
+    """Treatment of cells of a `table` that are empty, or differ from the declaration.
 
-    A declared word is what it is, also where it is among the `missing_words`.
+    `table` is the table's name in messages. A declared word keeps its meaning, even if it is among
+    the `missing_words`.
     """
 
     table: str
@@ -59,10 +59,20 @@ class CellRules:
         shown: str,
         may_be_empty: bool = False,
     ) -> int:
-        """How many numbers of `array` `[N, *]` lie outside `bounds`, `shown` so in messages.
+        """Number of values of `array` `[N, *]` outside `bounds`.
 
-        It is read in pieces, so that a mapped array stays in its file. Raises `Refused` for an
-        empty cell that may not be, and for a number outside where these are refused.
+        The array is read in pieces, so that a mapped array stays in its file.
+
+        Args:
+          array: numbers of a column.
+          called: the column's name in messages.
+          bounds: declared lower and upper bound.
+          shown: the bounds as shown in messages.
+          may_be_empty: whether empty cells are allowed.
+
+        Raises:
+          Refused: for an empty cell that is not allowed, and for a number outside if `outside` is
+            "refuse".
         """
         (low, high), count = bounds, 0
         step = max(1, 2**22 // max(int(np.prod(array.shape[1:])), 1))
@@ -91,10 +101,10 @@ class CellRules:
     def category_codes(
         self, words: Words, called: str, values: Sequence[object], may_be_empty: bool
     ) -> tuple[Indices, int]:
-        """The place `[N]` of each row's word in `values`, and how many are another word.
+        """The index `[N]` of each row's word in `values`, and the number of other words.
 
-        The place is -1 for another word, and for an empty cell that may be empty. Raises
-        `Refused` for either where it may not be.
+        The index is -1 for another word, and for an empty cell if `may_be_empty`. Raises `Refused`
+        for either if it is not allowed.
         """
         place = {as_text(value): n for n, value in enumerate(values)}
         words = words.without({*self.missing_words} - place.keys())
@@ -116,7 +126,7 @@ class CellRules:
         return codes, int(unknown.sum())
 
     def named_classes(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
-        """The place `[N]` of each row's label in `labels`. Raises `Refused` for other words."""
+        """The index `[N]` of each row's label in `labels`. Raises `Refused` for other words."""
         words = words.without({*self.missing_words} - {*labels})
         codes = recoded(words, {label: n for n, label in enumerate(labels)})
         if (codes < 0).any():
@@ -142,7 +152,7 @@ class CellRules:
         return numbers
 
     def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
-        """Labels `[N]` that are whole numbers below `classes`. Raises `Refused` for others."""
+        """Labels `[N]` that are integers below `classes`. Raises `Refused` for others."""
         with np.errstate(invalid="ignore"):
             valid = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
         if not valid.all():
@@ -169,7 +179,7 @@ class CellRules:
     def owners(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
         """The owner `[N]` of each row, a number from 0, and the names of the clients.
 
-        Raises `Refused` where a row has no owner, or one person's rows might be two clients'.
+        Raises `Refused` if a row has no owner, or one person's rows might belong to two clients.
         """
         self._refuse_nameless(
             words,
@@ -184,7 +194,7 @@ class CellRules:
     def sites(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
         """The site `[N]` of each row, a number from 0, and the names of the sites, sorted.
 
-        Raises `Refused` where a row is at no site, or one site's rows might be two sites'.
+        Raises `Refused` if a row has no site, or one site's rows might belong to two sites.
         """
         self._refuse_nameless(
             words,
@@ -197,7 +207,7 @@ class CellRules:
         return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
 
     def _refuse_nameless(self, words: Words, column: str, empty: str, blank: str) -> None:
-        """Raise `Refused` for an empty cell of `column`, and for a word that may be another's.
+        """Raises `Refused` for an empty cell of `column`, and for an ambiguous name.
 
         The messages end in `empty` and `blank`.
         """
@@ -228,7 +238,7 @@ def recoded(words: Words, place: dict[str, int]) -> Indices:
 
 
 def as_text(value: object) -> str:
-    """`value` as a file writes it: true and false in small letters."""
+    """`value` as files contain it: true and false in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,7 +1,7 @@
 """The columns of a CSV or Parquet file or of an npz archive, by name. Nothing is unpickled.
 
-A file's own words are private, and so are the names of its columns: without a header, the first row
-stands there. So messages call a column as the run file does, which is what `Called` holds.
+A file's own words are private, and so are the names of its columns: without a header, they are the
+first row. Messages therefore name a column as the run file does, which `Called` holds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _ENCRYPTED = 0x1
-"""The bit of a member's flags that says it is encrypted."""
+"""The flag bit of encrypted archive members."""
 
 
 def array_names(path: Path) -> list[str]:
@@ -38,9 +38,9 @@ def array_names(path: Path) -> list[str]:
 def read_arrays(
     path: Path, numbers: Mapping[str, str], words: Mapping[str, str]
 ) -> tuple[int, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The number of rows, arrays of numbers `[N, *]`, and arrays of words or whole numbers `[N]`.
+    """The number of rows, arrays of numbers `[N, *]`, and arrays of words or integers `[N]`.
 
-    `numbers` and `words` map names to what messages call an array. Raises `Refused` for arrays of
+    `numbers` and `words` map names to the arrays' names in messages. Raises `Refused` for arrays of
     another kind.
     """
     display = {**numbers, **words}
@@ -65,7 +65,7 @@ def read_arrays(
 
 
 def read_array(path: Path, name: str, called: str) -> np.ndarray:
-    """The array `name`: mapped (privately) where it is not compressed, else read.
+    """The array `name`: memory-mapped (privately) if uncompressed, otherwise read.
 
     Raises `Refused` for an array that is encrypted, damaged, or of Python objects.
     """
@@ -77,7 +77,7 @@ def read_array(path: Path, name: str, called: str) -> np.ndarray:
             return _member(path, archive, member, called)
     except (Refused, MemoryError):
         raise
-    except Exception as error:  # of libraries that read what anybody may have written
+    except Exception as error:  # raised by libraries on arbitrary files
         raise Refused(
             f"data: {path}: the array {called} cannot be read, it is damaged or none of numpy's "
             f"({public_text(error)}); save the archive again",
@@ -131,12 +131,12 @@ _PARQUET = {".parquet", ".pq"}
 NO_TEXT = {".npz", *_PARQUET}
 """The suffixes of files that have neither a delimiter nor an encoding."""
 Called = Mapping[str, str]
-"""What messages call each column, by its name: as it was declared, or by its place."""
+"""The name of each column in messages: as it was declared, or by its index."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that were read: numbers `[N]` float64, NaN where a cell is empty, and words.
+    """The columns that were read: numbers `[N]` float64, NaN for empty cells, and words.
 
     Arrays of numbers in an npz archive are `[N, *]`, of any real type.
     """
@@ -149,8 +149,8 @@ class Columns:
 def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
     """The names of the columns in order, which are private.
 
-    It `skips` rows of a CSV that have too few cells, or too many, where it is asked to. Raises
-    `Refused` where there is no column, or two of one name.
+    If `skips`, rows of a CSV with too few or too many cells are skipped. Raises `Refused` if there
+    is no column, or two with the same name.
     """
     with _readable(path, dialect):
         if path.suffix.lower() == ".npz":
@@ -168,7 +168,7 @@ def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]
 
 
 def refuse_repeated_names(names: Sequence[str], table: str) -> None:
-    """Raises `Refused` where two columns of the table that messages call `table` share a name."""
+    """Raises `Refused` if two columns of the table called `table` share a name."""
     places: dict[str, int] = {}
     for second, name in enumerate(names, start=1):
         first = places.setdefault(name, second)
@@ -199,10 +199,10 @@ def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -
 
 
 def read_rows(path: Path, names: Sequence[str], dialect: Dialect) -> pyarrow.Table:
-    """The columns `names` of a CSV or Parquet file as they are, a CSV's as text.
+    """The columns `names` of a CSV or Parquet file unchanged, those of a CSV as text.
 
-    Rows of a CSV that have too few cells, or too many, are left out. Raises `Refused` for a file
-    that cannot be read.
+    Rows of a CSV with too few or too many cells are skipped. Raises `Refused` for a file that
+    cannot be read.
     """
     with _readable(path, dialect):
         if path.suffix.lower() in _PARQUET:
@@ -229,7 +229,7 @@ def arrow_columns(
 def sample_columns(
     path: Path, names: Sequence[str], dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """Every column of a public sample: numbers where all cells are, else words, else its type.
+    """Every column of a public sample: numbers if all cells are, else words, else its type.
 
     Dates are words. Raises `Refused` for a file that cannot be read.
     """
@@ -248,7 +248,7 @@ def sample_columns(
 def sample_of_arrow(
     table: pyarrow.Table, called: str, dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """The same of an Arrow table, which messages call `called`."""
+    """The same for an Arrow table, which messages call `called`."""
     names = table.column_names
     return {name: _sample_column(table.column(name), called, dialect) for name in names}
 
@@ -264,7 +264,7 @@ def _sample_column(
         pass
     try:
         return as_words(column)
-    except pyarrow.ArrowException:  # no text can be made of it
+    except pyarrow.ArrowException:  # it has no text form
         return type_name(column.type)
 
 
@@ -280,7 +280,7 @@ def _sample_array(path: Path, name: str) -> np.ndarray | Words | str:
 
 @contextlib.contextmanager
 def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
-    """Turn whatever is wrong with the file as a file into one refusal."""
+    """Converts any error of the file into one refusal."""
     if not path.is_file():
         problem = "is a FIFO or a device" if path.exists() else "does not exist"
         problem = "is a folder" if path.is_dir() else problem
@@ -291,7 +291,7 @@ def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
         yield
     except (Refused, MemoryError):
         raise
-    except Exception as error:  # of libraries that read what anybody may have written
+    except Exception as error:  # raised by libraries on arbitrary files
         where, why = delimited.csv_problem(path, error, dialect)
         raise Refused(
             f"data: {path}{where} cannot be read: {why or public_text(error)}", private=str(error)

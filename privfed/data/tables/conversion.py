@@ -1,6 +1,6 @@
-"""Columns of a file as numbers or as words, whatever type they have there.
+"""Columns of a file as numbers or as words, whatever their type.
 
-The arguments `called` and `table` are what messages may call the column and its table.
+The arguments `called` and `table` name the column and its table in messages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def as_numbers(
     column: pyarrow.ChunkedArray, called: str, table: str, dialect: Dialect
 ) -> np.ndarray:
-    """A column of numbers as float64 `[N]`, NaN where a cell is empty.
+    """A column of numbers as float64 `[N]`, NaN for empty cells.
 
-    Raises `Refused` for a column of another type, and for a word that is no number.
+    Raises `Refused` for a column of another type, and for a word that is not a number.
     """
     import pyarrow
     from pyarrow import compute
@@ -65,9 +65,9 @@ def type_name(kind: pyarrow.DataType) -> str:
 
 
 def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
-    """The number in `cell`, NaN where it is empty.
+    """The number in `cell`, NaN if it is empty.
 
-    Raises `Refused` for other words, and for what Python alone takes for a number (1_000).
+    Raises `Refused` for other words, and for numbers in Python syntax only (1_000).
     """
     if cell is None or cell in dialect.missing:
         return float("nan")
@@ -84,7 +84,7 @@ def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
 
 
 def as_words(column: pyarrow.ChunkedArray) -> Words:
-    """A column of any type that has a text, as words; an empty text is an empty cell."""
+    """A column of any type with a text form, as words; an empty text is an empty cell."""
     import pyarrow
     from pyarrow import compute
 
@@ -97,7 +97,7 @@ def as_words(column: pyarrow.ChunkedArray) -> Words:
 
 
 def as_coded_words(array: np.ndarray) -> Words:
-    """An array `[N]` of text or whole numbers as words; an empty text is an empty cell."""
+    """An array `[N]` of text or integers as words; an empty text is an empty cell."""
     values, codes = np.unique(array, return_inverse=True)
     texts = [str(value) for value in values.tolist()]
     codes = codes.astype(np.int64)

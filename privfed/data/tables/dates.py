@@ -1,4 +1,4 @@
-"""Dates as numbers: days since the first of 1970, which is a public constant and nobody's."""
+"""Dates as numbers: days since 1970-01-01, a public constant."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _EXAMPLE = datetime(2001, 2, 3, 4, 5, 6)
 
 
 class Dates(Part):
-    """A column of dates, with the `first` and the `last`, beyond which they are clipped.
+    """A column of dates, clipped to the `first` and the `last`.
 
-    Both are written as ISO 8601 has it ("2019-12-31"). So are cells, in any of its forms and with a
-    time if need be, unless `format` (of `datetime.strptime`: "%d.%m.%Y") says how they are written.
-    Times that name their zone are taken to UTC.
+    Both are in ISO 8601 ("2019-12-31"). So are cells, in any of its forms and optionally with a
+    time, unless `format` (of `datetime.strptime`: "%d.%m.%Y") is set. Times with a zone are
+    converted to UTC.
     """
 
     first: str
-    """The first day, as ISO 8601 has it."""
+    """The first day, in ISO 8601."""
     last: str
     """The last day."""
     format: str = ISO
-    """How cells are written, as "%d.%m.%Y"; ISO 8601 unless told."""
+    """Format of cells, as "%d.%m.%Y"; ISO 8601 by default."""
 
     @field_validator("first", "last")
     @classmethod
@@ -61,12 +61,12 @@ class Dates(Part):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The first and the last date, in days since the first of 1970."""
+        """The first and the last date, in days since 1970-01-01."""
         return day_number(self.first), day_number(self.last)
 
 
 def day_number(date: str) -> float:
-    """Days from the first of 1970 to an ISO date. Raises `ValueError`."""
+    """Days from 1970-01-01 to an ISO date. Raises `ValueError`."""
     try:
         return _days(date, ISO)
     except ValueError:
@@ -74,14 +74,15 @@ def day_number(date: str) -> float:
 
 
 def iso_date(days: float) -> str:
-    """The ISO date of the day that is `days` after the first of 1970."""
+    """The ISO date of the day that is `days` after 1970-01-01."""
     return str(np.datetime64(int(np.floor(days)), "D"))
 
 
 def day_numbers(words: Words, format: str, missing: Collection[str], where: str) -> np.ndarray:
-    """The days `[N]` since the first of 1970, NaN where a cell is empty.
+    """The days `[N]` since 1970-01-01, NaN for empty cells.
 
-    Raises `Refused` for a word that is no date of this form; `where` has a place for the `row`.
+    Raises `Refused` for a word that is not a date of this form; `where` has a placeholder for the
+    `row`.
     """
     days = [_cell(value, format, missing) for value in words.values]
     if None in days:
@@ -95,7 +96,7 @@ def day_numbers(words: Words, format: str, missing: Collection[str], where: str)
 
 
 def parsed_days(values: Collection[str], format: str) -> list[float] | None:
-    """The days of each of `values`; None where one of them has another form."""
+    """The days of each of `values`; None if one of them has another form."""
     try:
         return [_days(value, format) for value in values]
     except (ValueError, OverflowError):
@@ -103,7 +104,7 @@ def parsed_days(values: Collection[str], format: str) -> list[float] | None:
 
 
 def _cell(value: str, format: str, missing: Collection[str]) -> float | None:
-    """The day of one word, NaN where it counts as empty, None where it is no such date."""
+    """The day of one word, NaN if it counts as empty, None if it is not such a date."""
     if value in missing:
         return np.nan
     days = parsed_days([value], format)

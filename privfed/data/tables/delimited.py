@@ -1,6 +1,6 @@
 """CSV files: their delimiter, their encoding, and the cells that count as empty.
 
-A file's dialect is declared. What it seems to be is for public samples, and for refusals.
+A file's dialect is declared. Inference is used for public samples, and for refusals.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     import pyarrow
 
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
-"""The words that stand in a column of numbers where there is none."""
+"""Words in a column of numbers that mark a missing number."""
 _DELIMITERS = ",;\t|"
 _FIRST_BYTES, _FIRST_ROWS = 1 << 16, 200
-"""How much of a file tells its delimiter: bytes, and rows."""
+"""Bytes and rows of a file used to infer its delimiter."""
 _LONGEST_ROW = 1 << 20
-"""Bytes: what pyarrow reads at once, and a row has to lie within."""
+"""Block size of pyarrow in bytes, which bounds the length of a row."""
 _ENCODINGS = ("utf-8", "utf-16", "cp1252", "latin-1")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written, and which words of any table are empty cells."""
+    """The syntax of a CSV file, and the words that count as empty cells in any table."""
 
     delimiter: str = ","
     encoding: str = "utf-8"
@@ -44,12 +44,12 @@ class Dialect:
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """`number` with a decimal point; text that is no number, where it was not written so."""
+        """`number` with a decimal point; not a number if it had another decimal mark."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
 def known_encoding(name: str) -> str:
-    """`name`, where Python knows it as an encoding of text. Raises `ValueError`."""
+    """`name`, if Python knows it as an encoding of text. Raises `ValueError`."""
     try:
         "a,1\n".encode(name).decode(name)
     except (LookupError, UnicodeError, ValueError):
@@ -62,7 +62,7 @@ def known_encoding(name: str) -> str:
 def delimiter_of(path: Path, encoding: str) -> str | None:
     """The character that divides the first rows into the same number of cells, two or more.
 
-    Of several such characters it is the one that finds most cells; None where none does.
+    Of several such characters it is the one that finds most cells; None if none does.
     """
     try:
         start = unpacked(path, _FIRST_BYTES)
@@ -75,7 +75,7 @@ def delimiter_of(path: Path, encoding: str) -> str | None:
 
 
 def unpacked(path: Path, length: int = -1) -> bytes:
-    """The first `length` bytes of a file (-1: all), unpacked. Raises `OSError`."""
+    """The first `length` bytes of a file (-1: all), decompressed. Raises `OSError`."""
     import pyarrow
 
     with pyarrow.input_stream(str(path), compression="detect") as stream:
@@ -83,9 +83,9 @@ def unpacked(path: Path, length: int = -1) -> bytes:
 
 
 def _width(text: str, delimiter: str, cut: bool) -> int:
-    """The number of cells into which `delimiter` divides each row; 0 where rows differ.
+    """The number of cells into which `delimiter` divides each row; 0 if rows differ.
 
-    Where the text was `cut`, its last row may be incomplete and does not count.
+    If the text was `cut`, its last row may be incomplete and does not count.
     """
     rows = csv_text.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
@@ -97,7 +97,7 @@ def _width(text: str, delimiter: str, cut: bool) -> int:
 
 
 def encoding_of(sample: Path) -> str:
-    """The first common encoding in which all of a public sample is text."""
+    """The first common encoding that decodes a public sample."""
     sample_bytes = unpacked(sample)
     for name in _ENCODINGS:
         if name == "utf-16" and not sample_bytes.startswith(_UTF16_MARKS):
@@ -107,14 +107,14 @@ def encoding_of(sample: Path) -> str:
         except UnicodeDecodeError:
             continue
         return name
-    return _ENCODINGS[-1]  # in which every byte is a letter
+    return _ENCODINGS[-1]  # in which every byte is valid
 
 
 def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
     """The names in the first row, which are private. `skips` is as in `read_csv`."""
     from pyarrow import csv
 
-    one_thread = _reading(dialect, threads=False)  # knows the row
+    one_thread = _reading(dialect, threads=False)  # reports the row
     with csv.open_csv(path, one_thread, _parsing(dialect, skips)) as reader:
         names: list[str] = reader.schema.names
     return names
@@ -127,9 +127,9 @@ def read_csv(
     dialect: Dialect,
     skips: bool = False,
 ) -> pyarrow.Table:
-    """The columns `numbers` and `words`; all are words where a cell of `numbers` is no number.
+    """The columns `numbers` and `words`; all are words if a cell of `numbers` is not a number.
 
-    It `skips` rows that have too few cells, or too many, where it is asked to.
+    If `skips`, rows with too few or too many cells are skipped.
     """
     import pyarrow
     from pyarrow import csv
@@ -149,7 +149,7 @@ def read_csv(
     try:
         return parsed(types, threads=True)
     except pyarrow.ArrowInvalid as error:
-        # It is read once more: one thread knows the row, and words say later which cell it is.
+        # It is read again: a single thread reports the row, and words identify the cell later.
         words_only = "conversion error to double" in str(error)
         return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
 
@@ -178,9 +178,9 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """The place of a problem pyarrow saw, and what it is, without its text, which quotes the row.
+    """The place and description of a pyarrow error, without its text, which quotes the row.
 
-    Both are empty for a problem of another kind.
+    Both are empty for an error of another kind.
     """
     utf16 = _is_utf16(path) and dialect.encoding == "utf-8"
     if isinstance(error, UnicodeError) or utf16:
@@ -198,7 +198,7 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
         )
     if "UTF8" in match["why"]:
         return where, _other_encoding(dialect)
-    longer = len(unpacked(path, _LONGEST_ROW + 1)) > _LONGEST_ROW  # it sees no first row then
+    longer = len(unpacked(path, _LONGEST_ROW + 1)) > _LONGEST_ROW  # pyarrow then finds no first row
     if "straddling" in match["why"] or longer:
         return "", (
             f"a row is longer than {_LONGEST_ROW >> 20} MiB, or its quotes are never closed; "
@@ -208,7 +208,7 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
 
 
 def _is_utf16(path: Path) -> bool:
-    """Whether the file begins as UTF-16 text does, if it can be read at all."""
+    """Whether the file can be read, and begins with a UTF-16 mark."""
     try:
         return unpacked(path, len(_UTF16_MARKS[0])) in _UTF16_MARKS
     except OSError:
@@ -223,7 +223,7 @@ def _other_encoding(dialect: Dialect) -> str:
 
 
 def other_delimiter(path: Path, dialect: Dialect) -> str:
-    """A hint at the delimiter that the file seems to have, where it is not the declared one."""
+    """A hint at the inferred delimiter of the file, if it differs from the declared one."""
     seems = delimiter_of(path, dialect.encoding)
     if seems is None or seems == dialect.delimiter:
         return ""

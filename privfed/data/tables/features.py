@@ -27,10 +27,9 @@ _ONTO = (-1.0, 1.0)
 class NumberFeature:
     """A column of numbers, which become one feature.
 
-    `column` is its name, or the pattern that declares it, and `called` what messages call it. Its
+    `column` is its name, or the pattern that declares it, and `called` its name in messages. Its
     bounds are `low` and `high`, and `bounds` shows them as they were declared. An empty cell counts
-    as `missing` (None: it is refused). `days` says that numbers are dates, in days since the first
-    of 1970.
+    as `missing` (None: it is refused). `days` marks dates, in days since 1970-01-01.
     """
 
     column: str
@@ -44,9 +43,9 @@ class NumberFeature:
 
 @dataclass(frozen=True)
 class CategoryFeature:
-    """A column of words, which become one feature 0 or 1 for each of its `values`.
+    """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    `column` is its name, and `called` what messages call it.
+    `column` is its name, and `called` its name in messages.
     """
 
     column: str
@@ -56,7 +55,7 @@ class CategoryFeature:
 
 
 class DeclaredNames:
-    """The `names` of a table's columns, looked up by what declares them, without `taken` ones."""
+    """The `names` of a table's columns, looked up by their declarations, without `taken` ones."""
 
     def __init__(self, names: Sequence[str], taken: Collection[str]) -> None:
         self._places = {name: place for place, name in enumerate(names, start=1)}
@@ -64,7 +63,7 @@ class DeclaredNames:
         self._taken = frozenset(taken)
 
     def matching(self, pattern: str) -> list[str]:
-        """The columns that `pattern` declares: that of its name, else all it fits but the taken."""
+        """The columns that `pattern` declares: that of its name, else all other matches."""
         if pattern in self._places:
             return [pattern]
         alone = self._escaped.get(pattern)  # tables of many columns have many such patterns
@@ -72,7 +71,7 @@ class DeclaredNames:
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
     def public_name(self, name: str, pattern: str) -> str:
-        """What messages call a column: what was declared, with its place for a pattern."""
+        """The name of a column in messages: the declared name, with its index for a pattern."""
         if pattern in (name, escape(name)):
             return repr(name)
         return f"number {self._places[name]} (of {pattern!r})"
@@ -84,9 +83,9 @@ def feature_matrix(
     categories: Mapping[str, tuple[CategoryFeature, Words]],
     rules: CellRules,
 ) -> tuple[torch.Tensor | Mapped, int]:
-    """The features `[rows, features]`, and how many values were clipped or are no category.
+    """The features `[rows, features]`, and the number of values clipped or without a category.
 
-    One column of arrays alone (images) is not copied and stays in its file.
+    A single column of arrays (images) is not copied and stays in its file.
     """
     arrays = [(feature, array) for feature, array in numbers.values()]
     if len(arrays) == 1 and arrays[0][1].ndim > 1 and not categories:
@@ -124,7 +123,7 @@ def _count_outside(feature: NumberFeature, array: np.ndarray, rules: CellRules) 
 
 
 def scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
-    """`numbers` clipped to [low, high] and scaled from there onto [-1, 1]."""
+    """`numbers` clipped to [low, high] and scaled onto [-1, 1]."""
     start, end = _ONTO
     return (numbers.clip(low, high) - low) * ((end - start) / (high - low)) + start
 
@@ -135,7 +134,7 @@ def declared_preprocessing(
     categories: Mapping[str, tuple[CategoryFeature, Words]],
     clips: bool,
 ) -> Preprocessing:
-    """What `feature_matrix` did to make `x`, as it is declared."""
+    """The declaration of the computation of `x` by `feature_matrix`."""
     features = [(feature, int(np.prod(array.shape[1:]))) for feature, array in numbers.values()]
     if isinstance(x, Mapped):
         return Preprocessing.of_mapped(features[0][0].column, x, clips)
@@ -165,7 +164,7 @@ def prepared_rows(
 ) -> torch.Tensor:
     """The features `[N, features]` of raw `numbers` `[N, *]` and `codes` `[N, categories]`.
 
-    Raises `TypeError` where `how` takes an array and no columns.
+    Raises `TypeError` if `how` takes an array instead of columns.
     """
     columns: dict[str, tuple[NumberFeature, np.ndarray]] = {}
     declarations = (declared for declared in how.numbers for _ in range(declared.count))
@@ -185,9 +184,9 @@ def prepared_rows(
 
 
 def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> list[str]:
-    """The columns `labels`, or none where `names` has none of them.
+    """The columns `labels`, or none if `names` has none of them.
 
-    Raises `Refused` where it has some of them only.
+    Raises `Refused` if it has only some of them.
     """
     present = [label for label in labels if label in names]
     if 0 < len(present) < len(labels):
@@ -199,7 +198,7 @@ def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> 
 
 
 def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
-    """Whether the columns `labels` are filled. Raises `Refused` where some rows alone are empty."""
+    """Whether the columns `labels` are filled. Raises `Refused` if only some rows are empty."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
@@ -213,7 +212,7 @@ def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
 
 
 def _empty(table: Columns, label: str) -> np.ndarray:
-    """Which rows `[N]` have nothing in the column `label`."""
+    """Mask `[N]` of rows with an empty cell in the column `label`."""
     if label in table.words:
         return table.words[label].codes < 0
     numbers = table.numbers[label]
@@ -238,9 +237,9 @@ def with_placeholder_labels(
 
 @dataclass(frozen=True)
 class EncodedLabels:
-    """Labels `y` `[N, *]`, their number of classes (or width), and what they mean.
+    """Labels `y` `[N, *]`, their number of classes (or width), and their meaning.
 
-    `clipped` says how many numbers to predict lay outside their bounds.
+    `clipped` is the number of values to predict that were outside their bounds.
     """
 
     y: torch.Tensor
@@ -251,10 +250,10 @@ class EncodedLabels:
 
 @dataclass(frozen=True)
 class LabelDeclaration:
-    """What a configuration declares of the label.
+    """The declaration of the label in a configuration.
 
-    A `single` column has exactly one of `values` (the classes by name), `classes` (whole numbers
-    from 0) and `bounds` (of a number to predict). Several columns hold 0 or 1 each.
+    A `single` column has exactly one of `values` (the classes by name), `classes` (integers from 0)
+    and `bounds` (of a number to predict). Several columns hold 0 or 1 each.
     """
 
     columns: Sequence[str]
@@ -264,7 +263,7 @@ class LabelDeclaration:
     bounds: list[float]
 
     def refuse_contradictions(self) -> None:
-        """Raise `ValueError` where the keys contradict each other, or leave nothing to learn."""
+        """Raises `ValueError` if the keys contradict each other, or leave nothing to learn."""
         kinds = (bool(self.values), bool(self.classes), bool(self.bounds))
         if self.single and sum(kinds) != 1:
             raise ValueError(
@@ -301,7 +300,7 @@ class LabelDeclaration:
         return EncodedLabels(y, 1, Meaning(scale=(high - low) / 2, shift=(high + low) / 2), clipped)
 
     def with_placeholders(self, table: Columns) -> Columns:
-        """`table` with labels of the declared form, where there are none."""
+        """`table` with placeholder labels of the declared form."""
         if self.values:
             return with_placeholder_labels(table, dict.fromkeys(self.columns, self.values[0]), {})
         number = self.bounds[0] if self.bounds else 0.0

@@ -1,4 +1,4 @@
-"""What an empty cell counts as: a public constant, for all columns or column by column."""
+"""Replacement of empty cells: a public constant, for all columns or column by column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raise `Refused` for the first pair of key and column whose column is not in `names`."""
+    """Raises `Refused` for the first pair of key and column whose column is not in `names`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
@@ -44,7 +44,7 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raise `ValueError` for a key that is no column, and for a value of another kind than it."""
+    """Raises `ValueError` for a key that is not a column, and for a value of another kind."""
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
             if value != NO_CATEGORY:
@@ -67,7 +67,7 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """What an empty cell of the feature called by one of `names` counts as; None: refuse it."""
+    """Replacement of an empty cell of the feature called by one of `names`; None: refuse it."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value
@@ -75,7 +75,7 @@ def empty_number(missing: Missing, *names: str) -> float | None:
 
 
 def empty_day(missing: Missing, name: str) -> float | None:
-    """The days that an empty cell of the column `name` counts as; None: refuse it."""
+    """Replacement, in days, of an empty cell of the column `name`; None: refuse it."""
     value = missing.get(name) if isinstance(missing, Mapping) else None
     return day_number(value) if isinstance(value, str) else None
 

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class Readable(Protocol):
-    """A table; `str` of it is what messages call it."""
+    """A table; `str` of it is its name in messages."""
 
     @property
     def dialect(self) -> Dialect:
-        """How its cells are written, where they are text."""
+        """The dialect of its cells, if they are text."""
         ...
 
     def names(self) -> list[str]:
         """The names of its columns in order, which are private.
 
-        Raises `Refused` where there is no column, or two of one name.
+        Raises `Refused` if there is no column, or two with the same name.
         """
         ...
 
@@ -46,11 +46,11 @@ class Readable(Protocol):
 
     @property
     def naming(self) -> str:
-        """What of it names its columns."""
+        """The source of the column names, for messages."""
         ...
 
     def hint(self, names: Sequence[str]) -> str:
-        """What may be wrong with how it is read, where a column is missing among its `names`."""
+        """A hint for messages about a column that is missing among its `names`."""
         ...
 
 
@@ -82,16 +82,16 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableRows(TableFile):
-    """The same of the rows that are `among` `[N]` those of a CSV or Parquet file; None: of all.
+    """The rows of a CSV or Parquet file selected by a mask `among` `[N]`; None: all rows.
 
-    What was `read_before` is not read again.
+    Columns in `read_before` are not read again.
     """
 
     among: np.ndarray | None = None
     read_before: dict[tuple[str, ...], pyarrow.Table] = field(default_factory=dict)
 
     def only(self, among: np.ndarray) -> TableRows:
-        """Some of its rows."""
+        """A view of some of its rows."""
         return replace(self, among=among)
 
     def names(self) -> list[str]:

@@ -1,1 +1,1 @@
-"""Losses, one file each, and what they share."""
+"""Losses, one file each, and their shared code."""

@@ -20,10 +20,10 @@ from privfed.models.loss import (
 
 
 class BinaryCrossEntropy(ScoredLoss):
-    """One output for two classes, the log-odds of class 1; scored by the area under the ROC curve.
+    """Binary cross-entropy of one output, the log-odds of class 1; scored by the ROC AUC.
 
-    Accuracy is that of predicting class 1 from a probability of one half. No constant answer has an
-    area other than 0.5.
+    Accuracy is that of predicting class 1 from a probability of one half. Any constant prediction
+    has an area under the ROC curve (AUC) of 0.5.
     """
 
     @property
@@ -61,7 +61,7 @@ class BinaryCrossEntropy(ScoredLoss):
         return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """The accuracy: most clients hold one class alone, and have no area under a curve."""
+        """The accuracy: most clients hold one class only, for which the area is undefined."""
         score, y = scores.nan_to_num().unbind(1)
         return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 
@@ -78,14 +78,15 @@ class BinaryCrossEntropy(ScoredLoss):
 
 
 class MultiLabel(ScoredLoss):
-    """Any number of labels per example, each with its own log-odds; scored by recall at k.
+    """Binary cross-entropy of any number of labels per example; scored by recall at k.
 
-    The loss is the mean over labels of the binary cross-entropy. recall_at_k is the share of an
-    example's labels among the k likeliest, averaged over examples that have any.
+    Each label has its own log-odds, and the loss is the mean over labels. recall_at_k is the
+    fraction of an example's labels among the k most likely ones, averaged over examples with at
+    least one label.
     """
 
     k: int = Field(3, ge=1)
-    """How many of the likeliest labels the measure looks at."""
+    """Number of most likely labels that the measure counts."""
 
     @property
     def measure(self) -> str:
@@ -95,9 +96,9 @@ class MultiLabel(ScoredLoss):
         return log_odds(y.double().mean(0))
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """What each label adds to the recall: its mean share of an example's labels.
+        """The contribution of each label to the recall: its mean share of an example's labels.
 
-        The k labels of the largest share are those that a constant answer names best.
+        The k labels with the largest share are the best constant prediction.
         """
         labels = y.sum(-1, keepdim=True)
         return (y / labels.clamp(min=1)).double().mean(0)
@@ -130,11 +131,11 @@ class MultiLabel(ScoredLoss):
 
 
 _VECTOR = 16
-"""How many numbers a CPU's vector instructions take at once."""
+"""Number of values per vector instruction of a CPU."""
 
 
 class CrossEntropy(ScoredLoss):
-    """One of several classes per example, or per position of a sequence; scored by accuracy.
+    """Cross-entropy of one class per example, or per position of a sequence; scored by accuracy.
 
     A sequence's loss is the mean over its labelled positions; accuracy is over all positions.
     """
@@ -152,14 +153,14 @@ class CrossEntropy(ScoredLoss):
         return examples.classes
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The logarithm of each class's share; an example weighs one, however long it is."""
+        """The logarithm of each class's share; an example has weight one, whatever its length."""
         labelled = (y != NO_LABEL).view(len(y), -1)
         weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
         shares = _class_weights(y, weights.view(y.shape), width)
         return (shares / shares.sum().clamp(min=1)).clamp(min=TINY_SHARE).log()
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """How often each class is a label, so that the most frequent one is predicted."""
+        """The frequency of each class as a label, so that the most frequent one is predicted."""
         return _class_weights(y, torch.ones_like(y), width)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -174,8 +175,8 @@ class CrossEntropy(ScoredLoss):
         width = outputs.shape[-1]
         if outputs.device.type != "cpu" or not _VECTOR // 2 <= width < _VECTOR:
             return super().stacked(outputs, y)
-        # A CPU's softmax over fewer classes than its vectors hold takes one number at a time: with
-        # impossible classes added it is up to four times as fast.
+        # A CPU's softmax over fewer classes than its vectors hold processes single numbers: padding
+        # with impossible classes makes it up to four times as fast.
         if y.numel() and int(y.max()) >= width:
             raise IndexError(f"a label is {int(y.max())}, of {width} classes")
         return super().stacked(F.pad(outputs, (0, _VECTOR - width), value=-math.inf), y)
@@ -193,10 +194,10 @@ class CrossEntropy(ScoredLoss):
         return outputs.softmax(-1)
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        """The likeliest class, and its probability.
+        """The most likely class, and its probability.
 
-        For a single label there is the probability of every class; for a sequence only that of what
-        is predicted at each position.
+        For a single label, the probability of every class is included; for a sequence, only that of
+        the predicted class at each position.
         """
         probabilities = self.expectation(outputs, meaning)
         probability, label = probabilities.max(-1)

@@ -1,4 +1,4 @@
-"""Squared error of a number to predict, scored by the mean absolute error."""
+"""Squared error of a predicted number, scored by the mean absolute error."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from privfed.models.form import Task
 from privfed.models.loss import ScoredLoss, refuse_labels_unless
 
 _BOUNDS = (-1.0, 1.0)
-"""The bounds of a number to predict, in scaled units."""
+"""Bounds of a predicted number, in scaled units."""
 _UNDECLARED = 1000.0
-"""The squared norm of an example that is assumed where a source declares none."""
+"""Assumed squared norm of an example, if a source declares none."""
 
 
 class SquaredError(ScoredLoss):
-    """Numbers to predict, scaled by their declared bounds; scored by the mean absolute error.
+    """Squared error of numbers with declared bounds; scored by the mean absolute error.
 
-    The loss is the mean squared error in scaled units, the score in the label's own units. Labels
-    lie within their bounds, [-1, 1] in scaled units, and so do predictions: what is scored and
-    predicted is clamped there (never the loss, whose gradient has to point back).
+    Labels are scaled by their bounds. The loss is the mean squared error in scaled units, the score
+    in the label's own units. Labels lie within their bounds, [-1, 1] in scaled units. Predictions
+    are clamped to these for scores and results (never for the loss, whose gradient has to point
+    back).
     """
 
     lower_is_better: ClassVar[bool] = True
@@ -33,12 +34,12 @@ class SquaredError(ScoredLoss):
     def defaults(self, task: Task) -> Mapping[str, Any]:
         """A client's learning rate that cannot overshoot, whatever the data, in a linear model.
 
-        For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian
-        2 mean(x' x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its
-        trace, 2 mean(|x|^2 + 1) <= L = 2 (squared_norm + 1). A gradient step at rate 1 / L
-        therefore multiplies the error in every direction by a factor in [0, 1], on every batch, so
-        local training never moves away from what a batch asks for, however many steps it takes.
-        (At a rate above 2 / L it may grow without end.)
+        For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian 2 mean(x'
+        x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its trace, 2
+        mean(|x|^2 + 1) <= L = 2 (squared_norm + 1). A gradient step at rate 1 / L therefore
+        multiplies the error in every direction by a factor in [0, 1], on every batch, so local
+        training never moves away from a batch's minimiser, whatever its number of steps. (At a rate
+        above 2 / L the error may grow without bound.)
         """
         declared = task.squared_norm
         bound = _UNDECLARED if declared is None else declared

@@ -1,1 +1,1 @@
-"""Where clients score the model: what their rows tell, one release more, and an early end."""
+"""Evaluation by clients: their rows of measures, one more release, and early stopping."""

@@ -1,4 +1,4 @@
-"""What an evaluation by clients tells: estimates with intervals, from what its round released."""
+"""Results of an evaluation by clients: estimates with intervals, from its round's release."""
 
 from __future__ import annotations
 
@@ -22,13 +22,24 @@ from privfed.run.setup import Setup
 def over_groups(
     network: Network, params: Tensor, examples: Examples, column: str
 ) -> dict[str, float]:
-    """The first measure in each group that `column` makes of `examples`, the worst, and gaps.
+    """The first measure for each group that `column` defines, the worst of them, and gaps.
 
-    "accuracy[b]" is that of group b; "worst_group_accuracy" the worst group's, and
-    "group_gap_accuracy" how far it is below the best. "opportunity_gap", of classes, is how much
-    the recall of a class differs between two groups at most: 0 is equality of opportunity (Hardt,
-    Price & Srebro 2016, definition 2.2) for every class. Groups without an example have no part in
-    it. Nothing without a `column`. Raises `Refused` where it makes no groups.
+    "accuracy[b]" is that of group b; "worst_group_accuracy" is the worst group's, and
+    "group_gap_accuracy" its distance from the best. "opportunity_gap", for classes, is the largest
+    difference of a class's recall between two groups: 0 is equality of opportunity (Hardt, Price &
+    Srebro 2016, definition 2.2) for every class. Groups without examples are left out.
+
+    Args:
+      network: the model.
+      params: its parameters, shape [d].
+      examples: labelled examples.
+      column: the column that defines groups; the result is empty without one.
+
+    Returns:
+      Measures by name.
+
+    Raises:
+      Refused: if the column defines no groups.
     """
     form = Form.of(examples)
     declared = ExampleGroups.by(column, form)
@@ -57,10 +68,10 @@ def over_groups(
 
 
 def opportunity_gap(predicted: Indices, labels: Indices, groups: Indices) -> float:
-    """By how much the recall of a class differs between two groups at most, over all classes.
+    """The largest difference of a class's recall between two groups, over all classes.
 
-    Of examples `[n]` each. A class that is in fewer than two groups has no such difference, and
-    without any it is 0.
+    Arguments have one entry per example `[n]`. A class in fewer than two groups is left out;
+    without any other class the gap is 0.
     """
     gaps = [0.0]
     for label in np.unique(labels):
@@ -74,7 +85,7 @@ def opportunity_gap(predicted: Indices, labels: Indices, groups: Indices) -> flo
 
 
 def _predicted(network: Network, params: Tensor, examples: Examples) -> Indices:
-    """The classes that the model predicts `[n]`."""
+    """The predicted classes `[n]`."""
     meaning = examples.meaning
     parts = [
         network.loss.predict(outputs, meaning)["prediction"]
@@ -84,13 +95,14 @@ def _predicted(network: Network, params: Tensor, examples: Examples) -> Indices:
 
 
 PREFIX = "clients_"
-"""Before the name of a measure that clients made, where it stands beside those on a test set."""
+"""Prefix of measures made by clients, to distinguish them from those on a test set."""
 
 
 def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
     """Each measure by name, from the noised average of clients' rows `[m]` that a round released.
 
-    Those of a group have its name behind them: "accuracy[f]". It is post-processing of the release.
+    A measure of a group has the group's name as a suffix: "accuracy[f]". This is post-processing of
+    the release.
     """
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
@@ -110,7 +122,7 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
 
 
 def expected_widths(setup: Setup) -> dict[str, float]:
-    """Half the width of each measure's interval that noise will leave, before anybody is asked."""
+    """Half-widths of each measure's interval that noise will leave, before any request is sent."""
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
         return {}
@@ -119,7 +131,7 @@ def expected_widths(setup: Setup) -> dict[str, float]:
 
 
 def _deviation(algorithm: Algorithm) -> float:
-    """The deviation of the noise on each number of a sum of rows."""
+    """Standard deviation of the noise on each coordinate of a sum of rows."""
     mechanism = algorithm.mechanism
     if not mechanism.private:
         return 0.0
@@ -128,7 +140,7 @@ def _deviation(algorithm: Algorithm) -> float:
 
 
 def in_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """The estimates as numbers of a line of metrics, each with its interval's two ends."""
+    """The estimates as numbers of a line of metrics, each with both ends of its interval."""
     numbers: dict[str, float] = {}
     for name, estimate in estimates.items():
         numbers[f"{PREFIX}{name}"] = estimate.value

@@ -1,4 +1,4 @@
-"""Whether a run does worse than an answer that looks at nothing, for how long, and what helps."""
+"""Detects runs that do worse than the best constant prediction, and says for how long."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from privfed.data.federation import Examples
 from privfed.models.loss import Loss
 
 _PATIENCE = 3
-"""Evaluations in a row, since one or two may be chance."""
+"""Consecutive evaluations required, since one or two may be chance."""
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The last `evaluations` in a row that were above a constant answer's loss and did not fall.
+    """The last consecutive `evaluations` with a loss above the baseline that did not fall.
 
-    Not fallen is a loss above the `lowest` of the run so far: a model that is still on its way
-    from a bad start is no concern. `since` is the round of the first of them, `loss` that of the
-    last, and `constant` the least loss of a constant answer. All of it is about public examples.
+    A loss has not fallen if it is above the `lowest` of the run so far: a model that still improves
+    from a bad start is no concern. `since` is the round of the first of these evaluations, `loss`
+    the last loss, and `constant` the loss of the best constant prediction. All values are measured
+    on public examples.
     """
 
     evaluations: int = 0
@@ -33,7 +34,7 @@ class Divergence:
     lowest: float = math.inf
 
     def after(self, round: int, loss: float, constant: float) -> Divergence:
-        """With the evaluation after `round`."""
+        """Returns the record including the evaluation after `round`."""
         lowest = min(self.lowest, loss)
         if math.isfinite(loss) and (loss <= constant or loss <= lowest):
             return Divergence(lowest=lowest)
@@ -41,11 +42,11 @@ class Divergence:
 
     @property
     def established(self) -> bool:
-        """Whether it is no accident: so often, or no number any more."""
+        """Whether divergence is established: by enough evaluations, or by a non-finite loss."""
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:
-        """What is wrong and what to do, in a run with or without noise."""
+        """Description of the problem and its remedies, in a run with or without noise."""
         helps = "lower client.lr or server.lr"
         if private:
             helps += " or privacy.clip, which lets in less noise; or ask larger cohorts, or spend "
@@ -56,7 +57,7 @@ class Divergence:
         )
 
     def to_json(self) -> dict[str, Any] | None:
-        """None, where it is not established."""
+        """The record as JSON, or None if it is not established."""
         if not self.established:
             return None
         return {name: getattr(self, name) for name in ("evaluations", "since", "loss", "constant")}
@@ -66,9 +67,9 @@ _AT_ONCE = 1024
 
 
 class Baseline:
-    """What a run has to beat on its public test set, and for how long it has not.
+    """The baseline of a run on its public test set, and the run's divergence from it.
 
-    Labels may change with rounds, and then so does the best constant answer.
+    Labels may change between rounds, and then the best constant prediction changes too.
     """
 
     def __init__(self, loss: Loss) -> None:
@@ -79,18 +80,18 @@ class Baseline:
         self._warned = False
 
     def on(self, examples: Examples) -> Mapping[str, float]:
-        """`best_constant`, computed once as long as the examples stay the same."""
+        """`best_constant`, computed once for as long as the examples stay the same."""
         if self._examples is not examples:
             self._examples, self._measures = examples, best_constant(self._loss, examples)
         return self._measures
 
     def go_on(self, losses: Mapping[int, float], examples: Examples) -> None:
-        """Count the evaluations of a run that was interrupted, by round."""
+        """Adds the evaluations of an interrupted run, by round."""
         for round, loss in losses.items():
             self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
 
     def judge(self, round: int, loss: float, examples: Examples) -> bool:
-        """Count one more; whether divergence is established, and nobody was warned yet."""
+        """Adds an evaluation; returns whether divergence is established and not yet reported."""
         self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
         new = self.divergence.established and not self._warned
         self._warned |= new
@@ -98,11 +99,15 @@ class Baseline:
 
 
 def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
-    """The measures of a model that gives the same outputs for every one of `examples`.
+    """The measures of the best constant prediction on `examples`.
 
-    "loss" is that of the outputs that minimise it, and the other measures are those of the outputs
-    best for the first of them. It reads the labels of `examples`, which have to be public. Raises
-    `Refused` where the measures do.
+    "loss" is that of the outputs that minimise it; the other measures are those of the outputs that
+    are best for the first of them. It reads the labels of `examples`, which must be public. Raises
+    `Refused` if the measures do.
+
+    Args:
+      loss: the loss of the run.
+      examples: labelled public examples.
     """
     width = loss.width(examples)
     least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)
@@ -114,6 +119,6 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
 
 
 def _repeated(outputs: Tensor, y: Tensor) -> Tensor:
-    """`outputs` `[width]` for every example, and position, of y: `[B, *positions, width]`."""
+    """`outputs` `[width]` for every example and position of y: `[B, *positions, width]`."""
     places = y.shape[:-1] if y.is_floating_point() else y.shape
     return outputs.expand(*places, -1)

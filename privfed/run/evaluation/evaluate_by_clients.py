@@ -1,10 +1,10 @@
-"""One more charged release of a run that has ended, or not: its clients evaluate its model.
+"""One further charged release of a run, ended or not: its clients evaluate its model.
 
-*What is released*: the noised average of rows of measures (`privfed.metrics.measure_row`), each
-clipped to norm 1, of a cohort drawn for this by the run's sampler. *Unit, relation and sampler* are
-the run's. It is one event in the run's own ledger, charged before anybody is drawn, as every round
-is; the noise is such that this event alone spends the ε that is asked for, and the run's budget,
-where the composition is above it, is raised to that, which the ledger states.
+*Releases*: the noised average of rows of measures (`privfed.metrics.measure_row`), each clipped to
+norm 1, of a cohort sampled for this purpose by the run's sampler. *Unit, adjacency and sampler* are
+the run's. It is one event in the run's own ledger, charged before any client is sampled, as for
+every round. The noise is calibrated so that this event alone spends the requested ε. If the
+composition exceeds the run's budget, the budget is raised to it, which the ledger states.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 _ROUNDED = 1e-9
-"""The part by which a raised budget is above what is spent, for other machines' rounding."""
+"""Relative margin of a raised budget above the spending, for rounding on other machines."""
 
 
 @dataclass(frozen=True)
 class ClientEvaluation(Encoded):
-    """What clients measured of the model at `path`, in `round`, and what the run has spent now.
+    """The clients' measures of the model at `path`, in `round`, and the run's spending afterwards.
 
     `alone` is the epsilon of this release by itself, `epsilon` that of all the run's charges.
     """
@@ -66,20 +66,29 @@ class ClientEvaluation(Encoded):
     epsilon: float
     delta: float
     on_trained: bool
-    """Whether clients scored on examples that they trained this model on, too."""
+    """Whether clients evaluated on examples that this model was also trained on."""
     personal: bool = False
-    """Whether each scored the model that it keeps, and not the run's."""
+    """Whether each client evaluated its personal model instead of the run's."""
     lacks: str = ""
-    """What the scored model lacks, where a part of it stays with each client."""
+    """The missing part of the evaluated model, if a part of it stays with each client."""
 
 
 def evaluate_by_clients(
     run: Path | RunDirectory, epsilon: float, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
-    """Charge and play one round in which clients score the model of `run`, for `epsilon` alone.
+    """Charges and executes one round in which clients evaluate the model of `run`.
 
-    `keys` are those of [evaluation]. Raises `Refused`, having charged nothing, where the run claims
-    nothing, has been counted by another, or the combination has no proof.
+    Args:
+      run: directory of the run.
+      epsilon: epsilon of this release alone.
+      keys: keys of [evaluation].
+
+    Returns:
+      The released measures, and the run's spending afterwards.
+
+    Raises:
+      Refused: before any charge, if the run has no guarantee, is counted by another run, or the
+        combination has no proof; after the charge, if the sum aborts.
     """
     directory = RunDirectory.open(run)
     with directory.locked():
@@ -141,9 +150,10 @@ def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) ->
 def _evaluated(
     evaluating: Setup, setup: Setup, directory: RunDirectory, ledger: Ledger
 ) -> ClientEvaluation:
-    """Charge, draw, sum, release and store; then write down what it tells.
+    """Charges, samples, sums, releases and stores; then records the results.
 
-    The checkpoint goes first, as if the round had been lost: after a crash, or an abort, it is.
+    The checkpoint is saved first, as if the round had been lost: after a crash or an abort, it has
+    been.
     """
     begin = last_checkpoint(setup, directory, ledger)
     last = ledger.charges[-1].round if ledger.charges else 0
@@ -185,20 +195,18 @@ def _evaluated(
 
 
 def _hold_back(setup: Setup) -> bool:
-    """Whether clients hold examples back in this run, and score on these alone."""
+    """Whether clients hold out examples in this run, and evaluate on these only."""
     return setup.executor.measures is not None and setup.plan.config.evaluation.holdout > 0
 
 
 def _counted(state: TrainingState) -> TrainingState:
-    """The state after one more evaluation, of which the run itself knows nothing else: what it
-    released has a form of its own.
-    """
+    """The state after one more evaluation, whose release is not kept."""
     count = int(state.evaluation.get("count", 0)) + 1
     return replace(state, evaluation={**state.evaluation, "count": torch.tensor(count)})
 
 
 def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Save where the run stands, and say again how it ended, with what has been spent by now."""
+    """Saves the state of the run, and updates its outcome with the current spending."""
     end.save(directory, setup.network)
     config = directory.config.read()
     plan = replace(setup.plan, config=config, budgets=ledger.budgets)
@@ -210,7 +218,7 @@ def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger)
 
 
 def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:
-    """State, where this release takes the run above its budget, what it is from now on."""
+    """Raises the run's budget, and states it in the ledger, if this release exceeds it."""
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
@@ -226,12 +234,25 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
 def evaluate_by_further_clients(
     run: Path, data: Iterable[str], out: Path, epsilon: float, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
-    """Begin a run in `out` over the clients of other `data`, who score the model of `run` once.
+    """Begins a run over the clients of other `data`, which evaluate the model of `run` once.
 
-    Its ledger is about these people alone. That nobody of them was in `run` is declared by asking
-    so, and stands there as `privacy.disjoint`: what the model tells of its own people is not in
-    their epsilon. They score the run's model, since none of them keeps another. Raises `Refused`,
-    having written nothing, unless the charged sum itself aborts.
+    The new run is written to `out`, and its ledger covers these clients only. The call declares
+    that none of them was in `run`; the new run records that as `privacy.disjoint`. The information
+    that the model reveals about its own population is not part of their epsilon. They evaluate the
+    run's model, since none of them has a personal one.
+
+    Args:
+      run: directory of the run to evaluate.
+      data: assignments to keys of [data], as on the command line.
+      out: directory of the new run.
+      epsilon: epsilon of this release alone.
+      keys: keys of [evaluation].
+
+    Returns:
+      The released measures, and the new run's spending.
+
+    Raises:
+      Refused: with nothing written, unless the charged sum itself aborts.
     """
     if keys.get("personal"):
         raise Refused(
@@ -244,7 +265,7 @@ def evaluate_by_further_clients(
     before = priors(config)
     setup = prepare(config, before)
     refuse_once_public(before, setup.federation)
-    for_one_evaluation(setup, epsilon, wanted)  # refuses what would leave a run without a round
+    for_one_evaluation(setup, epsilon, wanted)  # refuses a run without a round
     directory = RunDirectory.create(out)
     with directory.locked():
         begin(setup, before, directory)
@@ -252,10 +273,10 @@ def evaluate_by_further_clients(
 
 
 def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Config:
-    """The configuration of `run` over other people, all of whom are protected.
+    """The configuration of `run` over another population, all of which is protected.
 
-    Runs that `privacy.disjoint` names in `data` are declared disjoint beside `run`: those that it
-    began from.
+    Runs that `privacy.disjoint` names in `data` are declared disjoint in addition to `run`: the
+    runs from which its model started.
     """
     raw = directory.config.read().raw()
     before = dict(raw["data"])

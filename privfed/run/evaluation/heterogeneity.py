@@ -1,7 +1,7 @@
-"""How much clients differ at a model, and how it serves each of them: simulation only.
+"""Heterogeneity of clients at a model, and the model's quality for each: simulation only.
 
-All of it reads clients' own examples unprotected, so no epsilon covers it. With F_k client k's mean
-loss, p_k its share of the examples and f = sum_k p_k F_k:
+It reads clients' own examples unprotected, so no epsilon covers it. With F_k client k's mean loss,
+p_k its share of the examples and f = sum_k p_k F_k:
 
     heterogeneity  sqrt(sum_k p_k |grad F_k - grad f|^2), the Gamma(theta) of Wang et al. 2021
     dissimilarity  B with B^2 = sum_k p_k |grad F_k|^2 / |grad f|^2 (Li et al. 2020, definition 3)
@@ -69,7 +69,7 @@ def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[s
 def client_scores(
     network: Network, federation: Federation, params: Tensor, ids: Indices
 ) -> tuple[str, np.ndarray]:
-    """The model `params` on each client's own examples `[n]`, and by which measure."""
+    """The name of the measure, and the model's score on each client's own examples `[n]`."""
     loss, meaning = network.loss, federation.examples.meaning
     scored = network.scored(params, federation.examples)
     judged = torch.cat([loss.scores(outputs, y, meaning) for outputs, y in scored])
@@ -79,7 +79,7 @@ def client_scores(
 
 
 def distribution(scores: np.ndarray, lower_is_better: bool = False) -> dict[str, float]:
-    """Mean, mean of the worst tenth, worst and variance of `scores` `[n]`, each client alike."""
+    """Mean, mean of the worst tenth, worst and variance of `scores` `[n]`, equally weighted."""
     ordered = np.sort(scores)[:: -1 if lower_is_better else 1]
     worst = ordered[: max(len(ordered) // 10, 1)]
     return {

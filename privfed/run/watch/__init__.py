@@ -1,1 +1,1 @@
-"""Who else is told of a run while it goes on: files, TensorBoard, code of one's own."""
+"""Observers of a run in progress: files, TensorBoard, and user code."""

@@ -24,22 +24,23 @@ FOLDER = "report/tensorboard"
 class TensorBoard(Watcher):
     """Writes each evaluation for TensorBoard, into `report/tensorboard/`.
 
-    What is public is tagged `public/…`, and what no epsilon covers `simulation/…`, which is there
-    only where the run opted in. All values bear the time at which the run began or went on: how
-    long a round takes depends on who was drawn. Needs the extra `tensorboard`.
+    Public values are tagged `public/…`. Values that no epsilon covers are tagged `simulation/…`,
+    and exist only if the run enables them. All values have the time at which the run began or
+    resumed, because the duration of a round depends on its sampled cohort. Needs the extra
+    `tensorboard`.
     """
 
     def observer(self) -> Observer:
-        """What writes the events of one run."""
+        """An observer that writes the events of one run."""
         return _Events()
 
     def refuse_unusable(self) -> None:
-        """Raises `Refused` where TensorBoard is not installed."""
+        """Raises `Refused` if TensorBoard is not installed."""
         _writers()
 
 
 class _Events(Observer):
-    """Writes events into the run whose path it is told."""
+    """Writes events into the directory of the observed run."""
 
     def __init__(self) -> None:
         self._writer: Any = None
@@ -53,7 +54,7 @@ class _Events(Observer):
             self._writer.close()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Events of later rounds than `done`, which a crash left, are said to be void."""
+        """Marks events of rounds later than `done`, left by a crash, as void."""
         self._nominal = is_nominal(plan)
         self._writer = _writers().SummaryWriter(str(path / FOLDER), purge_step=done + 1)
 
@@ -65,7 +66,7 @@ class _Events(Observer):
 
 
 def _writers() -> Any:
-    """The module that writes events. Raises `Refused` where it is not installed."""
+    """The module that writes events. Raises `Refused` if it is not installed."""
     try:
         return importlib.import_module("torch.utils.tensorboard")
     except ImportError as error:
@@ -80,9 +81,9 @@ _ROUND = "round"
 
 
 class ColumnsFile:
-    """The CSV file at `path`, which is made by its first row.
+    """The CSV file at `path`, created by its first row.
 
-    Its first column is the round; a number that is missing is an empty cell. Rows are durable.
+    Its first column is the round; a missing number is an empty cell. Rows are durable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,7 +91,7 @@ class ColumnsFile:
         self._columns: list[str] = []
 
     def go_on(self, done: int) -> None:
-        """Keep the rows of rounds up to `done`, and remove a torn one."""
+        """Keeps the rows of rounds up to `done`, and removes an incomplete one."""
         if not self.path.exists():
             return
         rows = [row for row in self._rows() if _is_until(row, done)]
@@ -101,7 +102,7 @@ class ColumnsFile:
             self.path.unlink()
 
     def append(self, round: int, values: Mapping[str, Any]) -> None:
-        """Add the row of `round`. A name that is new is a new column, empty in earlier rows."""
+        """Adds the row of `round`. A new name is a new column, empty in earlier rows."""
         row = {_ROUND: round, **{visible(name): _cell(value) for name, value in values.items()}}
         new = [name for name in row if name not in self._columns]
         if new:
@@ -143,17 +144,17 @@ PUBLIC, SIMULATION = "report/metrics.csv", "report/simulation.csv"
 class Csv(Watcher):
     """Appends each evaluation to a CSV file, `report/metrics.csv`.
 
-    What no epsilon covers goes into a file of its own, `report/simulation.csv`, and only where the
-    run opted in.
+    Values that no epsilon covers are written to a separate file, `report/simulation.csv`, and only
+    if the run enables them.
     """
 
     def observer(self) -> Observer:
-        """What writes the rows of one run."""
+        """An observer that writes the rows of one run."""
         return _Rows()
 
 
 class _Rows(Observer):
-    """Writes rows into the run whose path it is told."""
+    """Writes rows into the directory of the observed run."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         self._public, self._simulation = ColumnsFile(path / PUBLIC), ColumnsFile(path / SIMULATION)

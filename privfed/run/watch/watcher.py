@@ -1,4 +1,4 @@
-"""What a part has to be that `run.watch` names, and how a class of one's own becomes one."""
+"""The contract of parts that `run.watch` names, and the conversion of a user's class to one."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
 METHODS = ("before", "after_round", "aborted", "after")
-"""What is asked of an observer."""
+"""Methods that an observer must have."""
 
 
 def is_nominal(plan: Plan) -> bool:
-    """Whether the ε of a run is nominal: a simulation's, or one that nothing guarantees."""
+    """Whether the ε of a run is nominal: a simulation's, or one without a guarantee."""
     return bool(plan.simulation or plan.void)
 
 
 class Watcher(Part):
-    """A part that is told of a run while it goes on: it names an observer."""
+    """A part that provides an observer of a run in progress."""
 
     def observer(self) -> Observer:
-        """An observer of one run, that begins nothing before its `before` is called.
+        """Returns an observer of one run, which starts no work before its `before` is called.
 
-        One that is a context manager is entered before the run, and left when it ends, however.
+        An observer that is a context manager is entered before the run, and exited when it ends,
+        however.
         """
         raise NotImplementedError
 
     def refuse_unusable(self) -> None:
-        """Raises `Refused` where this cannot work here, before anything is written."""
+        """Raises `Refused` if this part cannot work here, before anything is written."""
 
 
 class OwnWatcher(Watcher):
@@ -43,11 +44,11 @@ class OwnWatcher(Watcher):
 
     @classmethod
     def of(cls, function: Callable[[], Any]) -> type[OwnWatcher]:
-        """The part whose observers `function` makes."""
+        """The part whose observers `function` creates."""
         return part_around(cls, function, function=staticmethod(function))
 
     def observer(self) -> Observer:
-        """What the function returns. Raises `Refused` where that is no observer."""
+        """The function's result. Raises `Refused` if that is not an observer."""
         name = f"run.watch: {type(self).__qualname__}"
         try:
             made: Observer = type(self).function()
@@ -65,7 +66,7 @@ class OwnWatcher(Watcher):
 
 
 def refuse_no_observer(observer: object, named: str) -> None:
-    """Raises `Refused` where `observer`, called `named`, cannot be told of rounds."""
+    """Raises `Refused` if `observer`, called `named`, lacks a method of observers."""
     lacks = [name for name in METHODS if not callable(getattr(observer, name, None))]
     if lacks:
         raise Refused(
@@ -75,9 +76,9 @@ def refuse_no_observer(observer: object, named: str) -> None:
 
 
 def watchers(config: Config) -> list[Watcher]:
-    """The parts that `run.watch` names. Raises `Refused` where one of them cannot work here.
+    """The parts that `run.watch` names. Raises `Refused` if one of them cannot work here.
 
-    They are no part of what a run computes: who reads a run does not import them.
+    They do not affect the computation of a run, so code that reads a run does not import them.
     """
     parts: list[Watcher] = [find("watcher", name, "run.watch")() for name in config.run.watch]
     for part in parts:
@@ -86,13 +87,13 @@ def watchers(config: Config) -> list[Watcher]:
 
 
 def observers_of(config: Config) -> list[Observer]:
-    """An observer of each of `watchers`. Raises `Refused` where one cannot be made."""
+    """An observer of each of `watchers`. Raises `Refused` if one cannot be created."""
     return [part.observer() for part in watchers(config)]
 
 
 @contextlib.contextmanager
 def entered(observers: Sequence[Observer]) -> Iterator[Sequence[Observer]]:
-    """A context with `observers`, of whom those that are context managers are entered."""
+    """A context with `observers`; those that are context managers are entered."""
     with contextlib.ExitStack() as stack:
         for observer in observers:
             if isinstance(observer, contextlib.AbstractContextManager):

@@ -1,1 +1,1 @@
-"""Objectives that end in a model of each client's own, or in one that adapts to each."""
+"""Objectives that end in a personal model of each client, or in a model that adapts to each."""

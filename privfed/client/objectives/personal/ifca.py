@@ -1,6 +1,7 @@
-"""IFCA: k models, of which each client trains the one that fits it best (Ghosh, Chung, Yin &
-Ramchandran 2020, "An efficient framework for clustered federated learning", Algorithm 1, with model
-averaging).
+"""IFCA: k models; each client trains the one that fits it best.
+
+Source: Ghosh, Chung, Yin & Ramchandran 2020, "An efficient framework for clustered federated
+learning", Algorithm 1, with model averaging.
 
 With theta_1 .. theta_k broadcast, client i trains from the theta_j of least loss on its examples,
 
@@ -27,38 +28,42 @@ from privfed.core.vector import Layout
 
 
 class Ifca(Objective):
-    """IFCA: clients choose among k models by their own loss, and train the one that they chose.
+    """IFCA: each client chooses one of k models by its own loss, and trains that model.
 
-    A client sends k (d + 1) numbers and is sent k d. Models begin `spread` apart, by fixed numbers.
-    The run's own model is that of the largest cluster; all k are in its checkpoint, moved by their
-    members' mean. Any server but `server.optimizer = "fedavg"` at rate 1 is refused: the run's
-    model would be none of the k. With one cluster it is FedAvg of the clients that hold examples.
+    A client sends k (d + 1) numbers and is sent k d. Models are initialised `spread` apart, by
+    fixed numbers. The run's own model is that of the largest cluster; all k are in its checkpoint,
+    moved by their members' mean. Any server except `server.optimizer = "fedavg"` at rate 1 is
+    refused: the run's model would be none of the k. With one cluster it is FedAvg of the clients
+    that hold examples.
 
     Under privacy the choice stays with the client, whose row is one vector under one clip over
-    (updates, count_scale * counts), one release, one event: that of FedAvg. Its slots change with
-    the choice, its norm does not exceed the clip, and that is all that is charged for. Means, and
-    which cluster is the largest, follow from noised sums; the floor is a constant. A clip that cuts
-    a row cuts its count alike, so that means stay means.
+    (updates, count_scale * counts), one release, one event: that of FedAvg. The nonzero slots of
+    the row depend on the choice, and its norm does not exceed the clip; nothing else is charged.
+    Means, and the choice of the largest cluster, follow from noised sums; the floor is a constant.
+    A clip that shortens a row shortens its count equally, so that means stay means.
 
-    Who lies to a server that sees rows counts as one member of one cluster: `admitted` cuts off the
-    rest. Where rows are hidden or noised nobody sees in how many slots one stands. Within the clip
-    all k counts have that norm at most: a liar weighs up to clip / count_scale members of one
-    cluster, or 1 / sqrt(k) of that in each, and ε is as it was. Without a clip nothing bounds it.
-    Robust rules on rows do not take rows of clusters.
+    A Byzantine client counts as one member of one cluster if the server sees rows: `admitted`
+    removes the rest. If rows are hidden or noised, no party sees how many slots a row fills. Within
+    the clip all k counts have at most that norm: a Byzantine client has the weight of up to clip /
+    count_scale members of one cluster, or 1 / sqrt(k) of that in each, and ε is unchanged. Without
+    a clip nothing bounds it. Robust rules on rows do not support rows of clusters.
     """
 
     measures: ClassVar[Measures] = "loss"
     server_step: ClassVar[ServerStep] = "only_plain"
 
     clusters: int = Field(2, ge=1, le=1000)
-    """k: how many models there are."""
+    """Number of models k."""
     spread: float = Field(0.1, ge=0)
-    """The deviation of the fixed numbers that are added to all models but the first, before round
-    1."""
+    """Standard deviation of the fixed numbers added to all models except the first,
+    before round 1.
+    """
     count_scale: float = Field(0.1, gt=0)
-    """s: the weight of a count beside the update, under their one clip."""
+    """Weight s of a count relative to the update, under their joint clip."""
     least_share: float = Field(0.2, gt=0, le=1)
-    """f: of an equal share of the cohort, what a sum is divided by at least."""
+    """Lower bound f on the divisor of a cluster's sum, as a fraction of an equal share of the
+    cohort.
+    """
 
     @property
     def broadcasts(self) -> int:
@@ -97,7 +102,7 @@ class Ifca(Objective):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """The slot of the largest count, counted once: no honest client is in two clusters."""
+        """Keeps the slot of the largest count, counted once: honest clients use one slot."""
         updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
         largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
         slots = largest * (counts > 0).to(rows)
@@ -120,7 +125,7 @@ class Ifca(Objective):
 
 
 def _choice(measured: Tensor | None) -> Tensor:
-    """Which model each client `[c]` chooses."""
+    """Index of the model that each client `[c]` chooses."""
     if measured is None:
         raise ValueError("IFCA needs each client's loss at every model")
     return measured.argmin(1)

@@ -1,29 +1,29 @@
 """Personal models next to the global one: Ditto and APFL.
 
-Ditto: a personal model beside the global one, held near it (Li, Hu, Beirami & Smith 2021,
-"Ditto: fair and robust federated learning through personalization", Algorithm 1, whose solver of
-the global problem is FedAvg).
+Ditto: a personal model regularised towards the global one (Li, Hu, Beirami & Smith 2021, "Ditto:
+fair and robust federated learning through personalization", Algorithm 1, whose solver of the global
+problem is FedAvg).
 
-With x the broadcast model and v_k what client k keeps, each local step is on one batch
+With x the broadcast model and v_k the personal model of client k, each local step is on one batch
 
-    w   <- w - lr grad f_k(w)                                 from w = x: what it sends is w - x
+    w   <- w - lr grad f_k(w)                                 from w = x; it sends w - x
     v_k <- v_k - r lr (grad f_k(v_k) + lambda (v_k - x))
 
-In the paper all v_k begin at the model of round 1; here a newcomer begins at the one that it is
-sent, which is the same where all take part from round 1.
+In the paper all v_k begin at the model of round 1; here a new client begins at the model it is
+sent, which is the same if all participate from round 1.
 
 APFL: a mixture of a local and the global model for each client (Deng, Kamani & Mahdavi 2020,
 "Adaptive personalized federated learning", Algorithm 1 and equation 10).
 
-With x the broadcast model, v_k and alpha_k what client k keeps, and m = alpha_k v_k + (1 - alpha_k)
-w its mixture, each local step is on one batch
+With x the broadcast model, v_k and alpha_k the state of client k, and m = alpha_k v_k + (1 -
+alpha_k) w its mixture, each local step is on one batch
 
-    w       <- w - lr grad f_k(w)                        from w = x: what it sends is w - x
+    w       <- w - lr grad f_k(w)                        from w = x; it sends w - x
     v_k     <- v_k - lr alpha_k grad f_k(m)              the gradient by v_k
     alpha_k <- alpha_k - lr <v_k - w, grad f_k(m)>       at the first step of a round, if adaptive
 
-all from values before the step, and alpha_k cut to [0, 1]. A newcomer's v_k is the model that it is
-sent.
+all from values before the step, and alpha_k clamped to [0, 1]. A new client's v_k is the model that
+it is sent.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from privfed.core.deferred import Tensor, torch
 
 
 class Beside(Objective):
-    """FedAvg; what a client keeps is carried along its steps, and never sent.
+    """FedAvg with a client state that is updated along its steps, and never sent.
 
     Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
-    client's examples and its coins alone, whatever it keeps. That costs nothing while it stays:
-    what is shown of it is covered by no epsilon. Subclasses step along the gradient at w, and use
-    the one at their `anchor`, of the same batch, for what they keep.
+    client's examples and its random numbers only, whatever its state. The state costs no privacy
+    while it stays with the client; no epsilon covers a published state. Subclasses step along the
+    gradient at w, and use the gradient at their `anchor`, of the same batch, for the state.
     """
 
     keeps: ClassVar[int] = 1
@@ -70,16 +70,16 @@ class Ditto(Beside):
     """Ditto: each client keeps a personal model, pulled towards the global one.
 
     A client keeps d numbers, sends d (FedAvg's update) and is sent d; a step takes two gradients of
-    one batch. With strength 0 personal models are trained by nobody but their clients.
+    one batch. With strength 0 personal models are trained only by their own clients.
 
-    Under privacy a round is FedAvg's (`Beside`): no row depends on what is kept. A personal model
-    costs nothing while it stays: what is shown of it is covered by no epsilon.
+    Under privacy a round is FedAvg's (`Beside`): no row depends on the state. A personal model
+    costs no privacy while it stays with the client; no epsilon covers a published one.
     """
 
     strength: float = Field(0.1, ge=0)
-    """lambda: how strongly a personal model is pulled towards the global one."""
+    """lambda: strength of the pull of a personal model towards the global one."""
     personal_rate: float = Field(1.0, gt=0)
-    """r: the rate of personal steps over client.lr."""
+    """r: rate of personal steps relative to client.lr."""
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
@@ -110,12 +110,12 @@ class Apfl(Beside):
     gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by
     itself.
 
-    Under privacy a round is FedAvg's (`Beside`): no row depends on what is kept. A mixture costs
-    nothing while it stays: what is shown of it is covered by no epsilon.
+    Under privacy a round is FedAvg's (`Beside`): no row depends on the state. A mixture costs no
+    privacy while it stays with the client; no epsilon covers a published one.
     """
 
     alpha: float = Field(0.5, ge=0, le=1)
-    """The weight of a client's own model, at first."""
+    """Initial weight of a client's own model."""
     adaptive: bool = False
     """Whether each client's weight follows its loss."""
 

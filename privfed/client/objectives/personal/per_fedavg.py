@@ -1,19 +1,20 @@
-"""Per-FedAvg: a model that is good after a step of each client's own (Fallah, Mokhtari & Ozdaglar
-2020, "Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning
-approach", Algorithm 1 and section 5).
+"""Per-FedAvg: a model that performs well after one adaptation step of each client.
 
-What is minimised is the mean of F_k(w) = f_k(w - a grad f_k(w)). With independent batches D, D'
-and D'' a local step is
+Source: Fallah, Mokhtari & Ozdaglar 2020, "Personalized federated learning with theoretical
+guarantees: a model-agnostic meta-learning approach", Algorithm 1 and section 5.
+
+The objective is the mean of F_k(w) = f_k(w - a grad f_k(w)). With independent batches D, D' and D''
+a local step is
 
     u <- w - a grad f_k(w; D)
     w <- w - lr (I - a Hessian f_k(w; D'')) g,    g = grad f_k(u; D')
 
-The first-order variant (FO) leaves the Hessian out, the Hessian-free one (HF) puts the difference
-(grad f_k(w + s g; D'') - grad f_k(w - s g; D'')) / (2 s) in place of its product with g. Each batch
-is one of the client's local steps, so a step of the paper is two of them (FO) or three (HF); what
-is left of a round behind the last whole one is not used.
+The first-order variant (FO) omits the Hessian; the Hessian-free one (HF) replaces its product with
+g by the difference (grad f_k(w + s g; D'') - grad f_k(w - s g; D'')) / (2 s). Each batch is one of
+the client's local steps, so a step of the paper is two of them (FO) or three (HF). Local steps
+after the last complete one are not used.
 
-Reptile (Nichol, Achiam & Schulman 2018) is no objective of its own: its outer step, x + e (mean of
+Reptile (Nichol, Achiam & Schulman 2018) is not a separate objective: its outer step, x + e (mean of
 w - x) after k local steps, is FedAvg with `client.steps = k` and `server.lr = e`.
 """
 
@@ -30,15 +31,15 @@ from privfed.core.deferred import Tensor, torch
 
 
 class PerFedAvg(Objective):
-    """Per-FedAvg, first-order: a model that adapts to each client in a step of its own.
+    """Per-FedAvg, first-order: a model that each client adapts in one step of its own.
 
-    A client sends d numbers and is sent d, and takes two local steps for one of the paper's: expect
-    no update of a client that takes one. Under privacy it costs what FedAvg does: one vector,
-    clipped as an update is. What a client makes of the model afterwards stays with it.
+    A client sends d numbers and is sent d, and takes two local steps for each of the paper's: a
+    client that takes one local step has no update. Under privacy it costs the same as FedAvg: one
+    vector, clipped as an update is. A client's adapted model stays with it.
     """
 
     inner_lr: float = Field(0.1, gt=0)
-    """a: the rate of the step by which a client adapts."""
+    """a: rate of a client's adaptation step."""
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
         return broadcast["params"]
@@ -58,16 +59,17 @@ class PerFedAvg(Objective):
 
 
 class HessianFree(PerFedAvg):
-    """Per-FedAvg, Hessian-free: a model that adapts to each client in a step of its own.
+    """Per-FedAvg, Hessian-free: a model that each client adapts in one step of its own.
 
     A client sends d numbers and is sent d, and takes three local steps of two gradients each for
-    one of the paper's. Under privacy it costs what FedAvg does: one vector, clipped as an update.
+    each of the paper's. Under privacy it costs the same as FedAvg: one vector, clipped as an
+    update.
     """
 
     anchored: ClassVar[Anchor] = "batch"
 
     difference: float = Field(0.001, gt=0)
-    """s: how far apart, in gradients, the two gradients of a difference are."""
+    """s: step of the finite difference, in multiples of the gradient g."""
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
         params = broadcast["params"]
@@ -92,7 +94,7 @@ class HessianFree(PerFedAvg):
 
 
 def _towards(target: Tensor, step: LocalStep) -> Tensor:
-    """The direction `[c, d]` that takes models to `target` `[c, d]`; none at a rate of 0."""
+    """The direction `[c, d]` that takes models to `target` `[c, d]`; zero at a rate of 0."""
     return (step.w - target) / step.lr if step.lr else torch.zeros_like(step.w)
 
 
