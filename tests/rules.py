@@ -1,4 +1,6 @@
-"""Every registered rule over rows, given what it declares that it needs, and compositions."""
+"""Every registered rule over rows, with the arguments that it declares to need, and
+compositions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from defenses.weighing import Composed
 
 
 class Given:
-    """A rule that is called with rows alone: all else that it `needs` is provided."""
+    """A rule that is called with rows alone: all other arguments that it `needs` are provided."""
 
     def __init__(self, rule):
         self.part = rule
@@ -38,7 +40,7 @@ class Given:
             "model": lambda: torch.linspace(-1, 1, d).to(rows),
             "layers": lambda: torch.tensor(self._layers(d)),
         }
-        needs = self.rule.needs() - {"histories"}  # of which a rule knows those of a first round
+        needs = self.rule.needs() - {"histories"}  # in a first round there are none
         return self.rule(rows, byzantine, **{key: provided[key]() for key in needs} | given)
 
     def _layers(self, d):
