@@ -80,8 +80,7 @@ class WithoutColluders(Arithmetic):
 class SeenWithColluders(EncodedSummation):
     """Sums over sites, as a server that colludes with sites sees them.
 
-    The first `honest` sites neither drop out nor collude. As many as tolerated of the last sites
-    drop out, in addition to other dropouts.
+    The first `honest` sites neither drop out nor collude; as many others drop out as tolerated.
     """
 
     @property
@@ -341,9 +340,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
 
 
 def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
-    """Returns `algorithm` with the noise of `scenario`: strong noise would hide a fault from the
-    test.
-    """
+    """Returns `algorithm` with the noise of `scenario`: strong noise would hide a fault."""
     noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm
