@@ -44,7 +44,7 @@ class Given:
         return self.rule(rows, byzantine, **{key: provided[key]() for key in needs} | given)
 
     def _layers(self, d):
-        """Parameters of a model with d numbers that suits the rule: one, or a chain of layers."""
+        """Returns the layer sizes of a model with d parameters that suits the rule."""
         layouts = [[d], [d - 5, 2, 2, 1], [d - 1, 1]]
         return next(sizes for sizes in layouts if min(sizes) >= 0 and not self.rule.unfit(sizes))
 
@@ -52,7 +52,7 @@ class Given:
 NNM = NearestNeighbourMixing()
 RULES = {name: Given(rule) for name, rule in examples("rule").items()}
 FOLLOWING = {name: RULES[name].part for name in ("trimmed_mean", "geometric_median", "norm_bound")}
-"""One rule of each form, which pre-aggregators are composed with."""
+"""One rule of each form, with which pre-aggregators are composed."""
 MIXED = {
     f"{before}, {name}": Given(Composed(before=(part,), rule=rule))
     for before, part in examples("before").items()

@@ -112,7 +112,7 @@ def _wait(device: torch.device) -> None:
 
 
 def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tuple[Table, float]:
-    """A cohort of 100 by the size of its model, and the least ratio."""
+    """Measures a cohort of 100 by the size of its model; returns the table and the least ratio."""
     title = f"ms of a cohort of {COHORT}, {STEPS} steps of {BATCH}"
     table = _table(
         title, ("parameters", "by", "stacked", "one by one", "ratio", "arithmetic", "memory")

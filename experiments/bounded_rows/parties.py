@@ -1,14 +1,11 @@
 """A client that shares a row between two servers and proves its norm, message by message.
 
 1. The client sends a share of its row to the first server. It sends a seed to the second server,
-from which all shares of the second server are expanded.
-
+   from which all shares of the second server are expanded.
 2. Both servers draw a seed, commit to it, and open it: the signs of all tests (`agreed`).
-
 3. The client sends the share of its bits. The servers draw the weights likewise.
-
 4. The client sends the share of its proof. It sends to both servers, signed, the name of the
-challenges that it answered. The servers draw the point, and exchange their answers.
+   challenges that it answered. The servers draw the point, and exchange their answers.
 
 A client that does not send in time is not part of the sum. Challenges are drawn once for all
 clients, after all have sent, so they are independent of the tested values. A server answers only

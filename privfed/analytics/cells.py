@@ -51,7 +51,7 @@ class Cells:
     nodes: Indices
 
     def of(self, numbers: Reals) -> Indices:
-        """Returns the node `[N]` of each of `numbers` `[N]`, none of which may be NaN."""
+        """Returns the node `[N]` of each of `numbers` `[N]`, which must not hold NaN."""
         place = np.searchsorted(self.lows, numbers, side="right") - 1
         return np.asarray(self.nodes[np.maximum(place, 0)])
 

@@ -48,8 +48,8 @@ class AreaUnderCurve(Measure):
     half.
 
     The noised histograms are unbiased and their noises independent, so their product is unbiased
-    too. The area is the ratio of that product to the product of the histograms' sums; its bias is
-    of the order of the noise on these sums.
+    too. The area is the ratio of that product to the product of the histograms' sums, and is biased
+    only by the noise on these sums.
     """
 
     levels: int = Field(5, ge=1, le=10)

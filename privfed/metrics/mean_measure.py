@@ -118,13 +118,14 @@ def _with_draw(
     """Returns the variances of V and S, including the variance from client sampling.
 
     Sampling adds (1 - rate) sum s^2 (v - r)^2 to the variance of V - r S. This is at most the same
-    expression with s in place of s^2, with equality if all clients have one group. Two estimates of
-    that bound at r are known, with G = sum s (1 - v^2). The first is S (1 + r^2) - 2 r V - G, which
-    includes the noise of V. The second is S (1 - r^2) - G, as in a score interval (Wilson 1927),
-    which varies more as clients vary more. They agree at V / S. The first is weighted by the
-    fraction of the variance of V that sampling causes. Half a standard deviation of the estimate's
-    noise is added because the estimate is uncertain. Simulated coverage is then at least 0.945 at
-    nominal 0.95, and 0.935 where 50 clients of one example each are sampled and 7 of them err.
+    expression with s in place of s^2, with equality if each client's examples lie in one group. Two
+    estimates of that bound at r are known, with G = sum s (1 - v^2). The first is S (1 + r^2) - 2 r
+    V - G, which includes the noise of V. The second is S (1 - r^2) - G, as in a score interval
+    (Wilson 1927), which varies more as clients vary more. They agree at V / S. The first is
+    weighted by the fraction of the variance of V that sampling causes. Half a standard deviation of
+    the estimate's noise is added because the estimate is uncertain. Simulated coverage is then at
+    least 0.945 at nominal 0.95, and 0.935 where 50 clients of one example each are sampled and 7 of
+    them err.
     """
     count, unsampled, square = noised.count, noised.unsampled, ratio * ratio
     drawn = unsampled * max(count * (1 - square) - slack, 0.0)

@@ -119,7 +119,7 @@ def noise_for(plan: Plan, epsilon: float) -> float:
       epsilon: privacy budget of all rounds at the run's delta.
 
     Returns:
-      The standard deviation on an observed update, in clipping norms.
+      The standard deviation of the noise on the sum, in clipping norms.
 
     Raises:
       Refused: if no noise meets the budget.

@@ -125,8 +125,8 @@ def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
 
 
 def the_charge_is_durable_before_anybody_is_drawn(folder) -> None:
-    """When clients are sampled and when a release is made, the ledger's file holds the round's
-    charge.
+    """The ledger's file holds a round's charge before clients are sampled and before the
+    release.
     """
     rounds = Rounds(folder, SIZES)
     seen = []
