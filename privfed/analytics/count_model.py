@@ -129,9 +129,7 @@ class CountModel(Part):
 
 
 def _counting(amplitudes: Tensor) -> nn.Module:
-    """Returns the module that sums parameters at x `[B, k]`, positions of counts from 1 (0:
-    none).
-    """
+    """Returns the module that sums parameters at positions x `[B, k]` from 1 (0: none)."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:

@@ -1,5 +1,4 @@
-"""A run file written from released statistics, with what `privfed declare` needs a public sample
-for.
+"""A run file written from released statistics instead of a public sample.
 
 Its content follows from a charged release and from public constants, so it costs no further
 privacy. `privacy.prior` names the folder that was charged.

@@ -30,8 +30,7 @@ ROWS_PER_CLIENT = 1
 
 
 class DescribedTable(Part):
-    """A table whose columns are described by counts, over at most `rows_per_client` rows per
-    client.
+    """A table whose columns are counted, over at most `rows_per_client` rows per client.
 
     Nothing is declared about `columns`. The keys `ranges`, `dates` and `values` are those of a run
     file's [data.features], [data.dates] and [data.categories], and are public alike. Names of
@@ -61,9 +60,7 @@ class DescribedTable(Part):
     letters: int = Field(12, ge=1, le=64)
     """Number of leading bytes of these words that are recovered."""
     earlier: list[str] = []
-    """Runs whose spending a declaration counts in addition to this release: privacy.prior of the
-    run file.
-    """
+    """Runs that a declaration counts in addition to this release: the run file's privacy.prior."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
@@ -109,9 +106,7 @@ class DescribedTable(Part):
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """Returns one example per client (at each of its sites): the counts to which its rows
-        add.
-        """
+        """Returns one example per client and site: the counts to which its rows add."""
         table, asked = TableFile(Path(self.path), self.dialect), self.asked
         columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
@@ -143,18 +138,14 @@ class DescribedTable(Part):
         return columns
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Returns one synthetic example if a public table is declared: statistics have no test
-        score.
-        """
+        """Returns one synthetic example if a public table is declared; it is never scored."""
         if not self.test_path:
             return None
         return _examples(np.full((1, self.asked.width), -1, dtype=np.int64))
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """Returns a random word for each row `[N]`, from its client's own randomness and its
-    position.
-    """
+    """Returns a random word per row `[N]`, from the client's randomness and its position."""
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])

@@ -89,9 +89,7 @@ def _class_count(stated: object) -> int:
 
 
 def _plain_name(pattern: str) -> str:
-    """Returns the one column that a key of [data.features] names. Raises `Refused` for a
-    pattern.
-    """
+    """Returns the column that a key of [data.features] names. Raises `Refused` for a pattern."""
     if _PATTERN.search(_ESCAPED.sub("", pattern)):
         raise Refused(
             f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
@@ -270,9 +268,7 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
 
 
 def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
-    """Returns the run file's keys of [privacy] that concern the population and the source of
-    noise.
-    """
+    """Returns the keys of [privacy] that concern the population and the source of noise."""
     keys = _without(raw.get("privacy", {}), _OF_TRAINING)
     mechanism = named(raw, "mechanism")
     if mechanism.joint:

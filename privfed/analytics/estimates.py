@@ -39,9 +39,7 @@ _EXACT_SIZES = 16
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """A release: noised `counts` `[d]` for the questions `asked`, and their standard deviations
-    `[d]`.
-    """
+    """Noised `counts` `[d]` for the questions `asked`, and their standard deviations `[d]`."""
 
     asked: Asked
     counts: Reals
@@ -71,9 +69,7 @@ class Sums:
         )
 
     def rows(self) -> tuple[float, float]:
-        """Returns the estimated number of counted rows, and its variance, from all questions
-        together.
-        """
+        """Returns the number of counted rows, and its variance, from all questions together."""
         totals = []
         for number, question in enumerate(self.asked.questions):
             counts, deviations = self.part(number)

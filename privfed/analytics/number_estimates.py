@@ -45,9 +45,7 @@ class CountedNumbers:
     deviations: Reals
 
     def summary(self) -> NumberStatistics | None:
-        """Returns the statistics of the numbers; None if no numbers are visible through the
-        noise.
-        """
+        """Returns the statistics of the numbers; None if none are visible through the noise."""
         limits = seen_range(self.cells, self.measured, self.deviations)
         total = float(self.counts[self.cells.nodes].sum())
         if limits is None or total <= 0.0:
@@ -64,9 +62,7 @@ class CountedNumbers:
         )
 
     def _linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Returns estimates and standard deviations `[f]` of sums of cells by `weights` `[f,
-        c]`.
-        """
+        """Returns estimates and standard deviations `[f]` of cells weighted by `[f, c]`."""
         of_nodes = np.zeros((len(weights), len(self.cells.tree)))
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)
@@ -123,9 +119,7 @@ class CountedNumbers:
         return StatedEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
-        """Returns the number at `position` in order, and its cell, assuming uniform spread within
-        cells.
-        """
+        """Returns the number at `position` in order, and its cell, uniform within cells."""
         counts = self.counts[self.cells.nodes]
         ends = np.cumsum(counts)
         cell = min(int(np.searchsorted(ends, position)), len(counts) - 1)

@@ -66,9 +66,7 @@ class ColumnQuestion(Protocol):
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a cell adds to each count `[length]`; L2 norm at most 1 over a cell's
-        counts.
-        """
+        """The amount that a cell adds to each count `[length]`, with L2 norm at most 1."""
         ...
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
@@ -109,9 +107,7 @@ class ValuesAsked:
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
 
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
-        """Returns the node of a word: as written ("01"), or else as the integer that it
-        represents.
-        """
+        """Returns the node of a word: as written ("01"), or else of the integer it denotes."""
         return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
 

@@ -30,9 +30,7 @@ _CHECKS, _SYMBOLS = 8, 16
 _CLEAR = 4.0
 """Smallest readable count of a word, in standard deviations of one position's noise."""
 _EACH_SIDE, _EACH_OF_TWO = 1.96, 2.25
-"""Standard deviations of a one-sided bound at 97.5 %, and of each of two joint bounds at 98.75
-%.
-"""
+"""Standard deviations of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,7 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, deviation: float) -> bytes | None:
-        """Returns the word spelled by the largest sums `[positions, 16]`, if it belongs to this
-        bucket.
-        """
+        """Returns the word of the largest sums `[positions, 16]`, if it is of this bucket."""
         symbols = sums.argmax(1)
         if sums.max(1).mean() < max(_CLEAR * deviation, 0.5):
             return None
@@ -104,8 +100,7 @@ class Spelling:
         return None
 
     def _counted(self, sums: Reals, written: Sequence[bytes], deviation: float) -> list[ReadWord]:
-        """Returns the counts of the recovered words in a bucket, at positions where no two of them
-        coincide.
+        """Returns the counts of a bucket's recovered words, at positions that no two share.
 
         Words that were not recovered can only add to these counts, by at most the bucket's count
         minus the recovered words' counts. An interval is extended downwards by that much. The
@@ -135,9 +130,7 @@ class Spelling:
         ]
 
     def _written(self, word: bytes) -> tuple[int, Indices]:
-        """Returns the bucket of a word, and its symbols `[positions]` for its letters and its
-        hash.
-        """
+        """Returns a word's bucket, and its symbols `[positions]` for its letters and its hash."""
         digest = hashlib.shake_256(word).digest(8 + self.positions)
         halves = [half for byte in word for half in divmod(byte, _SYMBOLS)]
         rest = [byte % _SYMBOLS for byte in digest[8 + len(halves) :]]

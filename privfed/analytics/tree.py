@@ -53,9 +53,7 @@ class Tree:
 
     @cached_property
     def families(self) -> list[tuple[slice, Indices, Indices]]:
-        """Each level below the top: its nodes, the first node of each family, and the families'
-        parents.
-        """
+        """Each level below the top: its nodes, each family's first node, and the parents."""
         families = []
         for depth in range(1, int(self.depths.max()) + 1):
             level = np.flatnonzero(self.depths == depth)

@@ -30,9 +30,7 @@ def went_on(run: Mapping[str, Any]) -> bool:
 
 
 def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a problem for each earlier run in a ledger's `terms` that was charged after it was
-    counted.
-    """
+    """Yields a problem for each earlier run in `terms` that was charged after it was counted."""
     for run in terms.get("prior", []):
         if went_on(run):
             yield (
@@ -84,9 +82,7 @@ class RunAudit:
     examples: Guarantee | None = None
     other: Guarantee | None = None
     planned: Guarantee | None = None
-    """The guarantee of all planned rounds, if this run or an earlier one ended before its last
-    round.
-    """
+    """The guarantee of all planned rounds, if this or an earlier run ended before its last."""
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
     ledger_head: str | None = None

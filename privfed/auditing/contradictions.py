@@ -1,6 +1,4 @@
-"""Contradictions between the files of a run and its ledger, and claims below the ledger's
-spending.
-"""
+"""Contradictions between a run's files and its ledger, and claims below its spending."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def file_contradictions(record: RunRecord) -> list[str]:
 
 
 def lower_claims(record: RunRecord) -> Iterator[str]:
-    """Yields each claim in the summary or the last line of the metrics that is below the
-    spending.
-    """
+    """Yields each claim in the summary or the last metrics line that is below the spending."""
     for path, claim in record.claims:
         try:
             bound = _spent_when(claim, record.ledger)
@@ -100,9 +96,7 @@ def _lower_guarantees(
 
 
 def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
-    """Returns the spending by the round, or after the number of charges, to which `claim`
-    refers.
-    """
+    """Returns the spending by the round or number of charges to which `claim` refers."""
     if "charges" in claim:
         rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
         last = max(rounds, default=0)

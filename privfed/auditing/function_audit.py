@@ -63,9 +63,7 @@ class FunctionClaim:
 
     @classmethod
     def at(cls, epsilon: float, delta: float) -> FunctionClaim:
-        """Returns the claim of (epsilon, delta)-DP only. Raises `Refused` for values that bound
-        nothing.
-        """
+        """Returns the claim of (epsilon, delta)-DP. Raises `Refused` if that bounds nothing."""
         if not (0 <= epsilon < math.inf and 0 <= delta < 1):
             raise Refused(
                 f"({epsilon:g}, {delta:g}) is claimed; expected a finite epsilon of 0 or more, and "
@@ -176,9 +174,7 @@ _SCORES: dict[str, Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]] = {
     "repetitions": repetition_scores,
 }
 _SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
-"""Approximate time limit of an audit in seconds, and limits on releases per neighbour and on
-numbers.
-"""
+"""Approximate limit in seconds, and limits on releases per neighbour and on numbers."""
 
 
 @dataclass(frozen=True)

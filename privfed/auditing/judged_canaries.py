@@ -58,9 +58,7 @@ class PipelineClaim:
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """Returns the claim of one Gaussian mechanism with profile through `claim` and full
-        participation.
-        """
+        """Returns the claim of one Gaussian mechanism through `claim`, with full participation."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod
@@ -92,9 +90,7 @@ class PipelineClaim:
 
 
 def gaussian_points(claim: Claim) -> list[Claim]:
-    """Returns `claim`, and further points of the Gaussian mechanism whose profile passes through
-    it.
-    """
+    """Returns `claim`, and further points of the Gaussian mechanism through it."""
     delta = claim[1]
     # The root: epsilon is 0 from there on; for a small delta up to the precision of a double.
     at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)
@@ -148,9 +144,7 @@ class Judgement(Verdicts, Encoded):
 
 
 def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
-    """Returns the rows of the table, which separates estimates, bounds and the limits of the
-    test.
-    """
+    """Returns the rows of the table: estimates, bounds and the limits of the test."""
     j, sure = judgement, f"{judgement.confidence:.0%}"
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
@@ -173,9 +167,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
 
 
 def _verdict(judgement: Judgement) -> str:
-    """Returns in words whether the canaries refute the claim, make it doubtful, or do not
-    contradict it.
-    """
+    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
     if judgement.refuted:
         return "REFUTED: the pipeline does not deliver what is claimed"
     if judgement.doubted:
@@ -294,8 +286,7 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
 
 
 def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores for either bit; None for too few
-    canaries.
+    """Returns epsilon between Gaussians fitted to the scores; None for too few canaries.
 
     As Andrew et al. 2024, section 3, but with one standard deviation for both Gaussians, that of
     the noise. Two standard deviations fitted separately differ by chance, which for a hundred

@@ -32,8 +32,7 @@ class Cosines:
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """Returns the scores of the canaries `[K]`: "iterates" from single releases, "final" from
-        the total.
+        """Returns scores of canaries `[K]`: "iterates" by single releases, "final" by the total.
 
         The scores do not depend on the secret bits. The first score removes the components common
         to all releases: the model's path if cohorts change. This also hides canaries that take part
@@ -71,9 +70,7 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
 
 
 def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
-    """Yields the normalised difference of each pair of models; stores the first and last in
-    `ends`.
-    """
+    """Yields normalised differences of pairs of models; stores the first and last in `ends`."""
     for before, after in pairwise(models):
         ends[:] = [ends[0] if ends else before, after]
         if (after != before).any():

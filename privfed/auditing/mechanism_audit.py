@@ -58,17 +58,14 @@ Numbers = NDArray[np.float64]
 
 
 def _column_norm(event: Event, algorithm: Algorithm) -> float:
-    """Returns the change of C x by one row of a client if noise is correlated over rounds by C,
-    else 1.
-    """
+    """Returns the norm by which one row changes C x, for noise correlated by C; else 1."""
     if isinstance(event.release, BufferedToeplitz):
         return column_norm(event.release.decays, event.release.outputs)
     return float(np.linalg.norm(algorithm.mechanism.coefficients()))
 
 
 def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tuple[float, float]:
-    """Returns the ratio of measured to charged noise, and a p-value of the hypothesis that it is no
-    less.
+    """Returns the ratio of measured to charged noise, and a p-value for it being no less than 1.
 
     The clients send nothing. In clipping norms, the noise of one exchange has a standard deviation
     of at least z times the change by one client, times the root of the number of exchanges, because

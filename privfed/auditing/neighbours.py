@@ -29,9 +29,7 @@ from privfed.sampling.cohort import Cohort, People
 from privfed.secure.summation import Aborted
 
 _REACH, _WEIGHT = 100.0, 1000.0
-"""The norm of the target's row in clipping norms, and its weight: both far above any effective
-limit.
-"""
+"""The target's row norm in clipping norms, and its weight: far above any effective limit."""
 Numbers = NDArray[np.float64]
 
 
@@ -146,9 +144,7 @@ class Neighbours:
         return np.concatenate([np.tile(moved, self.algorithm.exchanges), state])
 
     def _numbers(self, release: LastRelease) -> Numbers:
-        """Returns the releases of all exchanges `[k]`, then the logarithms of the mechanism's
-        numbers.
-        """
+        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's numbers."""
         released = torch.cat(release.released).double().numpy()
         scaled = released * float(self.algorithm.sampler.size) / self._clip
         state = [np.log(float(release.state[name])) for name in self._released_state]
@@ -166,8 +162,6 @@ class Neighbours:
 
 
 def _dealt(rows: int, sites: int) -> People:
-    """Returns `rows` clients, assigned to `sites` sites in turn if there are any, the target's
-    first.
-    """
+    """Returns `rows` clients, assigned to `sites` in turn if any, the target's first."""
     people = People.of(np.ones(rows, dtype=np.int64))
     return replace(people, sites=people.identities % sites) if sites else people

@@ -81,9 +81,7 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party that the headline is against; None for every party except a trusted
-    server.
-    """
+    """Returns the party that the headline is against; None: all except a trusted server."""
     return config.against or None
 
 

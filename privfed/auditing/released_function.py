@@ -37,9 +37,7 @@ class ReleasedFunction:
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """Imports the function at `name` ("module:name"), given for option `key`. Raises
-        `Refused`.
-        """
+        """Imports the function at `name` ("module:name") for option `key`. Raises `Refused`."""
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)
@@ -58,9 +56,7 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim, epsilon by delta, from its attribute `profile`; None without
-        one.
-        """
+        """The function's own claim, epsilon by delta (its attribute `profile`); None without."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
@@ -110,9 +106,7 @@ class ReleasedFunction:
         return epsilon
 
     def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the result of `function`. Raises `Refused` if it fails, quoting the user's own
-        lines.
-        """
+        """Returns the result of `function`. Raises `Refused` with the user's lines if it fails."""
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:  # raised by the user's code

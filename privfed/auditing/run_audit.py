@@ -277,8 +277,7 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
 
 
 def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
-    """Returns the secondary guarantee (see `privacy.against`) after `charges` rounds, with prior
-    runs.
+    """Returns the secondary guarantee (`privacy.against`) after `charges` and prior runs.
 
     Returns None without distributed noise. The budget is not enforced for this guarantee.
     """

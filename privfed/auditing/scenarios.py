@@ -53,9 +53,7 @@ from privfed.secure.summation import Session
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites, without the messages of sites numbered `honest` and
-    above.
-    """
+    """The arithmetic of a sum over sites, without messages of sites from `honest` on."""
 
     def __init__(
         self,
@@ -85,9 +83,7 @@ class SeenWithColluders(EncodedSummation):
 
     @property
     def honest(self) -> int:
-        """The number of surviving sites that do not collude: |H|, the smallest number the proof
-        allows.
-        """
+        """The number of surviving sites that do not collude, |H|: the least the proof allows."""
         return self.limits.minimum - self.limits.colluders
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
@@ -209,8 +205,7 @@ _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement 
 
 
 def plan_of_mechanism(config: Config) -> Plan:
-    """Returns the plan of `config` for updates of `LENGTH` numbers; secure sums use arithmetic
-    only.
+    """Returns the plan of `config` for updates of `LENGTH` numbers, with simulated sums.
 
     Messages are not compressed, because any message is bounded and noised alike; several exchanges
     of a compression are kept, charged and tested. The plan has no canaries, because these test
@@ -266,9 +261,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
 
 
 def _of_messages(planned: Plan) -> Algorithm:
-    """Returns the algorithm, with a plain mean if messages are visible: no rule reveals more than
-    these.
-    """
+    """Returns the algorithm, with a plain mean if messages are visible: they reveal most."""
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":
         return replace(algorithm, rule=Mean(), byzantine=0)
@@ -276,8 +269,7 @@ def _of_messages(planned: Plan) -> Algorithm:
 
 
 def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
-    """Returns the algorithm as the server and colluders see it after subtracting their part, and
-    scenarios.
+    """Returns the algorithm as server and colluders see it, less their part, and scenarios.
 
     The honest clients and their shared noise remain. The observed average of their rows is the one
     that reveals most of the target's row.
@@ -320,8 +312,7 @@ def _of_slots(
 
 
 def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]:
-    """Returns the algorithm as the adversary of its claim sees it, and the number of observed
-    sites.
+    """Returns the algorithm as its adversary sees it, and the number of observed sites.
 
     With noise that sites share, the server and colluding sites see the messages of the smallest
     number of honest sites. With noise that each site adds, the sums of the target's sites are

@@ -23,8 +23,7 @@ Numbers = NDArray[np.float64]
 def of_fresh_slots(
     of_rounds: Numbers, rounds: NDArray[np.int64], drawn: RandomAllocation
 ) -> Numbers:
-    """Returns the log-likelihood of a client that took part in a new slot of each epoch, up to a
-    constant.
+    """Returns the log-likelihood, up to a constant, of a client with a new slot in each epoch.
 
     Args:
       of_rounds: the log-likelihood of each round alone, shape `[n, T]`.
@@ -80,8 +79,7 @@ class SlotEvidence:
         return np.stack(numbers, axis=1)[:, None]
 
     def _of_rounds(self, along: Numbers) -> Numbers:
-        """Returns the log-likelihood ratio of each round alone `[n, rounds]`, with decorrelated
-        noise.
+        """Returns each round's log-likelihood ratio `[n, rounds]`, with decorrelated noise.
 
         For noise correlated over rounds, the signal is the round's column of C.
         """
@@ -97,9 +95,7 @@ class SlotEvidence:
         return of_fresh_slots(each, np.arange(each.shape[1]), self.drawn)
 
     def _same(self, each: Numbers, together: int) -> Numbers:
-        """Returns the log-likelihood for one slot in `together` successive epochs, then a new
-        one.
-        """
+        """Returns the log-likelihood for one slot in `together` successive epochs at a time."""
         slots = self.drawn.slots
         rounds = together * slots
         times = -(-each.shape[1] // rounds)

@@ -107,9 +107,7 @@ class Drawing:
         return (keys.bits(self.count) & np.uint64(1)).astype(bool)
 
     def _write_directions(self, path: Path, key: bytes) -> None:
-        """Writes random unit directions `[K, d]`, each derived from the key and the canary's number
-        only.
-        """
+        """Writes random unit directions `[K, d]`, each from the key and the canary's number."""
         streams = Streams(self.seed or 0, simulated=self.seed is not None, key=key)
         keys = streams.at("canaries/directions", clients=np.arange(self.count))
         shape = self.count, self.dimension

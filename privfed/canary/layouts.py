@@ -20,9 +20,7 @@ Numbers = NDArray[np.float64]
 
 
 def flatten(parameters: Any) -> Numbers:
-    """Returns the floating-point numbers of `parameters` `[d]`. Raises `Refused` if it is no
-    model.
-    """
+    """Returns the floating-point numbers of a model `[d]`. Raises `Refused` for other objects."""
     vectors = [_numbers(leaf) for _, leaf in _leaves(parameters) if _is_real(leaf)]
     return np.concatenate([np.empty(0), *vectors])
 

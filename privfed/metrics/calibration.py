@@ -59,9 +59,7 @@ class Calibration(Measure):
         return with_slack(means)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns sum_b |D_b| / S, corrected for the upward bias that noise causes: see
-        `_estimated`.
-        """
+        """Returns sum_b |D_b| / S, corrected for the upward bias of noise: see `_estimated`."""
         count = max(noised.count, 1.0)
         if noised.count <= noised.quantile * noised.count_deviation:
             return Estimate(0.0, 0.0, 1.0)

@@ -89,8 +89,7 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class ClientGroups:
-    """The names of the groups, and the rule that assigns a client to one: by its examples or its
-    site.
+    """The names of the groups, and the rule that assigns a client to one of them.
 
     The possible groups are declared and public. A client's group depends only on that client's own
     rows, so no other client affects it.
@@ -123,8 +122,7 @@ class ClientGroups:
         return cls(groups.names, groups)
 
     def of(self, people: Federation, ids: Indices) -> Indices:
-        """Returns the most frequent group of each client's examples; the first of equally frequent
-        ones.
+        """Returns the most frequent group of each client's examples; of equal ones the first.
 
         Args:
           people: the clients and their examples.

@@ -54,9 +54,7 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
 
 
 def widest(intervals: Iterable[Interval | None]) -> Interval:
-    """Returns the interval from the smallest lower end to the largest upper end; `EVERY` if
-    none.
-    """
+    """Returns the interval from the smallest to the largest end; `EVERY` if there is none."""
     ends = [interval for interval in intervals if interval is not None]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else EVERY
 
@@ -69,9 +67,7 @@ class MeanMeasure(Measure):
     """
 
     def bounds(self, scoring: Scoring) -> tuple[float, float]:
-        """Returns the smallest and largest value, public constants; other values are clipped to
-        them.
-        """
+        """Returns the smallest and largest value, public constants to which values are clipped."""
         raise NotImplementedError
 
     def values(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:

@@ -54,9 +54,7 @@ class Scoring:
         return f"one of {self.form.classes} classes per {where}"
 
     def labelled(self, y: Tensor) -> Tensor:
-        """Returns a mask `[n]` of the examples that have a label; False where all positions are
-        padding.
-        """
+        """Returns a mask `[n]` of the examples that have a label; False if all is padding."""
         if not self.sequences:
             return torch.ones(len(y), dtype=torch.bool, device=y.device)
         return (y != NO_LABEL).flatten(1).any(1)
@@ -96,9 +94,7 @@ class Estimate:
 
     @classmethod
     def within(cls, value: float, low: float, high: float, bounds: tuple[float, float]) -> Estimate:
-        """Returns the estimate with its interval clipped to `bounds` and its value to the
-        interval.
-        """
+        """Returns the estimate, interval clipped to `bounds` and value to the interval."""
         least, most = bounds
         low, high = min(max(low, least), most), min(max(high, least), most)
         return cls(min(max(value, low), high), low, high)
@@ -156,15 +152,11 @@ class Measure(Part):
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """Returns in words which labels the measure needs and these are not; empty if it suits
-        them.
-        """
+        """Returns in words which labels the measure needs and lacks; empty if it suits them."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Returns the count by which the estimate is divided: apart if some examples cannot be
-        scored.
-        """
+        """Returns the count that divides the estimate: apart if some examples cannot be scored."""
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:
@@ -192,15 +184,11 @@ class Measure(Part):
         raise NotImplementedError
 
     def parts(self, means: Tensor) -> Tensor:
-        """Returns the clients' messages `[c, j]`, from the means `[c, k]` of vectors; norms at most
-        1.
-        """
+        """Returns clients' messages `[c, j]` from means `[c, k]` of vectors; norms at most 1."""
         return means
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns the estimate, from the noised sum of parts weighted by each client's example
-        fraction.
-        """
+        """Returns the estimate from the noised sum of parts, weighted by example fractions."""
         raise NotImplementedError
 
 

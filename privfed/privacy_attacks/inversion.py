@@ -40,9 +40,7 @@ class ViewQuality:
     labels: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the view and its medians: one exact reconstruction would dominate a mean of
-        decibels.
-        """
+        """Returns the view and its medians; one exact result would dominate mean decibels."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -87,9 +85,7 @@ def view_quality(
 
 
 JOINTLY = 10
-"""Largest number of examples of a sum that are searched jointly; larger sums are attacked as one
-client.
-"""
+"""Most examples of a sum that are searched jointly; larger sums are attacked as one client."""
 GUESS = View("no update", "anybody: the mean public example")
 
 
@@ -179,9 +175,7 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
 
 
 def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
-    """Returns the numbers of the clients to attack. Raises `Refused` if one holds too few
-    examples.
-    """
+    """Returns the clients to attack. Raises `Refused` if one holds too few examples."""
     if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
             f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
@@ -216,8 +210,7 @@ def _reconstructed(
     x: Tensor,
     y: Tensor,
 ) -> tuple[Tensor, float | None]:
-    """Returns the examples reconstructed from `view`, matched to x `[B, *]`, and the label recovery
-    rate.
+    """Returns reconstructions from `view`, matched to x `[B, *]`, and the label recovery rate.
 
     Every view uses the same noise and the same start.
     """
@@ -234,9 +227,7 @@ def _reconstructed(
 
 
 def _share_of_labels(labels: Tensor, y: Tensor) -> float:
-    """Returns the fraction of the labels y `[B]` that occur among `labels`, counted with
-    multiplicity.
-    """
+    """Returns the fraction of labels y `[B]` among `labels`, counted with multiplicity."""
     size = int(max(labels.max(), y.max())) + 1
     counts = torch.minimum(labels.bincount(minlength=size), y.bincount(minlength=size))
     return int(counts.sum()) / len(y)

@@ -1,5 +1,4 @@
-"""Membership inference on the final model of a run, over all users or all examples (simulation
-only).
+"""Membership inference on a run's final model, over all users or examples (simulation only).
 
 A configuration is run several times on random subsets of the clients, where each target is left out
 with probability 1/2. Each run in turn is attacked, with the other runs as its shadow models. An
@@ -85,9 +84,7 @@ def target_scores(
 
 
 def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
-    """Returns each example's loss `[N]` in float64, because losses of a confident model are too
-    small for float32.
-    """
+    """Returns each example's loss `[N]` in float64; float32 is too coarse for confident models."""
     losses = [
         net.loss.losses(outputs.double(), y.double() if y.is_floating_point() else y)
         for outputs, y in net.scored(params, examples)
@@ -172,9 +169,7 @@ def outsiders(
 
 
 def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
-    """Returns shuffled test examples, divided into users of the clients' sizes; the rest is left
-    out.
-    """
+    """Returns shuffled test examples in users of the clients' sizes; leaves out the rest."""
     rng = Streams(seed).at("membership/outsiders").generator()
     sizes = np.diff(people.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
@@ -320,9 +315,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
 
 def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
-    """Returns the run at `path` in its current state, and the ledger's guarantees for users and
-    examples.
-    """
+    """Returns the run at `path` as it is, and its ledger's user and example guarantees."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.round():
@@ -336,9 +329,7 @@ def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guara
 
 
 def _roc(scores: Reals, member: Flags) -> Roc:
-    """Returns the ROC curve over all trials, of any shape. Raises `Refused` if all are on one
-    side.
-    """
+    """Returns the ROC curve over all trials. Raises `Refused` if all are on one side."""
     if member.all() or not member.any():
         raise Refused(
             f"all of {member.size} trials are on one side, so nothing can be told apart; take more "

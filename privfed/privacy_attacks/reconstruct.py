@@ -21,12 +21,12 @@ from privfed.privacy_attacks.subject import Subject
 def update_function(
     network: Network, params: Tensor, lr: float, steps: int
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns the function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]`, with w_0 = `params`
-    `[d]`.
+    """Returns the function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]` of local training.
 
-    It takes `steps` full-batch steps of plain local SGD, w_s = w_(s-1) - lr * gradient of the mean
-    loss on all of x. These are the steps of `LocalTrainer` with as many epochs and a batch that
-    holds all examples. The function is differentiable in x, through all steps.
+    It starts from w_0 = `params` `[d]` and takes `steps` full-batch steps of plain local SGD, w_s =
+    w_(s-1) - lr * gradient of the mean loss on all of x. These are the steps of `LocalTrainer` with
+    as many epochs and a batch that holds all examples. The function is differentiable in x, through
+    all steps.
 
     Args:
       network: the network.
@@ -66,9 +66,7 @@ def first_layer(
 
 
 def last_bias(network: Network, update: Tensor, classes: int) -> Tensor:
-    """Returns the part `[classes]` of `update` for the last layer's bias. Raises `Refused` if
-    none.
-    """
+    """Returns the last layer's bias `[classes]` in `update`. Raises `Refused` if none."""
     parts = network.shapes.views(update)
     name = network.shapes.names[-1]
     if parts[name].shape != (classes,):
@@ -126,9 +124,7 @@ class Adversary:
     iterations: int
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """Returns the update `[d]` of a client with examples x `[B, *]`, in any shape, and labels y
-        `[B]`.
-        """
+        """Returns a client's update `[d]` on examples x `[B, *]`, any shape, and labels y `[B]`."""
         update = update_function(self.network, self.params, self.lr, self.steps)
         return update(x.reshape(len(x), *self.features), y)
 
@@ -163,9 +159,7 @@ class Adversary:
         return Reconstruction(self._within(x.reshape(count, *self.features)), labels)
 
     def _read_off(self, observed: Tensor, count: int) -> Tensor:
-        """Computes examples from the gradient of a linear first layer. Raises `Refused` for other
-        layers.
-        """
+        """Computes examples from a linear first layer's gradient. Raises `Refused` for others."""
         layer = first_layer(self.network, observed, self.features)
         if layer is None:
             raise Refused(_NOT_LINEAR)
@@ -188,8 +182,7 @@ _NOT_LINEAR = (
 def adversary(
     target: Subject, steps: int, method: Method | None, iterations: int | None
 ) -> Adversary:
-    """Returns the attack on `target`: by default analytic if the first layer is linear, else
-    cosine.
+    """Returns the attack on `target`: by default analytic for a linear first layer, else cosine.
 
     Args:
       target: the run under attack.
@@ -236,9 +229,7 @@ def mean_predictions(target: Subject, params: Tensor) -> Tensor:
 
 
 def _picture(target: Subject, features: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the image shape of an example, `[channels, height, width]`; None if it is not an
-    image.
-    """
+    """Returns an example's image shape `[channels, height, width]`; None if it is no image."""
     stated: tuple[int, ...] | None = getattr(target.config.source, "picture", None)
     if stated is not None:
         return stated

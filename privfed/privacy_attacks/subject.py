@@ -103,9 +103,7 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
 
 
 def _noised(plan: Plan, epsilon: float, clip: float) -> View:
-    """Returns the view of one clipped update with the noise for which all rounds spend
-    `epsilon`.
-    """
+    """Returns the view of one clipped update with the noise of budget `epsilon`."""
     local = plan.mechanism.trust == "client"
     who = _READER if local else "a reader who knows all other updates"
     return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise_for(plan, epsilon) * clip, epsilon)
@@ -180,9 +178,7 @@ class Subject:
         return executor.trainer.lr * executor.schedule.factor(self.round + 1)
 
     def clients_holding(self, least: int) -> Indices:
-        """Returns the clients with at least `least` examples, in order. Raises `Refused` if
-        none.
-        """
+        """Returns clients with at least `least` examples, in order. Raises `Refused` if none."""
         ids = np.arange(self.people.clients)
         holders = ids[self.people.sizes(ids) >= least]
         if not len(holders):

@@ -6,7 +6,7 @@ A comment directly above a fenced block directs it; several directives are separ
     <!-- block: small=--set run.rounds=3 -->    appended to commands that take keys of run files
     <!-- block: small=rounds=120 -> rounds=3 -->    elsewhere: what stands for what in the text
     <!-- block: output -->            a text block: what the block before prints
-    <!-- block: output=shape; exact=ε -->    its numbers may differ, except in lines with these words
+    <!-- block: output=shape; exact=ε -->    numbers may differ, except in lines with these words
     <!-- block: exit=4 -->            with which exit code the commands end
     <!-- block: skip=the reason -->   nothing runs; commands are parsed all the same
     <!-- block: hidden                Python that readers do not see

@@ -61,8 +61,7 @@ _MOST_BYTES = 4 * 2**30
 
 @dataclass(frozen=True)
 class Canaries:
-    """K canaries: their unit `directions` `[K, d]`, and their secret bits `coins` `[K]`, heads
-    True.
+    """K canaries: unit `directions` `[K, d]`, and secret bits `coins` `[K]`, heads True.
 
     The effect of a bit follows from the adjacency `relation` of the run's claim. Each canary has
     `parts` rows, at that many of the `sites` that hold clients, assigned in turn by its number.
@@ -137,8 +136,7 @@ class Canaries:
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
-        """Returns the norm of the sum of `vectors`, and its products with all directions, `[1 +
-        K]`.
+        """Returns the norm of the sum of `vectors`, and its products with directions, `[1 + K]`.
 
         Only the first d numbers of every vector `[m]` are used.
         """
@@ -194,9 +192,7 @@ class WithCanaries:
         return self.canaries.entered[made_up - self.clients]
 
     def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
-        """Returns the rows `[c, m]` of canaries at the positions `made_up` `[c]` in the
-        population.
-        """
+        """Returns the rows `[c, m]` of the canaries at population positions `made_up` `[c]`."""
         numbers = self._numbers(made_up)
         signs = self.canaries.signs[numbers]
         lengths = torch.from_numpy(signs * self._norms(exchange, numbers))
@@ -216,9 +212,7 @@ class WithCanaries:
 
 
 def part_within(mechanism: Mechanism, drawn: Witness) -> float | None:
-    """Returns the fraction of canaries with rows within the clipping norm; None if the norm is
-    fixed.
-    """
+    """Returns the fraction of canaries within the clipping norm; None if the norm is fixed."""
     if not mechanism.adaptive:
         return None
     if takes_places(drawn) and isinstance(mechanism, FollowsQuantile):
@@ -249,9 +243,7 @@ class WithoutCanaries:
 
 @dataclass(frozen=True)
 class ListeningStore:
-    """A release store that records each durable release's products with the canaries'
-    directions.
-    """
+    """A release store that records the canaries' products with each durable release."""
 
     inner: ReleaseStore
     canaries: Canaries

@@ -26,9 +26,7 @@ _HEADS: Mapping[str, str] = {
 }
 """The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.coins`)."""
 _ENOUGH = 200
-"""Number of canaries below which two separately fitted standard deviations, and so estimates, are
-unreliable.
-"""
+"""Number of canaries below which separately fitted standard deviations are unreliable."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,7 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
 
 
 def verdict_in_words(evidence: Evidence) -> str:
-    """Returns in words whether the canaries refute the claim, make it doubtful, or do not
-    contradict it.
-    """
+    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
     verdict = "they do not contradict the claim"
     if evidence.doubted:
         verdict = "DOUBTFUL, as an honest run seldom is: try again with more canaries. They speak "
@@ -110,18 +106,14 @@ def verdict_in_words(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """Returns the behaviour of canaries with heads; a canary that trains never sends the opposite
-    row.
-    """
+    """Returns the behaviour of canaries with heads; trained ones never send opposite rows."""
     trained = evidence.epsilon_estimate_all_iterates is None
     opposite = evidence.relation == REPLACE_ONE
     return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]
 
 
 def _estimates(evidence: Evidence) -> str:
-    """Returns the estimates in words; the one for every release is present if releases were
-    recorded.
-    """
+    """Returns the estimates in words, including that for every release if recorded."""
     final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
     few = ", and of so few canaries mostly chance" if evidence.by_chance else ""
     if evidence.epsilon_estimate_all_iterates is None:
@@ -134,9 +126,7 @@ def _estimates(evidence: Evidence) -> str:
 
 
 def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
-    """Returns in words the bound for every release, if releases were recorded, and for the final
-    model.
-    """
+    """Returns in words the bound for every release, if recorded, and for the final model."""
     if iterates is None:
         return f"ε ≥ {_shown(final)} with {sure} confidence for who sees the final model"
     return (

@@ -34,9 +34,7 @@ class Box:
     classes: int
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns uniform inputs x `[count, *features]`, and one random class for the canary, y
-        `[count]`.
-        """
+        """Returns uniform inputs x `[count, *features]`, and one random class, y `[count]`."""
         words = keys.bits(count * self.low.numel() + 1)
         y = torch.full((count,), int(words[0] % np.uint64(self.classes)))
         part = torch.from_numpy(uniforms(words[1:])).float().view(count, *self.low.shape)
@@ -45,8 +43,7 @@ class Box:
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Returns inputs after `steps` of sign gradient ascent on their `influence`, within the
-        box.
+        """Returns inputs after `steps` of sign gradient ascent on `influence`, within the box.
 
         Raises the model's error if it cannot be differentiated twice.
         """
@@ -108,8 +105,7 @@ class Sentences:
         return x, y
 
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` examples of one canary from `few` tokens of its own, or from the whole
-        vocabulary.
+        """Returns `count` examples of one canary, from `few` own tokens or the whole vocabulary.
 
         The first random word selects the label, the next ones the tokens to sample from.
         """
@@ -137,9 +133,7 @@ class InputSpace(Protocol):
     """The space of inputs of one kind, from which synthetic examples are sampled and crafted."""
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random examples of a canary: x `[count, *features]`, y `[count,
-        *labels]`.
-        """
+        """Returns `count` random examples: x `[count, *features]`, y `[count, *labels]`."""
         ...
 
     def crafted(
@@ -205,9 +199,7 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
 
 
 def _declared_bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Returns the range onto which numbers are scaled; each word of a category is a feature 0 or
-    1.
-    """
+    """Returns the range of scaled numbers; each word of a category is a feature 0 or 1."""
     words = sum(len(category.values) for category in how.categories)
     numbers = 1 if how.is_array else sum(each.count for each in how.numbers)
     if how.is_array:

@@ -122,9 +122,7 @@ def public_examples(federation: Federation) -> Examples | None:
 
 
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
-    """Returns the models `[p, d]`: the `start` `[d]`, and the models after some steps at rate
-    `lr`.
-    """
+    """Returns the models `[p, d]`: the `start` `[d]`, and those after steps at rate `lr`."""
     models, w = [start], start
     if public is None:
         return torch.stack(models)
@@ -150,9 +148,7 @@ def _ways(network: Network, model: Tensor, public: Examples, count: int) -> Iter
 
 
 def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: int) -> Tensor:
-    """Returns the gradient `[d]` of `count` public examples from `first` on, wrapping around at the
-    end.
-    """
+    """Returns the gradient `[d]` of `count` public examples from `first` on, cyclically."""
     rows = (torch.arange(min(count, len(public))) + first) % len(public)
     rows = rows.to(public.y.device)
     return network.gradient(w, public.x[rows], public.y[rows])
@@ -196,17 +192,13 @@ class WithTraining:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Returns the real clients of a cohort, and its canaries by their position among
-        canaries.
-        """
+        """Returns a cohort's real clients, and its canaries by position among canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
 
 
 def with_trainees(people: People, there: Indices, sites: int) -> People:
-    """Returns the population with the canaries `there` `[c]` behind the real clients, at sites in
-    turn.
-    """
+    """Returns the population with canaries `there` `[c]` after real clients, at sites in turn."""
     sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([people.identities, canary_identities(there)])
     if people.sites is None:
@@ -220,9 +212,7 @@ _RIDGE = 0.3
 
 @dataclass(frozen=True)
 class Learning:
-    """The `examples` of K canaries, and the `influence` of these on a run's public initial
-    model.
-    """
+    """The `examples` of K canaries, and their `influence` on a run's public initial model."""
 
     examples: CanaryExamples
     influence: SelfInfluence
@@ -233,9 +223,7 @@ class Learning:
         return self.influence.models[0]
 
     def scores(self, params: Tensor) -> NDArray[np.float64]:
-        """Returns each canary's coefficient `[K]` in the change from the start to the model
-        `params` `[d]`.
-        """
+        """Returns each canary's coefficient `[K]` in the change from start to `params` `[d]`."""
         canaries = self.influence.directions(self.examples.x, self.examples.y)
         ways = torch.cat([canaries, self.influence.others[0]])
         along = -(ways @ (params - self.start)).double()

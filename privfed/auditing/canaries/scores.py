@@ -31,13 +31,9 @@ from privfed.sampling.cohort import Witness
 
 Numbers = NDArray[np.float64]
 _LEAST_NOISE = 1e-3
-"""Least standard deviation of noise, in rows of a canary; smaller ones would underflow when
-squared.
-"""
+"""Least noise standard deviation, in rows of a canary; squares of smaller ones underflow."""
 _BEYOND = 1.2
-"""Factor over the largest eigenvalue of pure noise above which a component counts as common to
-releases.
-"""
+"""Factor over the noise's largest eigenvalue above which a component is common to releases."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,7 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
 
 
 def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
-    """Returns the log-likelihood of products `[T, K]` for canaries that send 1 at each
-    participation `[K]`.
+    """Returns the log-likelihood `[K]` of products `[T, K]` if each participation adds 1.
 
     It is relative to the likelihood of noise alone. Under independent sampling the canary takes
     part by one Bernoulli draw per round, or per round and site. Under separation by b rounds it
@@ -120,8 +115,7 @@ def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
 
 
 def _by_coins(x: Numbers, rate: float, sites: int, deviation: float) -> Numbers:
-    """Returns the log-likelihood of products `[T, K]` if each of `sites` Bernoulli(`rate`) draws
-    adds 1.
+    """Returns the log-likelihood of products `[T, K]` if `sites` Bernoulli(`rate`) draws add 1.
 
     The draws are independent for each round.
     """
@@ -161,8 +155,7 @@ def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> N
 
 
 def without_common(x: Numbers) -> Numbers:
-    """Returns products `[T, K]` without the components common to releases, such as the model's
-    path.
+    """Returns products `[T, K]` without components common to releases, such as the model's path.
 
     Over canaries, products with noise alone have a covariance of equal eigenvalues, up to the edge
     of Marchenko & Pastur (1967). Components beyond that edge are shrunk to the size of the others.
@@ -243,9 +236,7 @@ def _statistics(record: CanaryRecord, relation: str, scale: Scale | None) -> dic
 
 
 def _largest(record: CanaryRecord) -> Numbers | None:
-    """Returns each canary's largest cosine with a release `[K]`; None if no releases were
-    recorded.
-    """
+    """Returns each canary's largest cosine with a release `[K]`; None without releases."""
     if not len(record.rounds):
         return None
     return np.asarray((record.products / record.lengths[:, None]).max(0))
@@ -257,8 +248,7 @@ def _estimate(scores: Numbers | None, coins: NDArray[np.bool_], delta: float) ->
 
 
 def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
-    """Returns epsilon by the final model, for which the null distribution is known in high
-    dimension.
+    """Returns epsilon by the final model, with a known null distribution in high dimension.
 
     Under replace-one it is not known, because a canary with tails sends the opposite of its
     direction.

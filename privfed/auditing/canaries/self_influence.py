@@ -50,8 +50,7 @@ class SelfInfluence:
         return max(2, min(_TOGETHER, _MOST_NUMBERS // self.models.shape[1]))
 
     def of(self, x: Tensor, y: Tensor) -> Tensor:
-        """Returns the worth `[c]` of canaries with examples x `[c, n, *features]`, y `[c, n,
-        *labels]`.
+        """Returns the worth `[c]` of canaries with x `[c, n, *features]`, y `[c, n, *labels]`.
 
         It is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j)) / 2,
         with g_i the gradient of its mean loss, over the other canaries j and the `others`.
