@@ -128,7 +128,13 @@ def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Real
 
 
 def measured_total(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, float]:
-    """Returns the best estimate of the sum at the top `[...]`, and its variance."""
+    """Returns the best estimate of the sum at the top `[...]`, and its variance.
+
+    Args:
+      tree: the tree.
+      counts: measured counts, shape `[..., n]`.
+      variances: their variances, shape `[n]`.
+    """
     known, partial = _upwards(tree, counts, variances)
     top = tree.depths == 0
     return known[..., top].sum(-1), float(partial[top].sum())

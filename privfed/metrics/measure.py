@@ -94,7 +94,14 @@ class Estimate:
 
     @classmethod
     def within(cls, value: float, low: float, high: float, bounds: tuple[float, float]) -> Estimate:
-        """Returns the estimate, interval clipped to `bounds` and value to the interval."""
+        """Returns the estimate, interval clipped to `bounds` and value to the interval.
+
+        Args:
+          value: the estimate.
+          low: lower end of the interval.
+          high: upper end of the interval.
+          bounds: smallest and largest possible value.
+        """
         least, most = bounds
         low, high = min(max(low, least), most), min(max(high, least), most)
         return cls(min(max(value, low), high), low, high)
@@ -188,7 +195,16 @@ class Measure(Part):
         return means
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns the estimate from the noised sum of parts, weighted by example fractions."""
+        """Returns the estimate from the noised sum of parts, weighted by example fractions.
+
+        Args:
+          noised: the sum over clients of `parts` times the client's fraction of examples, with
+            noise.
+          scoring: the form of the examples and the loss.
+
+        Returns:
+          The value and its interval, in the measure's units.
+        """
         raise NotImplementedError
 
 

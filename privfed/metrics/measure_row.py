@@ -111,6 +111,11 @@ class MeasureRow:
     ) -> MeasureRow:
         """Returns the row of these measures.
 
+        Args:
+          measures: the measures, at least one.
+          scoring: the form of the examples and the loss.
+          groups: names of groups; empty for a single group.
+
         Raises:
           Refused: if there are no measures, one is repeated, or one does not suit the labels.
         """

@@ -122,7 +122,14 @@ def public_examples(federation: Federation) -> Examples | None:
 
 
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
-    """Returns the models `[p, d]`: the `start` `[d]`, and those after steps at rate `lr`."""
+    """Returns the models `[p, d]`: the `start` `[d]`, and those after steps at rate `lr`.
+
+    Args:
+      network: the network.
+      public: examples for the steps; None returns the start alone.
+      start: initial parameters, shape `[d]`.
+      lr: learning rate of the steps.
+    """
     models, w = [start], start
     if public is None:
         return torch.stack(models)

@@ -80,6 +80,11 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
 
     A canary's product with a release in which it took part is 1 for heads, and for tails 0, or -1
     under replace-one. Noise is added, and components common to all releases are removed.
+
+    Args:
+      record: the records of the canaries.
+      relation: adjacency relation of the claim.
+      scale: scale of the products.
     """
     if scale.factor is None:
         apart = scale.deviation * math.sqrt(record.dimension)
