@@ -1,1 +1,1 @@
-"""Studies and benchmarks: what is claimed, tried, and came out."""
+"""Studies and benchmarks: claims, experiments and results."""

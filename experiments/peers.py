@@ -1,4 +1,4 @@
-"""Other people's implementations, to compare with: loaded where they are installed."""
+"""Other projects' implementations, for comparison; loaded where they are installed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 def byzfl(module: str) -> Any:
-    """A module of ByzFL's, "aggregators" or "preaggregators"; None where it is not installed.
+    """Returns ByzFL's module "aggregators" or "preaggregators"; None if ByzFL is not installed.
 
-    Its own package imports torchvision, which its rules do not need: they are loaded without it.
+    ByzFL's package imports torchvision, which its rules do not need, so they are loaded without it.
     """
     if "byzfl" not in sys.modules:
         spec = importlib.util.find_spec("byzfl")

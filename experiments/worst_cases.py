@@ -1,12 +1,12 @@
-"""The worst of several attacks, with its spread over seeds, as a table and counted, from a grid.
+"""The worst of several attacks in a grid, with its spread over seeds, as a table and as counts.
 
     python -m experiments.worst_cases experiments/attack_defense/grid.csv --over method \\
         --rows aggregation.before aggregation.rule --columns data.partition attack.fraction
 
-The worst attack of a case is the one of least mean accuracy over seeds; beside that mean stands the
-standard deviation of that attack's accuracy over seeds (of the sample, n - 1), both in per cent.
-Attacks within a twentieth of a point are tied: the adaptive one may send what another would. A run
-that ended since its training diverged counts as one that is never right: an accuracy of 0.
+The worst attack of a case has the least mean accuracy over seeds. The table shows that mean and the
+sample standard deviation (n - 1) of that attack's accuracy over seeds, both in per cent. Attacks
+within a twentieth of a point are tied: the adaptive one may send the same as another. A run that
+ended because its training diverged counts with an accuracy of 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 _TIE = 0.05
 Case = tuple[str, ...]
 Accuracies = Mapping[str, Mapping[str, float]]
-"""Per cent by attack, and by seed."""
+"""Accuracy in per cent, by attack and by seed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Worst:
     deviation: float
     seeds: int
     ahead: float
-    """By how many points the next is less harmful; infinite where there is none."""
+    """Distance in points to the next less harmful attack; infinite if there is none."""
 
     @classmethod
     def of(cls, attacks: Accuracies) -> Worst:
@@ -59,7 +59,14 @@ class Worst:
 def cases(
     path: Path, by: Sequence[str], over: str, where: Mapping[str, str]
 ) -> dict[Case, dict[str, dict[str, float]]]:
-    """Accuracies of the cells of a grid's table that are over, by the values of the keys `by`."""
+    """Returns accuracies of the finished cells of a grid's table, by the values of the keys `by`.
+
+    Args:
+      path: the grid's CSV file.
+      by: keys that define a case.
+      over: the key of the attacks.
+      where: required values of further keys.
+    """
     by_case: dict[Case, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -71,14 +78,14 @@ def cases(
 
 
 def _accuracy(row: Mapping[str, str]) -> float | None:
-    """The accuracy of a cell, 0 where its training diverged; None where it is not over."""
+    """Returns the accuracy of a cell, 0 if its training diverged; None if it has not finished."""
     if row["status"] == "done":
         return float(row["accuracy"])
     return 0.0 if "diverged" in row.get("reason", "") else None
 
 
 def table(by_case: Mapping[Case, Accuracies], rows: int) -> str:
-    """The worst of each case in Markdown; the first `rows` keys of a case name its row."""
+    """Returns the worst of each case in Markdown; the first `rows` keys of a case name its row."""
     heads = _in_order(case[rows:] for case in by_case)
     lines = [["", *(" ".join(head) for head in heads)], ["---"] * (1 + len(heads))]
     for name in _in_order(case[:rows] for case in by_case):
@@ -88,7 +95,9 @@ def table(by_case: Mapping[Case, Accuracies], rows: int) -> str:
 
 
 def _in_order(names: Iterable[Case]) -> list[Case]:
-    """The names, sorted by each key in turn, whose values are in the order of first appearance."""
+    """Returns the names sorted by each key in turn, with values in the order of first
+    appearance.
+    """
     each = list(dict.fromkeys(names))
     ranks = [list(dict.fromkeys(values)) for values in zip(*each, strict=True)]
     return sorted(
@@ -97,9 +106,9 @@ def _in_order(names: Iterable[Case]) -> list[Case]:
 
 
 def tally(by_case: Mapping[Case, Accuracies]) -> str:
-    """In how many cases each attack is the worst, and by more than its deviation over seeds.
+    """Returns the number of cases in which each attack is the worst, and worst by over its spread.
 
-    Empty where no case has several attacks.
+    The spread is the standard deviation over seeds. Empty if no case has several attacks.
     """
     worst = [Worst.of(attacks) for attacks in by_case.values() if len(attacks) > 1]
     if not worst:
@@ -114,7 +123,7 @@ def tally(by_case: Mapping[Case, Accuracies]) -> str:
 
 
 def attacked(by_case: Mapping[Case, Accuracies], keys: Sequence[str]) -> dict[Case, Accuracies]:
-    """The cases by `keys` in which somebody attacks."""
+    """Returns the cases by `keys` that have attackers."""
     nobody = {("attack.fraction", "0"), ("attack.fraction", "0.0")}
     return {
         case: attacks
@@ -124,7 +133,7 @@ def attacked(by_case: Mapping[Case, Accuracies], keys: Sequence[str]) -> dict[Ca
 
 
 def spread(by_case: Mapping[Case, Accuracies]) -> str:
-    """How far seeds lie apart, in points; empty where no cell has several."""
+    """Returns the differences between seeds, in points; empty if no cell has several seeds."""
     each = [list(seeds.values()) for attacks in by_case.values() for seeds in attacks.values()]
     pairs = [abs(a - b) for seeds in each for a, b in combinations(seeds, 2)]
     several = [statistics.stdev(seeds) for seeds in each if len(seeds) > 1]

@@ -1,4 +1,4 @@
-"""The true divergences of random allocation: by quadrature of few slots, and by simulation."""
+"""The true divergences of random allocation: by quadrature for few slots, and by simulation."""
 
 import itertools
 import math
@@ -12,9 +12,9 @@ REMOVED, ADDED = "removed", "added"
 
 
 def points(z, centre):
-    """Values `[..., n]` of exp(L) and their weights under Q, dense around `centre` `[...]`.
+    """Returns values `[..., n]` of exp(L) and their weights under Q, dense around `centre` `[...]`.
 
-    By the trapezoid rule in the arsinh of the distance, which no bend at the centre disturbs.
+    It uses the trapezoid rule in the arsinh of the distance, so a kink at the centre does no harm.
     """
     normal = np.clip(np.log(np.maximum(centre, 1e-300)) * z + 0.5 / z, -10.5, 10.5 + 1 / z)
     near = 1e-3 * z
@@ -27,7 +27,9 @@ def points(z, centre):
 
 
 def sums(count, z, step):
-    """All sums of `count` terms with their weights, by an even grid: for what is smooth."""
+    """Returns all sums of `count` terms with their weights, on a uniform grid: for smooth
+    functions.
+    """
     u = np.arange(-10.5, 10.5 + 1 / z, step)
     weights = np.exp(-(u**2) / 2) * step / math.sqrt(2 * math.pi)
     total, chance = np.zeros(1), np.ones(1)
@@ -39,19 +41,21 @@ def sums(count, z, step):
 
 
 def call(k, z):
-    """E (exp(L) - k)_+, for any k `[n]`."""
+    """Returns E (exp(L) - k)_+, for any k `[n]`."""
     inside = np.log(np.maximum(k, 1e-300)) * z
     return np.where(k > 0, ndtr(0.5 / z - inside) - k * ndtr(-0.5 / z - inside), 1 - k)
 
 
 def put(k, z):
-    """E (k - exp(L))_+, for any k `[n]`."""
+    """Returns E (k - exp(L))_+, for any k `[n]`."""
     inside = np.log(np.maximum(k, 1e-300)) * z
     return np.where(k > 0, k * ndtr(inside + 0.5 / z) - ndtr(inside - 0.5 / z), 0.0)
 
 
 def expected(payoff, count, k, z):
-    """E payoff of a sum of `count` terms, at any k `[...]`: the last term in closed form."""
+    """Returns E payoff of a sum of `count` terms, at any k `[...]`, with the last term in closed
+    form.
+    """
     if count == 1:
         return payoff(k, z)
     values, weights = points(z, k)
@@ -59,7 +63,7 @@ def expected(payoff, count, k, z):
 
 
 def true_delta(slots, z, direction, at):
-    """The hockey-stick divergence of one epoch at `at` `[...]`."""
+    """Returns the hockey-stick divergence of one epoch at `at` `[...]`."""
     scale = np.exp(at)
     if direction == REMOVED:
         return expected(call, slots, slots * scale, z) / slots
@@ -71,7 +75,9 @@ def true_epsilon(slots, z, direction, delta):
 
 
 def true_pair_delta(z, direction, at):
-    """Two epochs of two slots: over the ratio of the first, the second's divergence."""
+    """Returns the divergence of two epochs of two slots, by integration over the first one's
+    ratio.
+    """
     total, chance = sums(2, z, 0.1)
     total, chance = total[chance > 1e-25] / 2, chance[chance > 1e-25]
     sign = 1 if direction == REMOVED else -1
@@ -83,10 +89,10 @@ def true_pair_delta(z, direction, at):
 
 
 def sampled_delta(slots, z, direction, at, first, others, count=100_000):
-    """An importance sample's mean and standard error: of all means `first` x `others`, mixed.
+    """Returns the mean and standard error of an importance sample, a mixture over all mean vectors.
 
-    `first` is the mean of the slot with the largest term, by symmetry the first, where the client
-    is removed, and of any where it is added; `others` is that of all the others.
+    `first` are the means of the first slot: by symmetry the slot with the largest term if the
+    client is removed, and any slot if it is added. `others` are the means of all other slots.
     """
     draws = np.random.default_rng(slots)
     means = np.array(list(itertools.product(first, others)))

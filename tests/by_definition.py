@@ -1,4 +1,4 @@
-"""What rules are compared with their definitions by, where these are written out in NumPy."""
+"""Definitions of rules, written out in NumPy, with which the rules are compared."""
 
 import itertools
 
@@ -10,12 +10,14 @@ sizes = pytest.mark.parametrize("n, f", [(5, 0), (7, 1), (8, 1), (11, 2), (12, 2
 
 
 def cloud(n, d=4, seed=0):
-    """Rows `[n, d]`, d up to 4, that vary most in the second number."""
+    """Returns rows `[n, d]`, d up to 4, that vary most in the second number."""
     return np.random.default_rng((n, d, seed)).normal(size=(n, d)) * [1, 2, 0.5, 1][:d]
 
 
 def check(rule, rows, f, expected):
-    """`rule` of `rows` `[n, d]` with f hostile ones gives `expected` `[d]` in both dtypes."""
+    """Asserts that `rule` of `rows` `[n, d]`, f of them Byzantine, gives `expected` `[d]` in both
+    dtypes.
+    """
     aggregate = rule(torch.from_numpy(rows), f).numpy()
     np.testing.assert_allclose(aggregate, expected, atol=1e-9)
     single = rule(torch.from_numpy(rows).float(), f).numpy()
@@ -23,7 +25,7 @@ def check(rule, rows, f, expected):
 
 
 def foolsgold_weights(rows):
-    """FoolsGold's weights `[n]` of `rows` `[n, d]`, sum one, by the letter."""
+    """Returns FoolsGold's weights `[n]` of `rows` `[n, d]`, which sum to one, by its definition."""
     n = len(rows)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     s = unit @ unit.T

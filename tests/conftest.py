@@ -1,12 +1,12 @@
-"""What every test shares, most of it for speed: none of it changes what is asserted.
+"""Settings that all tests share, mostly for speed; they do not change what is asserted.
 
-One thread per process: two make small models several times slower, and results noisier. Temporary
-files in memory, where there is room: runs sync tens of thousands of writes, and a disk takes
-milliseconds for each. Compiled modules are kept, which workers and commands would else compile
-again, each for itself.
+One thread per process: two threads make small models several times slower, and results less stable.
+Temporary files are in memory if there is room: runs sync tens of thousands of writes, and a disk
+takes milliseconds for each. Compiled modules are kept, because each worker and command would
+otherwise compile them again.
 
 Global generators are seeded before each module is imported and before each test, so that no result
-depends on which tests ran before it in the same process.
+depends on the tests that ran before it in the same process.
 """
 
 import gc
@@ -56,11 +56,11 @@ def pytest_runtest_setup():
 
 @pytest.fixture(autouse=True)
 def every_spelling(monkeypatch):
-    """Whatever a test plans is refused or not, however its parts are spelt."""
+    """Checks that the decision to refuse a plan does not depend on the spelling of its parts."""
     asked_in_every_spelling(monkeypatch)
 
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request):
-    """The CPU, and a GPU where there is one: what a test gets by this name runs on each."""
+    """The CPU, and a GPU if there is one; a test with this fixture runs on each."""
     return require_device(request.param)

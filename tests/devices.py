@@ -1,6 +1,6 @@
-"""On what tests of devices run: the CPU, and a GPU where there is one.
+"""The devices on which tests run: the CPU, and a GPU if there is one.
 
-`PRIVFED_TEST_DEVICE=cuda` (`make test-device`) says that one has to be there.
+`PRIVFED_TEST_DEVICE=cuda` (`make test-device`) requires a GPU.
 """
 
 import os
@@ -12,8 +12,9 @@ ASKED = os.environ.get("PRIVFED_TEST_DEVICE", "")
 
 
 def require_device(kind: str) -> torch.device:
-    """The device of that kind; skips the test where there is none, and fails it if it was asked
-    for."""
+    """Returns the device of that kind; without one, skips the test, or fails it if it was
+    required.
+    """
     if kind == "cuda" and not torch.cuda.is_available():
         reason = "no GPU is at hand"
         pytest.fail(reason) if ASKED == "cuda" else pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Which modules of privfed a plan and a round enter, and how often control passes between them."""
+"""The modules of privfed that a plan and a round enter, and the switches between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(HOUSE))  # else a script in tests/ finds tests/privfed
 
 
 def entered(action: Callable[[], Any]) -> tuple[int, int]:
-    """Return how many modules `action` enters, and how often it goes from one to another."""
+    """Returns the number of modules that `action` enters, and of switches between modules."""
     places: list[str] = []
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -37,7 +37,7 @@ def entered(action: Callable[[], Any]) -> tuple[int, int]:
 
 
 def flows() -> dict[str, tuple[int, int]]:
-    """Return `entered` of a plan, a round with central noise, and one of masked sums."""
+    """Returns `entered` of a plan, a round with central noise, and one of masked sums."""
     from privfed.config.reading import load
     from privfed.plan.plan import plan
     from privfed.round.round import run_round
@@ -56,7 +56,7 @@ def flows() -> dict[str, tuple[int, int]]:
         return run
 
     config = load(None, CENTRAL)
-    plan(config)  # what is imported and cached once is not of a plan
+    plan(config)  # excludes one-time imports and caches
     counts["a plan"] = entered(lambda: plan(config))
     for name, keys in {"a round, central noise": CENTRAL, "a round, masks": MASKED}.items():
         loop.run_round = counted(name)  # type: ignore[assignment]

@@ -1,6 +1,6 @@
-"""A small world to run rounds in, and the checks that each privacy rule has to pass.
+"""A small federation to run rounds in, and the checks that each privacy rule has to pass.
 
-The checks are functions so that a mutation test can show that they fail on a broken mechanism.
+The checks are functions, so that a mutation test can show that they fail on a broken mechanism.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ D = (FEATURES + 1) * CLASSES
 
 
 def population(sizes: Sequence[int], seed: int = 0) -> Federation:
-    """Clients of the given sizes with random examples; client k's do not depend on the others."""
+    """Returns clients of the given sizes with random examples, independent between clients."""
     xs, ys = [], []
     for client, size in enumerate(sizes):
         rng = np.random.default_rng([seed, client])
@@ -66,7 +66,9 @@ def population(sizes: Sequence[int], seed: int = 0) -> Federation:
 
 
 def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, constants=None, **start):
-    """The network that `recipe` makes for examples of `shape`; `start` is [model]'s own keys."""
+    """Returns the network of `recipe` for examples of `shape`; `start` holds further keys of
+    [model].
+    """
     x = torch.zeros(2, *shape) if x is None else x
     y = torch.zeros(2, dtype=torch.int64) if y is None else y
     keys = Streams(seed, simulated=True).at("init")
@@ -84,7 +86,7 @@ def trainer(federation: Federation, **changes) -> LocalTrainer:
 
 
 def follow(local: LocalTrainer, objective: Objective) -> None:
-    """Have `local` train by `objective`, with the groups that it asks for."""
+    """Makes `local` train by `objective`, with the groups that the objective needs."""
     object.__setattr__(local, "objective", objective)
     if grouping := objective.grouping:
         groups = ClientGroups.by(grouping.by, Form.of(local.federation.examples), 0)
@@ -92,7 +94,7 @@ def follow(local: LocalTrainer, objective: Objective) -> None:
 
 
 class Memory:
-    """A release store that keeps what it is given."""
+    """A release store that keeps every release in memory."""
 
     def __init__(self) -> None:
         self.releases: dict[int, list[torch.Tensor]] = {}
@@ -102,7 +104,7 @@ class Memory:
 
 
 class Seen:
-    """A watch that remembers each client's raw row."""
+    """A watch that keeps each client's raw row."""
 
     def __init__(self) -> None:
         self.by_client: dict[int, torch.Tensor] = {}
@@ -126,7 +128,7 @@ def attackers(
     people: int = 8,
     **details,
 ) -> Attackers:
-    """Attackers among so many clients, drawn by a seed."""
+    """Returns attackers among `people` clients, selected by a seed."""
     identities, streams = np.arange(people), Streams(0, simulated=True)
     return Attackers(attack, fraction, afresh, unbounded, identities, streams, people, **details)
 
@@ -196,13 +198,15 @@ class Rounds:
         self.state = self.algorithm.initial_state(self.local.network.initial_params)
 
     def attacked_by(self, attackers: Attackers) -> Rounds:
-        """These rounds, with `attackers` among the clients."""
+        """Returns these rounds, with `attackers` among the clients."""
         executor = replace(self.world.executor, attackers=attackers)
         self.world = replace(self.world, attackers=attackers, executor=executor)
         return self
 
     def summed(self, exchange: Exchange, cohort: Cohort) -> BoundedSum:
-        """The sum of the first exchange of a round, of a cohort with nobody hostile."""
+        """Returns the sum of the first exchange of a round, of a cohort without Byzantine
+        clients.
+        """
         updates = ClientUpdates(self.algorithm, self.world, self.state, cohort)
         return BySums(self.algorithm.rule, updates).sum(exchange, 0)
 
@@ -213,7 +217,7 @@ class Rounds:
         return state
 
     def released(self, rounds: int = 1) -> np.ndarray:
-        """`[rounds, d]`: what each round released."""
+        """Runs `rounds` rounds and returns their releases `[rounds, d]`."""
         self.run(rounds)
         return self.released_so_far()
 
@@ -222,14 +226,14 @@ class Rounds:
 
 
 def rows_of(executor, exchange: Exchange, cohort: Cohort) -> torch.Tensor:
-    """The raw rows `[n, m]` that `executor` gives, in the order of the cohort."""
+    """Returns the raw rows `[n, m]` of `executor`, in the order of the cohort."""
     chunks = list(executor.chunks(exchange, cohort))
     order = np.argsort(np.concatenate([chunk.ids for chunk in chunks]))
     return torch.cat([chunk.rows for chunk in chunks])[order]
 
 
 class TwoExchanges(Sgd):
-    """An objective that asks its cohort twice: once in its prelude, once to train."""
+    """An objective with two exchanges per round: one in its prelude, one to train."""
 
     exchanges: ClassVar[int] = 2
 
@@ -240,13 +244,13 @@ class TwoExchanges(Sgd):
 
 
 class MoreThanDeclared(TwoExchanges):
-    """The same, declaring one."""
+    """The same objective, but it declares one exchange."""
 
     exchanges: ClassVar[int] = 1
 
 
 def assert_normal(sample: np.ndarray, deviation: float) -> None:
-    """`sample` is N(0, deviation^2): by its shape (KS) and by its scale (chi-square), at 1e-6."""
+    """Asserts that `sample` is N(0, deviation^2), by shape (KS) and scale (chi-square), at 1e-6."""
     flat = np.asarray(sample, dtype=np.float64).ravel()
     shape = stats.kstest(flat / deviation, "norm").pvalue
     statistic = float((flat**2).sum()) / deviation**2

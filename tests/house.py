@@ -1,8 +1,8 @@
-"""The figures of the house: `python tests/house.py`, or with the name of another package.
+"""Size limits of the code: `python tests/house.py`, or with the name of another package.
 
-What may grow is bounded here, and `test_house.py` holds the code to it: modules in a folder, lines
-of a file and of a function, branches of a function, arrows between rooms, circles of modules,
-results that are named by a filler word, and waits of tests that a slow machine does not meet.
+`test_house.py` enforces the limits: modules in a folder, lines of a file and of a function,
+branches of a function, imports between rooms, import cycles, results named by a filler word, and
+waits of tests that are too short for a slow machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGES = ("accounting", "attacks", "defenses", "privfed")
 MOST_MODULES, MOST_LINES, MOST_BODY, MOST_BRANCHES, MOST_ARROWS = 20, 350, 50, 15, 200
 FILLERS = frozenset({"found", "said", "told", "own", "one", "kept", "whole"})
 LEAST_WAIT = 60
-"""Seconds: a test that waits for less fails where its machine is slow."""
+"""Shortest permitted wait of a test, in seconds; a shorter one fails on a slow machine."""
 _CLOCKS = frozenset({"monotonic", "perf_counter", "process_time", "time"})
 _WAITS = frozenset({"communicate", "join", "poll", "result", "settimeout", "wait"})
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
@@ -38,14 +38,16 @@ class Function:
 
 
 def written_pages() -> list[Path]:
-    """The pages that this repository writes; an environment beside them has others."""
+    """Returns the pages of this repository, without those of an environment in the same folder."""
     rooms = (*PACKAGES, "experiments", "tests", "docs")
     readmes = [page for room in rooms for page in (ROOT / room).glob("**/README.md")]
     return [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *readmes]
 
 
 def modules(package: str) -> dict[str, Path]:
-    """All modules of `package` by dotted name; a folder's `__init__` has the folder's."""
+    """Returns all modules of `package` by dotted name; a folder's `__init__` has the folder's
+    name.
+    """
     names = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -54,7 +56,7 @@ def modules(package: str) -> dict[str, Path]:
 
 
 def folders(package: str) -> Counter[str]:
-    """How many modules lie in each folder, `__init__` left out."""
+    """Returns the number of modules in each folder, without `__init__`."""
     paths = modules(package).values()
     return Counter(
         str(path.parent.relative_to(ROOT)) for path in paths if path.name != "__init__.py"
@@ -62,7 +64,9 @@ def folders(package: str) -> Counter[str]:
 
 
 def oversized(package: str) -> Iterator[str]:
-    """What is larger than its limit in `package`: the rule, the size, the limit and the place."""
+    """Yields each size in `package` above its limit: the rule, the size, the limit and the
+    place.
+    """
     for path in modules(package).values():
         lines = len(path.read_text(encoding="utf-8").splitlines())
         yield from _beyond("lines of a module", lines, MOST_LINES, str(path.relative_to(ROOT)))
@@ -79,33 +83,35 @@ def _beyond(rule: str, size: int, most: int, place: str) -> Iterator[str]:
 
 
 def functions(path: Path) -> Iterator[Function]:
-    """Every function and method of a file, nested ones too."""
+    """Yields every function and method of a file, including nested ones."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Function(f"{path.relative_to(ROOT)}:{node.name}", _body(node), _branches(node))
 
 
 def imports(package: str) -> dict[str, set[str]]:
-    """Which modules of `package` each of its modules imports, anywhere in the file."""
+    """Returns the modules of `package` that each of its modules imports, anywhere in the file."""
     known = modules(package)
     return {name: {*_imported(path, known)} & {*known} - {name} for name, path in known.items()}
 
 
 def arrows(package: str) -> set[tuple[str, str]]:
-    """From room to room: folders directly in `package`, and the modules that lie beside them."""
+    """Returns the imports between rooms: folders directly in `package`, and modules next to
+    them.
+    """
     pairs = {(_room(a), _room(b)) for a, targets in imports(package).items() for b in targets}
     return {(a, b) for a, b in pairs if a != b}
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Modules that import each other, around however many corners."""
+    """Returns groups of modules that import each other, directly or indirectly."""
     reach = {node: _reached(graph, node) for node in graph}
     groups = {frozenset({b for b in reach[a] if a in reach.get(b, ())}) for a in graph}
     return sorted(sorted(group) for group in groups if group)
 
 
 def fillers(path: Path) -> Iterator[str]:
-    """Names that are bound to a result and say nothing of it."""
+    """Yields names that are bound to a result and do not describe it."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in FILLERS:
             yield f"{path.relative_to(ROOT)}:{node.lineno} {node.id}"
@@ -116,14 +122,16 @@ def fillers(path: Path) -> Iterator[str]:
 
 
 def short_waits(source: str) -> Iterator[tuple[int, str]]:
-    """Lines, and the code there, that bound a wait or a measured time by less than `LEAST_WAIT`."""
+    """Yields lines, and their code, that bound a wait or a measured time by less than
+    `LEAST_WAIT`.
+    """
     for node in ast.walk(ast.parse(source)):
         if any(map(_is_short, _bounds(node))):
             yield node.lineno, ast.unparse(node)
 
 
 def _bounds(node: ast.AST) -> list[ast.expr]:
-    """Expressions of `node` that bound how long something may take."""
+    """Returns expressions of `node` that bound a duration."""
     match node:
         case ast.keyword(arg="timeout", value=value):
             return [value]
@@ -149,7 +157,7 @@ def _is_short(node: ast.expr) -> bool:
 
 
 def twice(package: str) -> dict[str, list[str]]:
-    """Public names that several modules define, and where."""
+    """Returns public names that several modules define, and these modules."""
     places: dict[str, list[str]] = {}
     for module, path in modules(package).items():
         for node in _tree(path).body:
@@ -177,7 +185,7 @@ def _documented() -> set[str]:
 
 
 def _methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The methods of public classes."""
+    """Yields the methods of public classes."""
     for group in _tree(path).body:
         if isinstance(group, ast.ClassDef) and not group.name.startswith("_"):
             yield from ((node.name, node) for node in group.body if _is_function(node))
@@ -233,7 +241,7 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def code_lines(path: Path) -> int:
-    """Lines of code in a module, without docstrings, comments and blank lines."""
+    """Returns the lines of code in a module, without docstrings, comments and blank lines."""
     tree, source = _tree(path), path.read_bytes()
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Expr) and _is_text(node)]
     prose = {line for node in texts for line in range(node.lineno, (node.end_lineno or 0) + 1)}
@@ -253,7 +261,9 @@ def _is_text(node: ast.Expr) -> bool:
 
 
 def figures(package: str) -> Iterator[tuple[str, str, str, str]]:
-    """The size of the house: what, today, the aim, and before it was made lighter."""
+    """Yields each figure of the code's size: its name, today's value, the aim, and an earlier
+    value.
+    """
     paths = list(modules(package).values())
     yield "modules", f"{len(paths)}", "500", "784"
     yield "lines of code", f"{sum(map(code_lines, paths)):,}", "43,000", "47,600"
@@ -270,7 +280,7 @@ def figures(package: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def main(package: str = "privfed") -> None:
-    """Print the figures, and what they consist of."""
+    """Prints the figures, and the items that they count."""
     print(f"{'':58}{'today':>8}{'aim':>8}{'before':>8}")
     for what, today, aim, before in figures(package):
         print(f"{what:58}{today:>8}{aim:>8}{before:>8}")

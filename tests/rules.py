@@ -1,4 +1,6 @@
-"""Every registered rule over rows, given what it declares that it needs, and compositions."""
+"""Every registered rule over rows, with the arguments that it declares to need, and
+compositions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from defenses.weighing import Composed
 
 
 class Given:
-    """A rule that is called with rows alone: all else that it `needs` is provided."""
+    """A rule that is called with rows alone: all other arguments that it `needs` are provided."""
 
     def __init__(self, rule):
         self.part = rule
@@ -38,11 +40,11 @@ class Given:
             "model": lambda: torch.linspace(-1, 1, d).to(rows),
             "layers": lambda: torch.tensor(self._layers(d)),
         }
-        needs = self.rule.needs() - {"histories"}  # of which a rule knows those of a first round
+        needs = self.rule.needs() - {"histories"}  # in a first round there are none
         return self.rule(rows, byzantine, **{key: provided[key]() for key in needs} | given)
 
     def _layers(self, d):
-        """Parameters of a model with d numbers that suits the rule: one, or a chain of layers."""
+        """Returns the layer sizes of a model with d parameters that suits the rule."""
         layouts = [[d], [d - 5, 2, 2, 1], [d - 1, 1]]
         return next(sizes for sizes in layouts if min(sizes) >= 0 and not self.rule.unfit(sizes))
 
@@ -50,7 +52,7 @@ class Given:
 NNM = NearestNeighbourMixing()
 RULES = {name: Given(rule) for name, rule in examples("rule").items()}
 FOLLOWING = {name: RULES[name].part for name in ("trimmed_mean", "geometric_median", "norm_bound")}
-"""One rule of each form, which pre-aggregators are composed with."""
+"""One rule of each form, with which pre-aggregators are composed."""
 MIXED = {
     f"{before}, {name}": Given(Composed(before=(part,), rule=rule))
     for before, part in examples("before").items()

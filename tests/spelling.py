@@ -1,4 +1,4 @@
-"""The same run with its parts spelt otherwise: `module:Name`, and as a user's own subclass."""
+"""The same run with other spellings of its parts: `module:Name`, and as a user's own subclass."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from privfed.core.errors import Refused
 
 ASKED = set()
-"""Combinations that were asked again in this process: once is enough."""
+"""Combinations that were already checked in this process."""
 
 
 def asked_in_every_spelling(monkeypatch):
-    """Have every plan refuse the same things, and cost the same, in all spellings."""
-    import privfed.plan.plan as planned  # torch and all: only where something is planned
+    """Makes every plan refuse the same configurations, and cost the same, in all spellings."""
+    import privfed.plan.plan as planned  # imports torch: only if a plan is made
 
     refusals, round_cost = planned.refusals, planned.round_cost
 
@@ -32,7 +32,7 @@ def asked_in_every_spelling(monkeypatch):
             refused = reason
         if _once(config, refused and str(refused)):
             if refused is None and (setting := getattr(found.mechanism, "_setting", None)):
-                length = setting.length  # no model has to be built for it again
+                length = setting.length  # avoids building a model again
             here = str(refused) if refused else found.event(1.0)
             for other in spellings(config):
                 there = _cost(round_cost, other, length)
@@ -46,7 +46,7 @@ def asked_in_every_spelling(monkeypatch):
 
 
 def spellings(config):
-    """`config` with every part as `module:Name`, and every part as a trivial subclass."""
+    """Yields `config` with every part as `module:Name`, and every part as a trivial subclass."""
     names = {kind: _name(type(part)) for kind, part in config.parts.items()}
     yield replace(config, names=names)
     parts = {kind: _mine(part) for kind, part in config.parts.items()}
@@ -61,7 +61,7 @@ def _cost(round_cost, config, length):
 
 
 def _once(config, outcome):
-    """Whether this is asked for the first time: a refusal by its words, a proof by its parts."""
+    """Whether this combination is new: a refusal by its words, a cost by its parts."""
     if any(":" in name for name in config.names.values()):
         return False
     key = outcome or (tuple(sorted(config.names.items())), tuple(config.aggregation.before))
@@ -71,7 +71,7 @@ def _once(config, outcome):
 
 
 def _general(reasons, *configs):
-    """Reasons without the names of parts."""
+    """Returns reasons without the names of parts."""
     names = {name for config in configs for name in config.names.values()}
     for name in sorted(names, key=len, reverse=True):
         reasons = [str(reason).replace(repr(name), "…") for reason in reasons]

@@ -1,9 +1,9 @@
-"""How far results of one computation may lie apart: by its arithmetic, on any processor.
+"""The distance between results of one computation that its arithmetic permits, on any processor.
 
-Kernels add in another order, fuse multiplications, or use other algorithms of convolution. A sum of
-n float32 numbers, added in any order, is off by at most n u times the sum of their sizes, u = 2^-24
-(Higham 2002, *Accuracy and stability of numerical algorithms*, section 4.2), and by about the root
-of that in fact.
+Kernels add in different orders, fuse multiplications, or use different convolution algorithms. A
+sum of n float32 numbers, added in any order, has an error of at most n u times the sum of their
+absolute values, u = 2^-24 (Higham 2002, *Accuracy and stability of numerical algorithms*, section
+4.2), and in practice of about the square root of n instead of n.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ def assert_same_sums(result: Tensor, expected: Tensor, terms: int, size: float) 
     """Asserts that two float32 tensors are sums of `terms` numbers in different orders.
 
     Args:
-      result, expected: the tensors, of one shape.
-      terms: how many products or sums each number goes through.
-      size: the sum of the sizes of what is added up, at most.
+      result: one tensor.
+      expected: the other tensor, of the same shape.
+      terms: number of products or sums in each entry.
+      size: upper bound on the sum of the terms' absolute values.
 
     Raises:
-      AssertionError: where a number differs by more than `terms` u `size`.
+      AssertionError: if an entry differs by more than `terms` u `size`.
     """
     torch.testing.assert_close(result, expected, rtol=0, atol=terms * UNIT_ROUNDOFF * size)

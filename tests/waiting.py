@@ -1,28 +1,28 @@
-"""How long tests wait for what has to happen: minutes, so that no machine is too slow for them."""
+"""Deadlines of tests that wait for an event: minutes, so that no machine is too slow."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 LONG = 300.0
-"""Seconds that are waited at most for what comes at once on a machine with nothing else to do."""
+"""Longest wait, in seconds, for an event that is immediate on an idle machine."""
 BRIEF = 0.2
-"""Seconds of a deadline that is to pass, whatever the machine."""
+"""A deadline, in seconds, that is meant to expire on any machine."""
 _LOOK = 0.005
-"""Seconds between two looks."""
+"""Seconds between two checks of a condition."""
 
 Seen = TypeVar("Seen")
 
 
 def until(condition: Callable[[], Seen], what: str | Callable[[], object]) -> Seen:
-    """Looks at `condition` until it holds.
+    """Waits until `condition` holds.
 
     Args:
-      condition: what is to become true; it may raise once it never will.
-      what: names it in a failure, or returns its name then.
+      condition: returns a true value once it holds; it may raise once it never will.
+      what: names the condition in a failure, or returns its name then.
 
     Returns:
-      What `condition` returned at last.
+      The last value of `condition`.
 
     Raises:
       AssertionError: if it does not hold within minutes.

@@ -1,7 +1,7 @@
-"""A sparse task: a role of Shakespeare's next letter, from which pair of letters came before.
+"""A sparse task: predicts the next letter of a Shakespeare role from the letters before it.
 
-Of nearly 900 features five are set, most of them rarely, so most weights of a logistic model get no
-gradient in most rounds.
+Of nearly 900 features five are non-zero, most of them rarely, so most weights of a logistic model
+have no gradient in most rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from privfed.data.sources.text import speeches
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz "
 _BEFORE = 4
-"""How many letters before are seen one by one; of the last two also the pair."""
+"""Number of previous letters used as separate features; the last two also form a pair."""
 
 
 class NextLetter(Part):
@@ -38,11 +38,11 @@ class NextLetter(Part):
 
     @property
     def squared_norm(self) -> float:
-        """One of 27 features for each letter before, and one for the last pair."""
+        """One of 27 features for each previous letter, and one for the last pair."""
         return _BEFORE + 1.0
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Roles are those of the text source."""
+        """Returns the source of the roles, that of the text source."""
         return ("text: ",)
 
     def load(self, clients: int, streams: Streams) -> Examples:

@@ -1,1 +1,1 @@
-"""Tests of a claimed epsilon for code that is not ours."""
+"""Tests of a claimed epsilon for other projects' code."""

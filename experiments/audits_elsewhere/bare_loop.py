@@ -1,12 +1,12 @@
-"""Federated averaging with a clip and Gaussian noise, written by hand, with canaries in it.
+"""Federated averaging with clipping and Gaussian noise, written by hand, with canaries in it.
 
     privfed canary new canaries --count 200 --dimension 10010
     python -m experiments.audits_elsewhere.bare_loop canaries models
     privfed canary judge canaries --releases models --claimed-epsilon 1 --delta 1e-5 --gaussian
 
-All clients take part in every round, so that T rounds at noise multiplier z are one Gaussian
-mechanism at z / √T: by default one that is (1, 1e-5)-private about a client (Balle & Wang 2018,
-theorem 8). `--without noise` and `--without clip` leave out a line, as a bug would.
+All clients take part in every round, so T rounds at noise multiplier z are one Gaussian mechanism
+at z / √T. By default it is (1, 1e-5)-private for a client (Balle & Wang 2018, theorem 8).
+`--without noise` and `--without clip` leave out a line, as a bug would.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIP, RATE, STEPS = 1.0, 0.5, 3
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What is trained, and how: `without` "noise" or "clip" it is broken."""
+    """The settings of training; `without` "noise" or "clip" it is broken."""
 
     rounds: int = 10
     clients: int = 100
@@ -40,7 +40,7 @@ class Pipeline:
 
 
 def train(canaries: Path, releases: Path, pipeline: Pipeline) -> None:
-    """Train, and save the model after each round as `releases/N.npz`, the initial one as 0."""
+    """Trains, and saves the model after each round as `releases/N.npz`, the initial one as 0."""
     rng = np.random.default_rng(pipeline.seed)
     clients = people(rng, pipeline)
     clients += [Client(canaries, number).answer for number in participants(canaries)]
@@ -61,14 +61,14 @@ def train(canaries: Path, releases: Path, pipeline: Pipeline) -> None:
 
 
 def people(rng: np.random.Generator, pipeline: Pipeline) -> list[Callable[[Model], Model]]:
-    """Clients with examples of their own of one classification."""
+    """Returns clients with their own examples of one classification task."""
     truth = rng.normal(size=(pipeline.features, CLASSES))
     shape = EXAMPLES, pipeline.features
     return [_person(rng.normal(size=shape), truth) for _ in range(pipeline.clients)]
 
 
 def _person(features: Numbers, truth: Numbers) -> Callable[[Model], Model]:
-    """A client that takes some steps of softmax regression on its `features` `[n, f]`."""
+    """Returns a client that takes some steps of softmax regression on its `features` `[n, f]`."""
     labels = np.eye(CLASSES)[(features @ truth).argmax(1)]
 
     def answer(received: Model) -> Model:
@@ -84,7 +84,7 @@ def _person(features: Numbers, truth: Numbers) -> Callable[[Model], Model]:
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Trains with the options of the command line."""
     parser = argparse.ArgumentParser(description="Federated averaging with canaries in it.")
     parser.add_argument("canaries", type=Path)
     parser.add_argument("releases", type=Path)

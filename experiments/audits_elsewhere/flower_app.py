@@ -1,9 +1,9 @@
-"""A Flower app some of whose clients are canaries: Flower's own averaging, clip and noise.
+"""A Flower app with canaries among its clients: Flower's own averaging, clipping and noise.
 
-Every node of the federation gets `canaries="DIR"` in its node configuration, and a canary's node
-`canary=NUMBER` beside it, one for each of `privfed.canary.participants(DIR)`. Under `--relation
-zero-out` a canary may send the model back as it came: there Flower's clipping divides by zero.
-Written for Flower 1.41 and 1.42.
+Every node of the federation gets `canaries="DIR"` in its node configuration. A canary's node also
+gets `canary=NUMBER`, one for each of `privfed.canary.participants(DIR)`. Under `--relation
+zero-out` a canary may return the model unchanged: then Flower's clipping divides by zero. Written
+for Flower 1.41 and 1.42.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ client_app, server_app = ClientApp(), ServerApp()
 
 @client_app.train()  # type: ignore[untyped-decorator, unused-ignore]
 def train(message: Message, context: Context) -> Any:
-    """Answer as a canary where this node is one, and else after some steps of training."""
+    """Answers as a canary if this node is one, and otherwise after some steps of training."""
     received = {name: array.numpy() for name, array in message.content["arrays"].items()}
     node = context.node_config
     if "canary" in node:
@@ -33,13 +33,13 @@ def train(message: Message, context: Context) -> Any:
         parameters = trained(received, seed=int(context.node_id))
     content = {
         "arrays": ArrayRecord({name: Array(part) for name, part in parameters.items()}),
-        "metrics": MetricRecord({"num-examples": 1}),  # everybody counts alike
+        "metrics": MetricRecord({"num-examples": 1}),  # all clients have equal weight
     }
     return Message(content=RecordDict(content), reply_to=message)
 
 
 def trained(received: dict[str, Any], seed: int) -> dict[str, Any]:
-    """A model after a step of least squares on examples of the node's own."""
+    """Returns a model after one step of least squares on the node's own examples."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(20, len(received["weights"]))).astype(np.float32)
     error = features @ received["weights"] + received["bias"] - np.sign(features[:, :1])
@@ -52,7 +52,7 @@ def trained(received: dict[str, Any], seed: int) -> dict[str, Any]:
 
 @server_app.main()  # type: ignore[untyped-decorator, unused-ignore]
 def main(grid: Grid, context: Context) -> None:
-    """Train by Flower's central DP, and save the model before the first round and after each."""
+    """Trains by Flower's central DP, and saves the model before the first round and after each."""
     chosen = context.run_config
     releases = Path(str(chosen["releases"]))
     releases.mkdir()

@@ -1,17 +1,18 @@
-"""Flower's accounted central DP, played on two neighbouring populations under its own claim.
+r"""Flower's accounted central DP, run on two neighbouring populations and tested against its claim.
 
     privfed audit --function experiments.audits_elsewhere.flower_central_dp:twice_as_many \
         --delta 1e-5
 
-What is played is Flower's code, unchanged and without a network: `FedAvg.configure_train` draws
-the cohort, `DifferentialPrivacyServerSideFixedClipping.aggregate_train` clips, averages and adds
-noise, and its `RdpAccountant` states epsilon. Clients' replies are made here: the target pulls one
-way, and all others the other.
+Flower's code runs unchanged and without a network. `FedAvg.configure_train` samples the cohort,
+`DifferentialPrivacyServerSideFixedClipping.aggregate_train` clips, averages and adds noise, and its
+`RdpAccountant` states epsilon. Clients' replies are made here: the target sends one direction, and
+all others the opposite one.
 
-The claim is one of add-or-remove-one: the accountant charges noise of `NOISE_MULTIPLIER` times the
-clip, and no amplification. But the cohort has a fixed size. Where the population has more than
-that, a target that joins takes somebody's place: the sum moves by two clips, with the probability
-that it is drawn. Where its place is empty instead (zero-out), it moves by one, as charged.
+The claimed relation is add-or-remove-one: the accountant charges noise of `NOISE_MULTIPLIER` times
+the clipping norm, without amplification. But the cohort has a fixed size. If the population is
+larger, a target that joins displaces another client: the sum moves by two clipping norms, with the
+probability that the target is sampled. If its place is empty instead (zero-out), the sum moves by
+one, as charged.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Numbers = NDArray[np.float64]
 COHORT, LENGTH, CLIP, NOISE_MULTIPLIER, DELTA = 5, 4, 1.0, 1.0, 1e-5
 _PULL = 100.0
 _LEAST = 1e-12
-"""A row as good as zero: Flower's clip divides by its norm."""
+"""A row that is practically zero, because Flower's clipping divides by its norm."""
 _TARGET = 1
 """The number of the target's node."""
 
@@ -46,26 +47,26 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 
 @dataclass(frozen=True)
 class Nodes:
-    """What a strategy asks of Flower's grid: the ids of those who are connected."""
+    """The part of Flower's grid that a strategy uses: the ids of connected nodes."""
 
     ids: tuple[int, ...]
 
     def get_node_ids(self) -> list[int]:
-        """All nodes' ids."""
+        """Returns all nodes' ids."""
         return list(self.ids)
 
 
 def accountant(clients: int) -> Any:
-    """Flower's accountant of a population of `clients`, in the mode that the strategy takes."""
+    """Returns Flower's accountant for `clients` clients, in the mode that the strategy uses."""
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     config = PrivacyConfig(DELTA, clients, relation, SamplingMethod.NO_AMPLIFICATION)
     return RdpAccountant(config)
 
 
 def strategy(clients: int, cohort: int) -> Any:
-    """Flower's accounted strategy, which draws `cohort` of `clients` in every round."""
+    """Returns Flower's accounted strategy, which samples `cohort` of `clients` in every round."""
     averaging = FedAvg(
-        fraction_train=0.5 * cohort / clients,  # of whom at least the cohort take part
+        fraction_train=0.5 * cohort / clients,  # at least the cohort takes part
         fraction_evaluate=0.0,
         min_train_nodes=cohort,
         min_available_nodes=cohort,
@@ -76,27 +77,27 @@ def strategy(clients: int, cohort: int) -> Any:
 
 
 def model_of(arrays: Any) -> Numbers:
-    """The numbers `[k]` of a model of one array."""
+    """Returns the numbers `[k]` of a model of one array."""
     return np.asarray(arrays.to_numpy_ndarrays()[0], dtype=float)
 
 
 def reply(message: Any, model: Numbers) -> Any:
-    """A client's answer: its `model` `[k]`, and a weight that is everybody's, as is required."""
+    """Returns a client's answer: its `model` `[k]`, and equal weights, as required."""
     content = {"arrays": ArrayRecord([model]), "metrics": MetricRecord({"num-examples": 1})}
     return Message(RecordDict(content), reply_to=message)
 
 
 def outside_of_a_run() -> None:
-    """Let Flower make messages where there is no run."""
+    """Allows Flower to make messages without a run."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
 @dataclass(frozen=True)
 class CentralDp:
-    """One round of Flower's server over a population of `clients`, the target among them or not.
+    """One round of Flower's server over a population of `clients`, with or without the target.
 
-    `leaves`: the neighbour has one client fewer (add or remove one); else the target is there and
-    sends next to nothing (zero-out). As a member it sends `row` in its first number.
+    If `leaves`, the neighbour has one client fewer (add/remove one). Otherwise the target is
+    present and sends almost nothing (zero-out). As a member it sends `row` in its first number.
     """
 
     clients: int
@@ -104,7 +105,9 @@ class CentralDp:
     row: float = _PULL
 
     def __call__(self, member: bool, generator: np.random.Generator) -> Numbers:
-        """The new model `[LENGTH]`, of a start of zeros. Flower draws by its own generators."""
+        """Returns the new model `[LENGTH]` from a start of zeros; Flower uses its own
+        generators.
+        """
         outside_of_a_run()
         server = strategy(self.clients, COHORT)
         present = member or not self.leaves
@@ -115,13 +118,13 @@ class CentralDp:
         return model_of(server.aggregate_train(1, replies)[0])
 
     def profile(self, delta: float) -> float:
-        """The epsilon that Flower's own accountant states at `delta` after the round."""
+        """Returns the epsilon that Flower's own accountant states at `delta` after the round."""
         flower = accountant(self.clients)
         flower.compose(GaussianPrivacyEvent(NOISE_MULTIPLIER, COHORT, self.clients))
         return float(flower.get_epsilon(delta))
 
     def _row(self, message: Any, member: bool) -> Numbers:
-        """What the client sends `[LENGTH]` whom `message` asks."""
+        """Returns the row `[LENGTH]` of the client that `message` addresses."""
         row = np.zeros(LENGTH)
         row[0] = -_PULL
         if message.metadata.dst_node_id == _TARGET:

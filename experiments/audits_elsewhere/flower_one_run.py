@@ -1,7 +1,7 @@
-"""One run of Flower's accounted central DP with canaries, and what that says of its claim.
+"""One run of Flower's accounted central DP with canaries, and its test against the claim.
 
-Canaries are clients that enter the population by a fair coin each, and send a random direction of
-their own. From the run's models, and not from the coins, it is guessed who was there
+Canaries are clients that enter the population with probability 1/2 each, and send their own random
+direction. Their membership is guessed from the run's models, and not from the secret bits
 (`accounting.empirical.one_run`).
 """
 
@@ -27,14 +27,16 @@ from experiments.audits_elsewhere.flower_central_dp import (
 
 Numbers = NDArray[np.float64]
 SHARES = (0.05, 0.1, 0.2, 0.5)
-"""Of all canaries, how many are guessed about: fixed beforehand, and each tried is paid for."""
+"""Fractions of canaries about which guesses are made: fixed beforehand, with a correction for
+each.
+"""
 
 
 @dataclass(frozen=True)
 class OneRun:
-    """A run of `rounds`, in each of which `cohort` clients take part, with `canaries`.
+    """A run of `rounds` with `canaries`, in which `cohort` clients take part in each round.
 
-    Of `clients` besides, who send next to nothing; models have `length` numbers.
+    There are `clients` other clients, which send almost nothing; models have `length` numbers.
     """
 
     rounds: int
@@ -46,9 +48,10 @@ class OneRun:
 
 @dataclass(frozen=True)
 class OneRunVerdict:
-    """What guesses say of a run that claims `epsilon`: the best bound, and what it may be at most.
+    """The evidence of guesses about a run that claims `epsilon`: the best bound, and the largest
+    possible.
 
-    `p_value` is corrected over all numbers of guesses tried.
+    `p_value` is corrected over all tried numbers of guesses.
     """
 
     epsilon: float
@@ -59,7 +62,7 @@ class OneRunVerdict:
 
 
 def play(run: OneRun, generator: np.random.Generator) -> OneRunVerdict:
-    """Play `run` by Flower's code, and judge it at a confidence of 95 %."""
+    """Runs `run` with Flower's code, and tests it at a confidence of 95 %."""
     outside_of_a_run()
     coins = generator.integers(0, 2, run.canaries).astype(bool)
     directions = generator.normal(size=(run.canaries, run.length))
@@ -76,7 +79,7 @@ def play(run: OneRun, generator: np.random.Generator) -> OneRunVerdict:
 
 
 def judged(scores: Numbers, coins: NDArray[np.bool_], epsilon: float) -> OneRunVerdict:
-    """What `scores` `[m]` of canaries, of which `coins` `[m]` say who was in, say of `epsilon`."""
+    """Tests `epsilon` with canaries' `scores` `[m]` and their secret membership `coins` `[m]`."""
     tried = [guess(scores, coins, int(share * len(coins))) for share in SHARES]
     confidence = 1 - 0.05 / len(tried)
     bounds = [guesses.epsilon_lower(DELTA, confidence) for guesses in tried]
@@ -89,9 +92,10 @@ def judged(scores: Numbers, coins: NDArray[np.bool_], epsilon: float) -> OneRunV
 def _after(
     server: Any, round: int, model: Numbers, rows: dict[int, Numbers], population: int
 ) -> Numbers:
-    """The model `[k]` after a round in which nodes send `rows` `[k]` by number, the others nothing.
+    """Returns the model `[k]` after a round with `rows` `[k]` by node number; other nodes send
+    nothing.
 
-    Flower's clip divides by a row's norm, so that nothing is very little.
+    Flower's clipping divides by a row's norm, so "nothing" is a very small row.
     """
     nodes = Nodes((*range(1, population + 1),))
     nothing = np.full(len(model), 1e-9)

@@ -1,8 +1,8 @@
-"""Flower's accounted central DP, tested as often as the study's page says.
+"""Flower's accounted central DP, tested with the numbers of releases on the study's page.
 
     python -m experiments.audits_elsewhere.flower_study
 
-Writes flower_central_dp.csv and flower_one_run.csv beside this file: some twenty minutes on one
+Writes flower_central_dp.csv and flower_one_run.csv into this folder: some twenty minutes on one
 core. It needs Flower 1.42 and no torch.
 """
 
@@ -38,7 +38,7 @@ SCENES = {
     "its_place_stays": 10_000,
     "sends_no_number": 1_000,
 }
-"""How many releases are made of each neighbour."""
+"""Number of releases of each neighbour."""
 RUNS = (OneRun(1), OneRun(10), OneRun(1, canaries=2000, cohort=550))
 _SEED = 1
 
@@ -54,11 +54,13 @@ def main() -> None:
 
 
 def true_epsilon(scene: flower.CentralDp) -> float:
-    """The epsilon between the two inputs of `scene`, at `DELTA`; of zero-out, a bound on it.
+    """Returns the epsilon between the two inputs of `scene` at `DELTA`; for zero-out, a bound on
+    it.
 
-    Where the target leaves, the sum moves by two clips with the probability of its being drawn: a
-    Gaussian of half the noise multiplier against a mixture, as of a Poisson draw of one client.
-    Where its place stays it moves by one clip or not at all. Infinite for a row that is no number.
+    If the target leaves, the sum moves by two clipping norms with the probability that the target
+    is sampled: a Gaussian of half the noise multiplier against a mixture, as for a Poisson sample
+    of one client. If its place remains, the sum moves by at most one clipping norm. Infinite for a
+    row that is not finite.
     """
     if not np.isfinite(scene.row):
         return math.inf
@@ -109,7 +111,7 @@ def _runs() -> Iterator[dict[str, Any]]:
 
 
 def _csv(table: Sequence[dict[str, Any]]) -> str:
-    """CSV: a line for each scene, or run."""
+    """Returns CSV with one line per scene or run."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(table[0]), lineterminator="\n")
     writer.writeheader()

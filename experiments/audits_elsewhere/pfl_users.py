@@ -1,11 +1,11 @@
-"""Canaries as users of pfl-research: its own backend, clip and noise, played in NumPy.
+"""Canaries as users of pfl-research: its own backend, clipping and noise, run in NumPy.
 
     privfed canary new canaries --count 100 --dimension 5000 --relation zero-out
     python -m experiments.audits_elsewhere.pfl_users canaries models
     privfed canary judge canaries --releases models --claimed-epsilon 0.5 --delta 1e-5 --gaussian
 
 pfl's users send differences rather than models: a canary's is `Client.update`. It runs in an
-environment that holds pfl, and privfed on its path; written for pfl 0.6.
+environment with pfl, and with privfed on its path; written for pfl 0.6.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Linear(Model):  # type: ignore[misc, unused-ignore]
 
 
 class Averaging(FederatedNNAlgorithm):  # type: ignore[misc, unused-ignore]
-    """Federated averaging over a fixed number of people, in which canaries answer as such."""
+    """Federated averaging over a fixed number of clients, in which canaries are users, too."""
 
     def train_one_user(self, *_: Any) -> Any:
-        raise NotImplementedError  # simulate_one_user is all that the backend asks for
+        raise NotImplementedError  # the backend calls simulate_one_user only
 
     def simulate_one_user(
         self, model: Linear, user_dataset: Any, central_context: Any
@@ -70,7 +70,7 @@ class Averaging(FederatedNNAlgorithm):  # type: ignore[misc, unused-ignore]
 
 
 class Saving(TrainingProcessCallback):  # type: ignore[misc, unused-ignore]
-    """Saves every model that is released, the initial one as number 0."""
+    """Saves every released model, the initial one as number 0."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -88,7 +88,7 @@ class Saving(TrainingProcessCallback):  # type: ignore[misc, unused-ignore]
 
 
 def train(canaries: Path, releases: Path, rounds: int, noise_multiplier: float) -> None:
-    """Train over people and canaries, all of them in every round."""
+    """Trains over clients and canaries, with full participation in every round."""
     rng = np.random.default_rng(0)
     users = [Dataset((rng.normal(size=(20, FEATURES)),)) for _ in range(PEOPLE)]
     users += [
@@ -116,7 +116,7 @@ def train(canaries: Path, releases: Path, rounds: int, noise_multiplier: float) 
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Trains with the options of the command line."""
     parser = argparse.ArgumentParser(description="pfl-research with canaries among its users.")
     parser.add_argument("canaries", type=Path)
     parser.add_argument("releases", type=Path)

@@ -1,4 +1,5 @@
-"""Every benchmark, each in a process of its own, in a short setting; a dated file of what came out.
+"""Runs every benchmark in a separate process, in a short setting, and writes a dated file of
+results.
 
 python -m experiments.benchmarks --peers
 """
@@ -40,7 +41,7 @@ SHORT: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark printed, and whether it went through."""
+    """A benchmark's output, and its exit code."""
 
     name: str
     output: str
@@ -52,7 +53,7 @@ class Report:
 
 
 def run(name: str, options: list[str]) -> Report:
-    """The benchmark in a process of its own."""
+    """Runs the benchmark in a separate process."""
     command = [sys.executable, "-m", f"experiments.benchmarks.{name}", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "NO_COLOR": "1"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -61,7 +62,7 @@ def run(name: str, options: list[str]) -> Report:
 
 
 def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -> Iterator[Report]:
-    """One after the other; the machine's reference is timed after each."""
+    """Yields reports one after the other; the machine's reference is timed after each."""
     for name in names:
         report = run(name, SHORT[name] + more.get(name, []))
         spread += [steadiness.reference() for _ in range(3)]
@@ -69,7 +70,7 @@ def reports(names: list[str], more: dict[str, list[str]], spread: list[float]) -
 
 
 def written(today: str, machine: str, spread: list[float], reports: list[Report]) -> str:
-    """The dated file."""
+    """Returns the content of the dated file."""
     steady = steadiness.spread(spread)
     head = f"# Benchmarks, {today}\n\n{machine}. Between the benchmarks, {steady}.\n"
     return "\n".join([head, *(each.markdown() for each in reports)])
@@ -84,7 +85,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     today, machine = date.today().isoformat(), steadiness.machine()
     table = asked.out / f"{today}.csv"
-    table.unlink(missing_ok=True)  # of an earlier try today
+    table.unlink(missing_ok=True)  # of an earlier attempt today
     more = {name: ["--table", str(table)] for name in ("rounds", "scaling")}
     if asked.peers:
         for name in ("rounds", "secure_sums"):

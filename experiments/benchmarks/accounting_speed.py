@@ -1,7 +1,9 @@
-"""What charging and asking for epsilon cost: the ledger against bare fsynced lines, and epsilon
-from counted events against the library's composition one by one.
+"""The cost of charging and of computing epsilon, next to simple references.
 
     python -m experiments.benchmarks.accounting_speed
+
+The ledger is compared with bare fsynced lines, and epsilon from counted events with the library's
+composition one by one.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def charges(path: Path, rounds: int) -> None:
-    """Every round charged behind the gate of a budget, as a run does."""
+    """Charges every round through a budget gate, as a run does."""
     ledger = Ledger.create(path, {})
     ledger.gate = Gate(1e3, DELTA, "tightest", rounds)
     for round in range(1, rounds + 1):
@@ -45,7 +47,7 @@ def charges(path: Path, rounds: int) -> None:
 
 
 def bare_lines(path: Path, rounds: int) -> None:
-    """The least that durable charges can take: append and fsync a line of the same length."""
+    """Performs the minimum of durable charges: appends and fsyncs a line of the same length."""
     line = b"x" * 112 + b"\n"
     for _ in range(rounds):
         with path.open("ab") as file:
@@ -55,13 +57,13 @@ def bare_lines(path: Path, rounds: int) -> None:
 
 
 def after_every_round(rounds: int) -> None:
-    """Epsilon by RDP after each round, from counts."""
+    """Computes epsilon by RDP after each round, from counts."""
     for round in range(1, rounds + 1):
         epsilon({EVENT: round}, DELTA, "rdp")
 
 
 def one_by_one(rounds: int) -> None:
-    """The same, by the library's accountant as it is commonly used: one `compose` a round."""
+    """Computes the same with the library's accountant as commonly used: one `compose` per round."""
     accountant = library_rdp.RdpAccountant()
     event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
     for _ in range(rounds):

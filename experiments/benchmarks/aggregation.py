@@ -1,14 +1,14 @@
-"""How fast rules aggregate, and in how much memory, beside ByzFL's and beside lean plain PyTorch.
+"""The speed and memory of aggregation rules, next to ByzFL's and to lean plain PyTorch.
 
     pip install --no-deps byzfl==0.0.11
     python -m experiments.benchmarks.aggregation        # n = 20 and 100, d = 100,000 and 1,000,000
 
-The same float32 rows for all, who take turns in one process: a time is the median of several turns
-after one to warm up, a ratio the median of those of one turn. On a busy machine `--clock cpu
---threads 1` does not count what others take. Memory is the largest that a call
-needs beyond the rows, in multiples of these, in a process of its own. ByzFL's nearest-neighbour
-mixing copies every row's neighbours (32 GB for 100 rows of a million numbers), so that it runs out
-of memory here; its minimum-diameter averaging tries all subsets, so that it has 20 rows.
+All use the same float32 rows and take turns in one process. A time is the median of several turns
+after one warm-up, a ratio the median of the ratios within a turn. On a busy machine `--clock cpu
+--threads 1` excludes the time of other programs. Memory is the peak of a call beyond the rows, in
+multiples of these, in a separate process. ByzFL's nearest-neighbour mixing copies every row's
+neighbours (32 GB for 100 rows of a million numbers), and runs out of memory here. Its
+minimum-diameter averaging tries all subsets, so it has 20 rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Case:
-    """One rule on so many rows, so many of them hostile, of so many numbers."""
+    """One rule on n rows of d numbers, a fifth of them Byzantine."""
 
     name: str
     n: int
@@ -60,7 +60,7 @@ class Case:
         return RULES[self.name]
 
     def rows(self) -> Tensor:
-        """Random rows, the hostile ones last; this process is set up for them."""
+        """Returns random rows, the Byzantine ones last, and sets this process up for them."""
         torch.set_num_threads(self.threads)
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
         rows = torch.randn(self.n, self.d, generator=torch.Generator().manual_seed(0))
@@ -72,12 +72,14 @@ class Case:
         return made(self.f) if made else None
 
     def fresh(self, rows: Tensor, who: str) -> Tensor:
-        """The rows that `who` may have: a copy where they are written into."""
+        """Returns the rows for `who`: a copy if the rule writes into them."""
         return rows.clone() if self.contenders.writes and who == "theirs" else rows
 
 
 def times(case: Case, turns: int) -> dict[str, list[float]]:
-    """Seconds of each turn, by who; of those whose memory did not suffice, none."""
+    """Returns the seconds of each turn by contender; contenders that run out of memory are left
+    out.
+    """
     rows = case.rows()
     rules = {who: rule for who in WHO if (rule := case.rule(who))}
     taken: dict[str, list[float]] = {who: [] for who in rules}
@@ -99,7 +101,9 @@ def times(case: Case, turns: int) -> dict[str, list[float]]:
 
 
 def memory(case: Case, who: str) -> float:
-    """The largest memory that one call needs, in multiples of the rows; infinite where too much."""
+    """Returns the peak memory of one call, in multiples of the rows; infinite if it does not
+    suffice.
+    """
     rows, rule = case.rows(), case.rule(who)
     assert rule is not None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -112,14 +116,14 @@ def memory(case: Case, who: str) -> float:
 
 
 def apart(work: Callable[[], Result]) -> Result:
-    """The result of `work` in a fresh process."""
+    """Runs `work` in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(work).result()
 
 
 def ratio(taken: dict[str, list[float]], who: str) -> str:
-    """How many times as long as ours another's turns took: the median, and from least to most."""
+    """Returns the ratio of another contender's times to ours: the median, and the range."""
     if not taken.get(who):
         return ""
     each = [theirs / ours for ours, theirs in zip(taken["ours"], taken[who], strict=True)]
@@ -140,7 +144,7 @@ def add(table: Table, case: Case, turns: int, measure_memory: bool) -> None:
 
 
 def table_of(n: int, d: int, asked: argparse.Namespace) -> Table:
-    """All rules on n rows of d numbers."""
+    """Measures all rules on n rows of d numbers."""
     table = Table(title=f"{n} rows of {d:,} numbers, {n // 5} hostile; float32, milliseconds")
     heads = ["rule", "ours", "ByzFL", "lean", "ByzFL / ours", "lean / ours"]
     heads += ["our memory", "ByzFL's"] if asked.memory else []

@@ -1,10 +1,11 @@
-"""Rounds of the CNN, in full precision and in the faster one, against pfl-research, run after run.
+"""Rounds of the CNN in full and in faster precision, against pfl-research, run by run.
 
     python -m experiments.benchmarks.convolutions --peers --runs 10
 
-In each run all take turns, each in its best setting on these cores: privfed by one process and by
-two, of one thread each, pfl-research with one thread and with two. Privfed's "fast" is measured
-anew in each run, before its rounds. It prints the ratio of each run, the least and the greatest.
+In each run all contenders take turns, each in its best setting on these cores: privfed with one
+process and with two, of one thread each, and pfl-research with one thread and with two. Privfed's
+"fast" is measured anew in each run, before its rounds. The ratio of each run, the least and the
+greatest are printed.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from experiments.benchmarks.work.workloads import CNN, task
 from privfed.core.memory import keep_freed
 
 AIMS = {"full": 1.25, "fast": 1.8}
-"""How many times as fast as pfl-research each precision should be, in every run."""
+"""Target speed relative to pfl-research for each precision, in every run."""
 WORKERS = THREADS = (1, 2)
 LOOP = ("run.trainer=loop",)
-"""What "auto" measures as faster for this model."""
+"""The setting that "auto" measures as faster for this model."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,12 @@ class Turn:
     ours: dict[str, float]
 
     def ratio(self, precision: str) -> float:
-        """How many times as fast as pfl-research privfed is."""
+        """Returns privfed's speed relative to pfl-research."""
         return self.peer / self.ours[precision]
 
 
 def turn(work: Task, peer: Environment, rounds: int) -> Turn:
-    """One run: everybody's median round, in the best of its settings."""
+    """Runs all contenders once, and returns each one's median round in its best setting."""
     ours = dict.fromkeys(AIMS, float("inf"))
     theirs = float("inf")
     for workers, threads in zip(WORKERS, THREADS, strict=True):
@@ -80,7 +81,7 @@ def summary(turns: list[Turn]) -> list[str]:
 
 
 def show(console: Console, turns: list[Turn]) -> None:
-    """Every run's medians, and ratios to them."""
+    """Prints every run's medians, and ratios to them."""
     table = Table(title="CNN: ms per round; times as fast as pfl-research in brackets")
     for name in ("run", PFL.name, *(f"privfed, {precision}" for precision in AIMS)):
         table.add_column(name, justify="right")

@@ -1,13 +1,13 @@
-"""Stacked clients against one after the other on one device, and how much of the device they use.
+"""Stacked clients against one after the other on one device, and the utilisation of the device.
 
-    python -m experiments.benchmarks.device                  # a GPU where there is one
+    python -m experiments.benchmarks.device                  # a GPU if there is one
     python -m experiments.benchmarks.device --device cpu
 
-A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters; many
-clients at once train a CNN and a transformer (`device_clients`); and a server works on rows
-(`device_rules`). What the device can do is measured in the same run: a large matrix product, and a
-copy in memory. A local step needs at least its products, and to read and write the model once: the
-shares printed are of that least work, so what is moved or computed twice counts against them.
+A cohort of 100 trains two batches of 10 each, for models of 610 to a million parameters. Many
+clients at once train a CNN and a transformer (`device_clients`), and a server works on rows
+(`device_rules`). The capacity of the device is measured in the same run: a large matrix product,
+and a copy in memory. A local step needs at least its products, and one read and write of the model.
+The printed fractions refer to that minimum, so repeated moves or computations reduce them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COHORT, BATCH, STEPS, FEATURES, CLASSES = 100, 10, 2, 60, 10
 HIDDEN: tuple[tuple[int, ...], ...] = ((), (128,), (1024,), (950, 950))
 AIM = 5.0
 _WHOLE = {"cpu": (1024, 1 << 24), "cuda": (8192, 1 << 28)}
-"""A product of matrices so wide, and a copy of so many numbers, keep a device of that kind busy."""
+"""Size of a matrix product, and length of a copy, that keep a device of that kind busy."""
 
 
 def workload(hidden: tuple[int, ...], device: str) -> Workload:
@@ -59,7 +59,7 @@ def products(hidden: tuple[int, ...]) -> int:
 
 
 def seconds(device: torch.device, act: Callable[[], object], repeats: int) -> float:
-    """The median of `repeats` after one that warms up; the device is waited for."""
+    """Returns the median of `repeats` after one warm-up, with synchronisation of the device."""
     taken = []
     for _ in range(repeats + 1):
         _wait(device)
@@ -71,7 +71,9 @@ def seconds(device: torch.device, act: Callable[[], object], repeats: int) -> fl
 
 
 def limits(device: torch.device, repeats: int) -> tuple[float, float]:
-    """What the device does in a second: operations of a product, and bytes read and written."""
+    """Returns the device's capacity per second: operations of a product, and bytes read and
+    written.
+    """
     wide, long = _WHOLE[device.type]
     square, line = torch.rand(wide, wide, device=device), torch.rand(long, device=device)
     other = torch.empty_like(line)
@@ -81,7 +83,7 @@ def limits(device: torch.device, repeats: int) -> tuple[float, float]:
 
 
 def train(setup: Setup, way: Way, chunk: int, number: int) -> torch.Tensor:
-    """The cohort's rows, chunk by chunk, added up."""
+    """Returns the sum of the cohort's rows, computed chunk by chunk."""
     local = replace(setup.executor.trainer, way=way)
     total = torch.zeros_like(setup.network.initial_params)
     for start in range(0, COHORT, chunk):
@@ -94,7 +96,7 @@ def train(setup: Setup, way: Way, chunk: int, number: int) -> torch.Tensor:
 def both(
     hidden: tuple[int, ...], device: str, threads: int, repeats: int
 ) -> tuple[Setup, float, float]:
-    """Seconds of the cohort's training, stacked and one by one, in turn."""
+    """Returns seconds of the cohort's training, stacked and one by one, in turn."""
     setup = workload(hidden, device).setup("run.trainer=stacked", f"run.threads={threads}")
     torch.set_num_threads(threads)
     where, chunk = setup.network.initial_params.device, setup.speed.chunk
@@ -110,7 +112,7 @@ def _wait(device: torch.device) -> None:
 
 
 def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tuple[Table, float]:
-    """A cohort of 100 by the size of its model, and the least ratio."""
+    """Measures a cohort of 100 by the size of its model; returns the table and the least ratio."""
     title = f"ms of a cohort of {COHORT}, {STEPS} steps of {BATCH}"
     table = _table(
         title, ("parameters", "by", "stacked", "one by one", "ratio", "arithmetic", "memory")
@@ -131,7 +133,9 @@ def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tup
 
 
 def clients_table(asked: argparse.Namespace, arithmetic: float) -> tuple[Table, float]:
-    """Many clients at once, and the best ratio of the network that gains least."""
+    """Measures many clients at once; returns the table and the best ratio of the slowest
+    network.
+    """
     columns = ("network", "clients", "ms, stacked", "ms, one by one", "ratio", "arithmetic")
     table = _table("clients at once", (*columns, "MB a client"))
     kind, ratios = torch.device(asked.device).type, []
@@ -148,7 +152,7 @@ def clients_table(asked: argparse.Namespace, arithmetic: float) -> tuple[Table, 
 
 
 def server_table(asked: argparse.Namespace, memory: float) -> Table:
-    """Rules, clips, noise and masks."""
+    """Measures rules, clipping, noise and masks."""
     device = torch.device(asked.device)
     shape = ROWS[device.type]
     table = _table(f"{shape[0]} rows of {shape[1]:,}, and rounds", ("work", "ms", "memory", "aim"))
@@ -168,7 +172,7 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
 
 
 def percent(share: float) -> str:
-    """A share in per cent.
+    """Formats a fraction in per cent.
 
     >>> percent(0.123)
     '12.3 %'

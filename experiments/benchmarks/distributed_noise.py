@@ -1,11 +1,11 @@
-"""What distributed noise costs: samplers, rotations, and a round beside a masked one.
+"""The cost of distributed noise: samplers, rotations, and a round next to a masked one.
 
     python -m experiments.benchmarks.distributed_noise
 
-Skellam and discrete Gaussian draws are compared with differences of NumPy's Poisson draws, which
-are no proof (its generator is not cryptographic, its arithmetic floating point); the rotation with
-a plain butterfly in NumPy; and a round of masked sums of encoded rows with and without noise. One
-thread, side by side, medians of several.
+Skellam and discrete Gaussian samples are compared with differences of NumPy's Poisson samples,
+which do not satisfy the proof (the generator is not cryptographic, the arithmetic floating point).
+The rotation is compared with a plain butterfly in NumPy, and a round of masked sums of encoded rows
+with the same round without noise. One thread, in turn, medians of several.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REPEATS = 5
 
 
 def median(work: Callable[[], object]) -> float:
-    work()  # tables are made once
+    work()  # tables are built only once
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -47,7 +47,7 @@ def median(work: Callable[[], object]) -> float:
 
 
 def butterfly(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Walsh and Hadamard's transform of each row, two numbers at a time."""
+    """Returns the Walsh-Hadamard transform of each row, two numbers at a time."""
     transformed, half = rows.copy(), 1
     while half < rows.shape[1]:
         pairs = transformed.reshape(len(rows), -1, 2, half)
@@ -89,7 +89,7 @@ def rotation(table: Table, length: int) -> None:
 
 
 def one_round(clients: int, length: int, noisy: bool) -> float:
-    """Seconds of a round over masks from clipped rows to the released average."""
+    """Returns seconds of a round over masks from clipped rows to the released average."""
     limits = Limits(clients, size=clients)
     summation = MaskedSums(bits=20).over(limits)
     setting = Setting(

@@ -1,9 +1,9 @@
-"""One round of local training: privfed's ways against a bare PyTorch loop, on the same work.
+"""One round of local training: privfed's methods against a bare PyTorch loop, on the same work.
 
 Synthetic(1, 1) logistic regression, 60 features and 10 classes, 1,000 clients, a cohort of 100, one
 epoch of batches of 10, under central noise. The reference is a plain loop over clients with
-`torch.optim.SGD`, which shares nothing with privfed but the data and the batches. Ways are timed in
-turn, round after round, so that noise of the machine meets all of them; medians are compared.
+`torch.optim.SGD`, which shares only the data and the batches with privfed. Methods are timed in
+turn, round after round, so that noise of the machine affects all alike; medians are compared.
 
     python -m experiments.benchmarks.local_training
 """
@@ -36,7 +36,7 @@ REFERENCE = "bare PyTorch loop"
 
 
 def bare_loop(setup: Setup, ids: Indices, round: int) -> Tensor:
-    """Each client's update by an nn.Module and torch.optim.SGD; rows `[n, d]`."""
+    """Returns each client's update by an nn.Module and torch.optim.SGD; rows `[n, d]`."""
     local = setup.executor.trainer
     params = setup.network.initial_params
     rows = []
@@ -57,7 +57,7 @@ def bare_loop(setup: Setup, ids: Indices, round: int) -> Tensor:
 
 
 def trained(setup: Setup, way: Way, chunk: int, ids: Indices, round: int) -> Tensor:
-    """Privfed's own training of the same clients."""
+    """Returns privfed's own updates of the same clients."""
     local = replace(setup.executor.trainer, way=way)
     broadcast = {"params": setup.network.initial_params}
     parts = []

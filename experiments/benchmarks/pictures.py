@@ -1,7 +1,7 @@
-"""Pictures of what was measured, from its table: `python -m experiments.benchmarks.pictures`.
+"""Figures of measured times, from their table: `python -m experiments.benchmarks.pictures`.
 
-Rounds by framework, one panel for each workload, and how time grows: `rounds.svg` and `growth.svg`
-beside the table.
+Rounds by framework, one panel for each workload, and the growth of time: `rounds.svg` and
+`growth.svg` in the table's folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ACROSS = "time per round under DP (log scale), and how many times privfed's"
 
 
 def best(rows: Sequence[Measured]) -> list[Measured]:
-    """Each framework in its fastest setting under DP, privfed's as it chooses by itself.
+    """Returns each framework in its fastest setting under DP; privfed's are its automatic settings.
 
     The fastest comes first.
     """
@@ -36,7 +36,7 @@ def best(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def framework(row: Measured) -> str:
-    """Whose `row` it is; empty for ways of privfed's that it did not choose, and without DP."""
+    """Returns the framework of `row`; empty for manual settings of privfed, and without DP."""
     if not row.private:
         return ""
     if row.way.startswith("privfed"):
@@ -45,7 +45,7 @@ def framework(row: Measured) -> str:
 
 
 def draw_rounds(rows: Sequence[Measured], path: Path) -> None:
-    """A panel for each workload: medians with quartiles, and how many times privfed's they are."""
+    """Draws a panel for each workload: medians with quartiles, and their ratio to privfed's."""
     works = list(dict.fromkeys(row.work for row in rows))
     panels = [best([row for row in rows if row.work == work]) for work in works]
     names = list(dict.fromkeys(framework(row) for panel in panels for row in panel))
@@ -88,7 +88,7 @@ def _panel(axes: Any, rows: Sequence[Measured], looks: dict[str, tuple[str, str]
 
 
 def times(ratio: float) -> str:
-    """How many times as long.
+    """Formats a ratio of times.
 
     >>> times(1.234), times(8.91), times(123.4)
     ('1.23 x', '8.9 x', '123 x')
@@ -107,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def growths(rows: Sequence[Measured]) -> list[Growth]:
-    """How time grows, by what."""
+    """Returns the growth of time by each quantity."""
     kinds = dict.fromkeys(row.work for row in rows)
     series = ([row for row in rows if row.work == kind] for kind in kinds)
     return [
@@ -123,7 +123,9 @@ def growths(rows: Sequence[Measured]) -> list[Growth]:
 
 
 def _drawn(shape: tuple[int, int], size: tuple[float, float], fill: Any, path: Path) -> None:
-    """Write the picture of `shape` panels that `fill` makes to `path`, in the form of its name."""
+    """Writes the figure of `shape` panels filled by `fill` to `path`, in the format of its
+    suffix.
+    """
     import matplotlib
 
     matplotlib.use("agg")
@@ -143,7 +145,7 @@ def _drawn(shape: tuple[int, int], size: tuple[float, float], fill: Any, path: P
 
 
 def draw_all(table: Path, kind: str = "svg") -> list[Path]:
-    """Draw what the table at `table` has, beside it: the pictures' paths."""
+    """Draws the figures of the table at `table` into its folder, and returns their paths."""
     rows_of, made = defaultdict(list), []
     for row in read_rows(table):
         rows_of[row.benchmark].append(row)

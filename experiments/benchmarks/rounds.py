@@ -2,10 +2,10 @@
 
     python -m experiments.benchmarks.rounds --peers          # installs the peers from PyPI
 
-Four workloads (`workloads`), one epoch of batches of 10, central DP. All take turns, so that noise
-of the machine meets all. Before, all train the same cohorts in whole-client batches without noise,
-where nothing is random: equal losses show that the arithmetic is the same. Privfed's rounds are a
-run's, charged and stored durably; the others keep nothing.
+Four workloads (`workloads`), one epoch of batches of 10, central DP. All contenders take turns, so
+that noise of the machine affects all alike. Before that, all train the same cohorts in whole-client
+batches without noise, without any randomness: equal losses show that the arithmetic is the same.
+Privfed's rounds are those of a run, charged and stored durably; the others store nothing.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from experiments.benchmarks.work.workloads import NO_DP, WORKLOADS, Workload, ta
 from privfed.core.memory import keep_freed
 
 WHOLE = ("client.batch_size=100000", "run.randomness=seeded", *NO_DP)
-"""Nothing random: every client's examples in one batch, and no noise."""
+"""Settings without randomness: every client's examples in one batch, and no noise."""
 TARGETS = {("logistic", "pfl"): 10.0, ("logistic", "Flower"): 100.0, ("CNN", "pfl"): 1.5}
 COHORTS, EQUAL = 10, 3
 TURN = 5
-"""Rounds in a row, before the next one's turn."""
+"""Number of consecutive rounds per turn."""
 BARE = "bare loop"
 
 
 @dataclass
 class Way:
-    """A contender: plays rounds, and remembers how long they took, turn by turn."""
+    """A contender, which runs rounds and records their times, turn by turn."""
 
     name: str
     threads: int
@@ -62,19 +62,19 @@ class Way:
         return statistics.median(self.seconds)
 
     def measured(self, workload: Workload) -> Measured:
-        """What it took, as a row of the table."""
+        """Returns the measured times as a row of the table."""
         work = f"{workload.name}, cohort {workload.cohort}"
         return Measured.of("rounds", work, self.name, self.setting, self.private, self.seconds)
 
     @property
     def setting(self) -> str:
-        """The cores it uses."""
+        """The cores that it uses."""
         plural = "" if self.processes == 1 else "es"
         return f"{self.processes} process{plural} of {self.threads}"
 
 
 def losses(workload: Workload, peers: list[Environment]) -> dict[str, float]:
-    """Each one's loss after the same rounds of the same arithmetic."""
+    """Returns each contender's loss after the same rounds of the same arithmetic."""
     work = task(workload, COHORTS, *WHOLE)
     bare = BareLoop(work, private=False, threads=1)
     bare.go(EQUAL)
@@ -91,7 +91,7 @@ def losses(workload: Workload, peers: list[Environment]) -> dict[str, float]:
 
 
 def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -> list[Way]:
-    """Those who run in this process."""
+    """Returns the contenders that run in this process."""
 
     def privfed_way(name: str, *overrides: str, private: bool = True) -> Way:
         setup = workload.setup(*overrides, f"run.threads={threads}")
@@ -112,7 +112,9 @@ def contenders(workload: Workload, work: Task, threads: int, stack: ExitStack) -
 
 
 def by_workers(workload: Workload, workers: int, stack: ExitStack) -> list[Way]:
-    """Privfed in so many processes of one thread each: runs of their own, as those of peers are."""
+    """Returns privfed in `workers` processes of one thread each, as separate runs like those of
+    peers.
+    """
     folder = Path(stack.enter_context(TemporaryDirectory()))
 
     def way(*overrides: str, private: bool) -> Way:
@@ -129,7 +131,9 @@ def by_workers(workload: Workload, workers: int, stack: ExitStack) -> list[Way]:
 def timed(
     workload: Workload, peers: list[Environment], rounds: int, repeats: int, threads: list[int]
 ) -> tuple[list[Way], list[float], dict[str, float]]:
-    """All contenders in turn; how long the machine's reference took, and peers to start."""
+    """Runs all contenders in turn; returns them, the reference times, and the peers' start-up
+    times.
+    """
     work, spread, starts = task(workload, COHORTS), [], {}
     with ExitStack() as stack:
         ways = [way for n in threads for way in contenders(workload, work, n, stack)]
@@ -146,7 +150,7 @@ def timed(
         for _ in range(repeats):
             for _ in range(math.ceil(rounds / TURN)):
                 for way in ways:
-                    way.go(1)  # to warm up, after another's work; a peer does so each time
+                    way.go(1)  # warm-up after another contender; a peer does so each time
                     way.turns.append(way.go(min(rounds, TURN)))
             for way in apart:
                 spread.append(steadiness.reference())
@@ -156,7 +160,7 @@ def timed(
 
 
 def show(console: Console, workload: Workload, ways: list[Way]) -> None:
-    """Medians, and ratios to the best of privfed's automatic ways under DP."""
+    """Prints medians, and ratios to the best of privfed's automatic settings under DP."""
     best = fastest(ways, "privfed auto")
     table = Table(title=f"{workload.name}: ms per round; ratio to {best.name}, {best.setting}")
     columns = ("way", "threads", "DP", "median", "25 %", "75 %", "ratio")
@@ -172,7 +176,7 @@ def show(console: Console, workload: Workload, ways: list[Way]) -> None:
 
 
 def fastest(ways: list[Way], name: str, private: bool = True) -> Way:
-    """The best setting of those called so."""
+    """Returns the fastest setting of the contenders with this name."""
     return min(
         (way for way in ways if way.name.startswith(name) and way.private == private),
         key=lambda way: way.median,
@@ -180,7 +184,7 @@ def fastest(ways: list[Way], name: str, private: bool = True) -> Way:
 
 
 def verdicts(workload: Workload, ways: list[Way]) -> list[str]:
-    """What was aimed at, and what came out: each framework at its own best threads."""
+    """Returns targets and results, each framework with its own best number of threads."""
     ours, quick = fastest(ways, "privfed auto"), fastest(ways, "privfed precision fast")
     lines = [f"precision fast: {ours.median / quick.median:.2f} x as fast as full precision"]
     for name in (BARE, *(peer.name for peer in PEERS)):
@@ -195,7 +199,7 @@ def verdicts(workload: Workload, ways: list[Way]) -> list[str]:
 
 
 def privacy(ways: list[Way], ours: Way) -> float:
-    """What DP costs in the setting of `ours`: the median ratio of turns that follow one another."""
+    """Returns the cost of DP in the setting of `ours`: the median ratio of consecutive turns."""
     (plain,) = (
         way
         for way in ways
@@ -222,7 +226,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     console = Console(width=110)
-    keep_freed()  # as `privfed train` does; the bare loop gains by it, too
+    keep_freed()  # as `privfed train` does; the bare loop benefits, too
     peers = []
     for peer in PEERS if asked.peers else ():
         try:

@@ -1,10 +1,10 @@
-"""How privfed's rounds grow: time with the cohort, with local steps and with the model; memory.
+"""The growth of privfed's rounds: time by cohort, local steps and model size, and memory.
 
     python -m experiments.benchmarks.scaling --table growth.csv
 
-Time has to be linear in the cohort and in local steps, with any number of clients in the
-population; memory flat in the cohort, measured each in a process of its own. Then a population of a
-million clients.
+Time must be linear in the cohort and in local steps, for any population size. Memory must be flat
+in the cohort; each point is measured in a separate process. Then a population of a million clients
+is measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from experiments.benchmarks.work.workloads import LOGISTIC, MANY, Workload
 from privfed.core.streams import Streams
 
 STACKED = ("run.trainer=stacked", "run.chunk=32")
-"""The same everywhere, so that nothing but x changes."""
+"""Settings shared by all points, so that only x changes."""
 CLIENTS = 12_000
 MLP = LOGISTIC.with_("model.name=mlp", "cohort.size=50", "run.trainer=auto")
 
@@ -39,17 +39,17 @@ def by_cohort(sizes: Sequence[int]) -> list[tuple[float, Workload]]:
 
 
 def by_steps(epochs: Sequence[int]) -> list[tuple[float, Workload]]:
-    """Three steps an epoch for most clients."""
+    """Returns workloads by local steps: three steps per epoch for most clients."""
     return [(3 * n, LOGISTIC.with_(*STACKED, f"client.epochs={n}")) for n in epochs]
 
 
 def by_model(widths: Sequence[int]) -> list[tuple[float, Workload]]:
-    """One hidden layer of so many units: 71 numbers each, and ten."""
+    """Returns workloads by the width of one hidden layer: 71 parameters per unit, and ten."""
     return [(71 * width + 10, MLP.with_(f"model.hidden=[{width}]")) for width in widths]
 
 
 def grown(what: str, points: list[tuple[float, Workload]], repeats: int) -> Growth:
-    """Seconds per round at each point, all in turn."""
+    """Returns seconds per round at each point, all in turn."""
     with ExitStack() as stack:
         runs = [stack.enter_context(Running(work.setup())) for _, work in points]
         for run in runs:
@@ -61,7 +61,7 @@ def grown(what: str, points: list[tuple[float, Workload]], repeats: int) -> Grow
 
 
 def rows_of(growth: Growth) -> Iterator[Measured]:
-    """What was measured, as rows of the table."""
+    """Yields the measurements as rows of the table."""
     times = zip(growth.xs, growth.low, growth.seconds, growth.high, strict=True)
     for x, low, middle, high in times:
         way, setting = "privfed", "1 process of 1"
@@ -69,7 +69,9 @@ def rows_of(growth: Growth) -> Iterator[Measured]:
 
 
 def memory_of(cohort: int, clients: int) -> tuple[float, float]:
-    """MB that this process held before and at most in two rounds of a model of 36,362 numbers."""
+    """Returns MB of this process before, and at most during, two rounds of a model of 36,362
+    parameters.
+    """
     work = MLP.with_(f"data.clients={clients}", f"cohort.size={cohort}", "model.hidden=[512]")
     with Running(work.with_(*STACKED).setup()) as run:
         run.go()
@@ -80,14 +82,14 @@ def memory_of(cohort: int, clients: int) -> tuple[float, float]:
 
 
 def apart(cohort: int, clients: int) -> tuple[float, float]:
-    """`memory_of` in a fresh process."""
+    """Runs `memory_of` in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(memory_of, cohort, clients).result()
 
 
 def crowd(clients: int, draws: int) -> tuple[float, float, float]:
-    """Of so many clients: seconds to set up, median to draw a cohort, and of a round."""
+    """Returns seconds to set up `clients` clients, to sample a cohort (median), and of a round."""
     began = time.perf_counter()
     setup = MANY.with_(f"data.clients={clients}").setup()
     ready = time.perf_counter() - began

@@ -1,11 +1,11 @@
-"""What masked sums cost a client and the server, beside Flower's SecAgg+ primitives on equal sizes.
+"""The cost of masked sums for client and server, next to Flower's SecAgg+ primitives.
 
     python -m experiments.benchmarks.secure_sums [--clients 100] [--length 1000000] [--peers]
 
-Flower's steps are put together of its own primitives as its client and its server do it, without
-network or files. Ours are whole answers to real messages, bytes to bytes, with signatures and a
-consistency check that it has not. One client in ten drops out after it shared its keys. Flower's
-modules are taken from where `rounds --peers` installs it; without it only ours is measured.
+Flower's steps combine its own primitives as its client and its server do, without network or files.
+Ours are complete answers to real messages, bytes to bytes, with signatures and a consistency check
+that Flower lacks. One client in ten drops out after key exchange. Flower's modules come from the
+environment of `rounds --peers`; without it only ours is measured.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from privfed.secure.primitives import Expander, KeyPair, verified
 from privfed.secure.summation import Session
 
 LOST = 10
-"""One client in so many drops out."""
+"""One client in this many drops out."""
 STEPS = ("share keys", "mask a row", "unmask the sum")
 
 
 @dataclass(frozen=True)
 class Given:
-    """A graph of given degree, whatever it withstands."""
+    """A graph of given degree, without regard to its security."""
 
     degree: int
 
@@ -56,7 +56,7 @@ class Given:
 
 
 class Stopwatch(Wire):
-    """Takes the time from a message's arrival at a client to its answer, by `clock`."""
+    """Measures the time from a message's arrival at a client to its answer, by `clock`."""
 
     clock = staticmethod(time.perf_counter)
 
@@ -69,14 +69,14 @@ class Stopwatch(Wire):
             self.taken[self._asked[0]].append(self.clock() - self._asked[1])
         else:
             names = {Roster.kind: STEPS[0], Inbox.kind: STEPS[1]}
-            verified.cache_clear()  # a client of its own has checked nothing yet,
-            KeyPair.agree_apart()  # and nobody has agreed on keys for it
+            verified.cache_clear()  # a separate client has checked no signature
+            KeyPair.agree_apart()  # and agreed on no key yet
             self._asked = (names.get(decode(data).kind, ""), self.clock())
         return data
 
 
 def ours(clients: int, length: int, degree: int) -> dict[str, float]:
-    """Seconds of each step: medians over the clients, and the server's one unmasking."""
+    """Returns seconds of each step: medians over the clients, and the server's one unmasking."""
     ids = np.arange(clients)
     leaves = np.where(ids % LOST == LOST - 1, int(Leaves.BEFORE_MASKING), int(Leaves.NEVER))
     codec = Codec.finest(1.0, 1.0, length, 32, clients, 2.0**30)
@@ -99,7 +99,7 @@ def ours(clients: int, length: int, degree: int) -> dict[str, float]:
 
 
 def flowers(clients: int, length: int, degree: int) -> dict[str, float]:
-    """The same steps of Flower's primitives: one client's, and the server's with its dropouts."""
+    """Returns seconds of Flower's primitives: one client's, and the server's with its dropouts."""
     from flwr.common.secure_aggregation import ndarrays_arithmetic as arithmetic
     from flwr.common.secure_aggregation.crypto import shamir
     from flwr.common.secure_aggregation.crypto import symmetric_encryption as symmetric
@@ -154,7 +154,7 @@ def flowers(clients: int, length: int, degree: int) -> dict[str, float]:
 
 
 def generator(length: int, masks: int) -> float:
-    """The least that masking can take: as many streams of the cipher, added."""
+    """Returns the lower bound for masking: as many streams of the cipher, added."""
     expander = Expander(length, 32)
     words = expander.zeros()
     began = time.perf_counter()

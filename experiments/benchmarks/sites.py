@@ -1,12 +1,12 @@
-"""What sites cost: one noise for all of them under masks, beside central noise and no protocol.
+"""The cost of sites: joint noise under masks, next to central noise without a protocol.
 
     python -m experiments.benchmarks.sites
 
-Ten sites hold 1,000 patients of ten rows each, of whom a tenth train a network of 100,004 numbers
-for two epochs in each round. Both ways play the same rounds in turn, in one process of one thread:
-the ratio of their processor time is what encoding each patient's row and the protocol between sites
-cost. Then memory, each in a process of its own, as sites have more patients: a site keeps one sum,
-whoever is drawn.
+Ten sites hold 1,000 patients of ten rows each. A tenth of the patients train a network of 100,004
+parameters for two epochs in each round. Both ways run the same rounds in turn, in one process of
+one thread. The ratio of their processor times is the cost of encoding each patient's row and of the
+protocol between sites. Then memory is measured, each in a separate process, for growing numbers of
+patients per site: a site keeps one sum for any cohort.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ TOGETHER = ("privacy.mechanism=skellam", "privacy.sizing=layers", "secure.protoc
 
 
 def workload(patients: int, *settings: str) -> Workload:
-    """Rounds over sites of so many `patients` each."""
+    """Returns rounds over sites with `patients` patients each."""
     clients = SITES * patients
     drawn = f"data.clients={clients}", f"cohort.size={round(RATE * clients)}"
     return BY_SITES.with_(*drawn, *settings)
 
 
 def side_by_side(patients: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Processor seconds of each round, by sites with masks and without a protocol, in turn."""
+    """Returns processor seconds of each round, by sites with masks and without a protocol, in
+    turn.
+    """
     with ExitStack() as stack:
         together, central = (
             stack.enter_context(Running(workload(patients, *settings).setup()))
@@ -63,14 +65,16 @@ def side_by_side(patients: int, rounds: int) -> tuple[list[float], list[float]]:
 
 
 def seconds(run: Running) -> float:
-    """What one round takes of the processor: one thread, whatever else the machine does."""
+    """Returns the processor time of one round on one thread, without other programs."""
     began = time.process_time()
     run.go()
     return time.process_time() - began
 
 
 def memory_of(patients: int) -> tuple[float, float]:
-    """MB that this process held before and at most in two rounds by sites with masks."""
+    """Returns MB that this process held before, and at most during, two rounds by sites with
+    masks.
+    """
     with Running(workload(patients, *TOGETHER).setup()) as run:
         run.go()
         memory.forget_peak()
@@ -80,7 +84,7 @@ def memory_of(patients: int) -> tuple[float, float]:
 
 
 def apart(patients: int) -> tuple[float, float]:
-    """`memory_of` in a fresh process."""
+    """Runs `memory_of` in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(memory_of, patients).result()

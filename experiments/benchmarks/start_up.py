@@ -1,4 +1,4 @@
-"""How long commands take before anything is trained, against importing torch alone.
+"""The time of commands before any training, against importing torch alone.
 
 python -m experiments.benchmarks.start_up --repeats 5
 
@@ -22,7 +22,7 @@ from pathlib import Path
 NOTHING, REFERENCE = "pass", "import torch"
 FIRST_ROUND = "privfed train, to its first round"
 AIM = 2.0
-"""Seconds of `FIRST_ROUND` beyond those of the reference."""
+"""Target for the seconds of `FIRST_ROUND` beyond those of the reference."""
 _PRIVFED = ("-m", "privfed")
 _RUN = ("run.rounds=3", "data.clients=100", "cohort.size=20", "privacy.delta=1e-3")
 _TRAIN = (*_PRIVFED, "train", "--set", "run.rounds=1", "--out")
@@ -30,14 +30,14 @@ _TRAIN = (*_PRIVFED, "train", "--set", "run.rounds=1", "--out")
 
 @dataclass(frozen=True)
 class Taken:
-    """What a process took: seconds from start to exit, and of its processor."""
+    """The time of a process: seconds from start to exit, and processor seconds."""
 
     seconds: float
     cpu: float
 
 
 def commands(run: Path) -> dict[str, tuple[str, ...]]:
-    """What is timed, as arguments of a Python; `run` is a run directory."""
+    """Returns the timed commands as arguments of a Python interpreter; `run` is a run directory."""
     asked = ("--sampling-rate", "0.1", "--rounds", "100", "--delta", "1e-5", "--epsilon", "2")
     return {
         NOTHING: ("-c", NOTHING),
@@ -52,7 +52,7 @@ def commands(run: Path) -> dict[str, tuple[str, ...]]:
 
 
 def taken(arguments: tuple[str, ...], compiled: Path) -> Taken:
-    """What a Python with `arguments` takes; `compiled` holds modules, or will."""
+    """Returns the time of a Python process with `arguments`; `compiled` caches compiled modules."""
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     here = {**inherited, "PYTHONPYCACHEPREFIX": str(compiled)}
     start, cpu = time.perf_counter(), _cpu_of_children()
@@ -61,10 +61,11 @@ def taken(arguments: tuple[str, ...], compiled: Path) -> Taken:
 
 
 def first_round(compiled: Path) -> Taken:
-    """What the default `privfed train` takes to its first round, for which its ledger is charged.
+    """Returns the time of the default `privfed train` until its ledger is charged for the first
+    round.
 
-    The run has one round, so that its charge is what the ledger was written for last. The processor
-    is the whole run's, with that round, its evaluation and its files.
+    The run has one round, so its charge is the last write to the ledger. The processor time is that
+    of the whole run, with that round, its evaluation and its files.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, began = Path(folder) / "run", time.time()
@@ -75,7 +76,7 @@ def first_round(compiled: Path) -> Taken:
 def measured(
     asked: Mapping[str, tuple[str, ...]], repeats: int, compiled: Path
 ) -> dict[str, list[Taken]]:
-    """What each takes, and `FIRST_ROUND`, who take turns; a turn before them is not counted."""
+    """Returns the times of each command and `FIRST_ROUND`, in turn, after one uncounted turn."""
     turns: dict[str, list[Taken]] = {name: [] for name in (*asked, FIRST_ROUND)}
     for _ in range(repeats + 1):
         for name, arguments in asked.items():
@@ -85,7 +86,7 @@ def measured(
 
 
 def lines(turns: Mapping[str, list[Taken]]) -> list[str]:
-    """A line each: medians, and the median of the ratios to the reference, turn by turn."""
+    """Returns a line each: medians, and the median of the ratios to the reference, turn by turn."""
     width = max(map(len, turns))
     return [
         f"{name:{width}s} {_median(turns[name]):6.2f} s  {_median_cpu(turns[name]):6.2f} CPU s  "
@@ -95,7 +96,7 @@ def lines(turns: Mapping[str, list[Taken]]) -> list[str]:
 
 
 def beyond(turns: Mapping[str, list[Taken]]) -> str:
-    """What the first round takes beyond the reference, turn by turn, beside the aim."""
+    """Returns the time of the first round beyond the reference, turn by turn, next to the aim."""
     pairs = list(zip(turns[FIRST_ROUND], turns[REFERENCE], strict=True))
     seconds = statistics.median(mine.seconds - its.seconds for mine, its in pairs)
     cpu = statistics.median(mine.cpu - its.cpu for mine, its in pairs)

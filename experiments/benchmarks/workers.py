@@ -20,7 +20,7 @@ from experiments.benchmarks.work.together import played
 from experiments.benchmarks.work.workloads import CNN
 
 SAME = ("run.trainer=loop", "run.chunk=2", "run.randomness=seeded")
-"""So that all end in the same model."""
+"""Settings for which all runs end in the same model."""
 
 
 def main() -> None:

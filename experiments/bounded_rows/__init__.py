@@ -1,1 +1,1 @@
-"""What stops a client from sending a huge row: a proof of its norm over two servers, measured."""
+"""A study of proofs over two servers that bound the norm of a client's row."""

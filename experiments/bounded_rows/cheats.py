@@ -1,4 +1,4 @@
-"""Clients that lie about a row that is too long, each in the way that one check is there for."""
+"""Byzantine clients with a row that is too long, one for each check that should detect them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from privfed.secure.primitives import KEY
 
 @dataclass(frozen=True)
 class Lie:
-    """What a client makes up: `bits` that are none, and a form `balanced` to sum up to zero."""
+    """An attack on the proof: `bits` that are not bits, and a form `balanced` to sum to zero."""
 
     bits: bool = False
     balanced: bool = False
 
 
 def wrapping_row(parameters: Parameters) -> Elements:
-    """A row `[length]` of squared norm 1 + 2^96, which is 0 modulo p.
+    """Returns a row `[length]` of squared norm 1 + 2^96, which is 0 modulo p.
 
-    A signed sum of it is in range where the sign of the second number is 0: of half of all tests.
+    A signed sum of it is in range if the sign of the second number is 0: in half of all tests.
     """
     row = np.zeros(parameters.length, np.uint64)
     row[:2] = 1, 2**48
@@ -33,7 +33,7 @@ def wrapping_row(parameters: Parameters) -> Elements:
 
 
 def large_bits(parameters: Parameters, chosen: Signs, row: Elements) -> Elements:
-    """`bits` with whole numbers, however large, as their lowest bits: all linear sums are right."""
+    """Returns `bits` with arbitrarily large integers as lowest bits: all linear sums are right."""
     half = 2 ** (parameters.width - 1)
     slack = parameters.square - sum(number**2 for number in centred(row))
     raised = add(signed_sums(chosen, row), np.array([half], np.uint64))
@@ -50,7 +50,9 @@ def answers(
     source: np.random.Generator,
     weights: Weights | None = None,
 ) -> tuple[Answer, Answer]:
-    """What both servers answer for `row` `[length]`, to challenges of `source` (or `weights`)."""
+    """Returns both servers' answers for `row` `[length]`, to challenges of `source` (or
+    `weights`).
+    """
     chosen = signs(source.bytes(KEY), parameters.tests, parameters.length)
     weights = weights or Weights.of(parameters, source.bytes(KEY))
     point = Point.at(parameters, int(uniform(source.bytes(KEY), 1)[0]))
@@ -68,7 +70,7 @@ def answers(
 
 
 def passes(parameters: Parameters, row: Elements, lie: Lie, source: np.random.Generator) -> bool:
-    """Whether both servers accept `row` `[length]`, to challenges of `source`."""
+    """Whether both servers accept `row` `[length]`, under challenges of `source`."""
     return accepted(parameters, *answers(parameters, row, lie, source))
 
 

@@ -1,4 +1,4 @@
-"""What a proven sum of many rows costs each party: processor seconds, and bytes."""
+"""The cost of a proven sum of many rows for each party: processor seconds, and bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step takes a party: processor seconds, and bytes that it sends on."""
+    """The cost of one step for a party: processor seconds, and bytes sent."""
 
     length: int
     party: str
@@ -39,9 +39,9 @@ class Cost:
 
 
 def costs(parameters: Parameters, clients: int, source: np.random.Generator) -> Iterator[Cost]:
-    """Costs of a sum of `clients` rows as long as is allowed; all have to be accepted.
+    """Yields costs of a sum of `clients` rows of the largest permitted norm; all must be accepted.
 
-    Of a client the medians over all, of a server the sum over all clients.
+    A client's costs are medians over clients, a server's are sums over clients.
     """
     rows = [row_of(parameters, source) for _ in range(clients)]
     parties = [Client(parameters, row) for row in rows]
@@ -82,9 +82,10 @@ def costs(parameters: Parameters, clients: int, source: np.random.Generator) -> 
 
 
 def cohort_costs(projected: Projected, members: int, source: np.random.Generator) -> Iterator[Cost]:
-    """Costs of the check under masks, for a client of `members`, and for the server.
+    """Yields costs of the check under masks, for a client in a cohort of `members`, and for the
+    server.
 
-    All clients' proofs are as this one's, which is dealt, answered and opened here.
+    All clients' proofs have the same cost as this one, which is shared, answered and opened here.
     """
     row, proved = elements(row_of(projected, source)), projected.proved
     (drawn,), drawing = _timed(
@@ -119,7 +120,9 @@ def cohort_costs(projected: Projected, members: int, source: np.random.Generator
 
 
 def row_of(parameters: Parameters | Projected, source: np.random.Generator) -> NDArray[np.int64]:
-    """A row in a random direction, as long as it may be but for rounding towards zero."""
+    """Returns a row in a random direction, of the largest permitted norm before rounding toward
+    zero.
+    """
     direction = source.normal(size=parameters.length)
     exact = direction * (parameters.bound / np.linalg.norm(direction))
     return np.trunc(exact).astype(np.int64)
@@ -152,7 +155,7 @@ def _sum(held: Sequence[Shares]) -> Elements:
 
 
 def _masked(length: int, clients: int) -> tuple[float, int]:
-    """Processor seconds of a masked sum's expansion for a client, and its row's bytes."""
+    """Returns processor seconds of a masked sum's expansion for a client, and its row's bytes."""
     expander = Expander(length, _MASK_BITS)
     row = expander.zeros()
     start = time.process_time()

@@ -1,8 +1,8 @@
 """Arithmetic modulo the prime p = 2^64 - 2^32 + 1, on NumPy arrays of 64-bit words.
 
-Modulo p, 2^64 is 2^32 - 1 and 2^96 is -1, so that a product of 128 bits is reduced by two additions
-(Solinas 1999, generalized Mersenne numbers). p - 1 is a multiple of 2^32: there are roots of unity
-of every order that is a power of two up to it. 2^48 is a square root of -1.
+Modulo p, 2^64 is 2^32 - 1 and 2^96 is -1, so a product of 128 bits is reduced by two additions
+(Solinas 1999, generalized Mersenne numbers). p - 1 is a multiple of 2^32, so there are roots of
+unity of every order that is a power of two up to 2^32. 2^48 is a square root of -1.
 
 All elements that functions take and return are in [0, p), as `uint64` arrays of at least one axis.
 """
@@ -27,32 +27,32 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def elements(numbers: NDArray[np.int64]) -> Elements:
-    """Whole numbers of either sign, as elements."""
+    """Converts signed integers to elements."""
     words = numbers.astype(np.uint64)
     return np.where(numbers < 0, words + _P, words)
 
 
 def centred(values: Elements) -> list[int]:
-    """Elements `[k]` as whole numbers between -p / 2 and p / 2."""
+    """Converts elements `[k]` to integers between -p / 2 and p / 2."""
     return [int(v) - MODULUS if int(v) > MODULUS // 2 else int(v) for v in values]
 
 
 def add(left: Elements, right: Elements) -> Elements:
-    """The sum."""
+    """Returns the sum."""
     words = left + right
     words += (words < left) * _LOW
     return _below(words)
 
 
 def subtract(left: Elements, right: Elements) -> Elements:
-    """The difference."""
+    """Returns the difference."""
     words = left - right
     words -= (left < right) * _LOW
     return words
 
 
 def multiply(left: Elements, right: Elements) -> Elements:
-    """The product, shapes broadcast."""
+    """Returns the product; shapes broadcast."""
     left_low, left_high = left & _LOW, left >> _HALF
     right_low, right_high = right & _LOW, right >> _HALF
     low = left_low * right_low
@@ -64,7 +64,7 @@ def multiply(left: Elements, right: Elements) -> Elements:
 
 
 def total(values: Elements) -> Elements:
-    """The sum over the first axis: of `[k]` an array `[1]`, of `[k, m]` one `[m]`."""
+    """Returns the sum over the first axis: `[1]` for `[k]`, and `[m]` for `[k, m]`."""
     low = (values & _LOW).sum(axis=0, dtype=np.uint64)
     high = (values >> _HALF).sum(axis=0, dtype=np.uint64)
     shifted = multiply(np.atleast_1d(high), np.array([2**32], np.uint64))
@@ -72,12 +72,14 @@ def total(values: Elements) -> Elements:
 
 
 def combine(weights: Elements, values: Elements) -> Elements:
-    """The sum of `weights` `[k]` times `values` `[k, m]` (or `[k]`), as `[m]` (or `[1]`)."""
+    """Returns the sum of `weights` `[k]` times `values` `[k, m]` (or `[k]`), as `[m]` (or
+    `[1]`).
+    """
     return total(multiply(weights.reshape(-1, *(1,) * (values.ndim - 1)), values))
 
 
 def powers(base: int, count: int) -> Elements:
-    """1, `base`, `base`^2, and so on `[count]`."""
+    """Returns 1, `base`, `base`^2, and so on `[count]`."""
     row = np.ones(1, np.uint64)
     while len(row) < count:
         step = np.array([pow(base, len(row), MODULUS)], np.uint64)
@@ -86,14 +88,14 @@ def powers(base: int, count: int) -> Elements:
 
 
 def root_of_unity(order: int) -> int:
-    """A primitive root of unity of `order`, a power of two up to 2^32."""
+    """Returns a primitive root of unity of `order`, a power of two up to 2^32."""
     return pow(GENERATOR, (MODULUS - 1) // order, MODULUS)
 
 
 def uniform(key: bytes, count: int) -> Elements:
-    """Uniform elements `[count]` that `key` `[32]` determines, by AES-256-CTR and rejection.
+    """Returns uniform elements `[count]` determined by `key` `[32]`, by AES-256-CTR and rejection.
 
-    A key is expanded once. One word in 2^32 is not below p, and left out.
+    A key must be used only once. One word in 2^32 is not below p and is rejected.
     """
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     accepted = np.zeros(0, np.uint64)

@@ -1,15 +1,15 @@
-"""The proof that a statement's equation holds, and what two servers ask of their shares of it.
+"""The proof that a statement's equation holds, and its verification by two servers on shares.
 
-A fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa & Ishai 2019, corollary 4.7): the lines
-of the columns are values of polynomials at roots of unity, and what lines come to, a quadratic form
-of the columns, is one polynomial G of degree below twice the points. The proof holds the columns'
-random first line and G's values at twice as many roots. G's values at the lines' roots sum up to
-the quadratic part, and a random point tells whether G is right.
+A fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa & Ishai 2019, corollary 4.7). The lines
+of the columns are values of polynomials at roots of unity. The quadratic form of the columns' lines
+is one polynomial G of degree below twice the points. The proof holds the columns' random first line
+and G's values at twice as many roots. G's values at the lines' roots sum to the quadratic part, and
+a random point tests whether G is correct.
 
-*One server learns nothing* of a row that fits, whatever it asks or sends, as long as the point is
-none of the roots: the columns at the point are hidden by the random line, which enters with a
-weight unlike 0, and what else the other server says follows from them and from its own share. The
-other server answers each proof once, before it hears anything of the first's answer.
+*One server learns nothing* about a valid row, whatever it asks or sends, provided the point is none
+of the roots. The columns at the point are hidden by the random line, which enters with a non-zero
+weight. The other server's messages follow from these values and from the first server's own share.
+The other server answers each proof once, before it receives any part of the first one's answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from privfed.core.errors import Refused
 
 @dataclass(frozen=True)
 class Shares:
-    """What a server holds of a client: shares of `row`, `bits` and `proof`."""
+    """A server's shares of a client's `row`, `bits` and `proof`."""
 
     row: Elements
     bits: Elements
@@ -44,7 +44,9 @@ class Point:
 
     @classmethod
     def at(cls, parameters: Parameters, point: int) -> Point:
-        """The weights at `point`. Raises `Refused` at the roots, where columns are seen bare."""
+        """Returns the weights at `point`. Raises `Refused` at the roots, where columns are not
+        hidden.
+        """
         if pow(point, 2 * parameters.points, MODULUS) in (0, 1):
             raise Refused("a point where columns are not hidden, expected another; draw again")
         return cls(reading(parameters.points, point), reading(2 * parameters.points, point))
@@ -62,7 +64,9 @@ class Answer:
 def prove(
     parameters: Parameters, weights: Weights, row: Elements, bits: Elements, masks: Elements
 ) -> Elements:
-    """The proof `[columns + 2 points]`, with uniform `masks` `[columns]` that are used once."""
+    """Returns the proof `[columns + 2 points]`, with uniform `masks` `[columns]` that are used
+    once.
+    """
     columns = arranged(parameters, weights, row, bits, masks)
     at_lines = squares(parameters, columns)
     beside = squares(parameters, between(columns))
@@ -77,7 +81,9 @@ def answer(
     shares: Shares,
     first: bool,
 ) -> Answer:
-    """What a server tells the other one of its `shares`; the `first` one adds the constant."""
+    """Returns a server's message to the other one about its `shares`; the `first` adds the
+    constant.
+    """
     masks, form = np.split(shares.proof, [parameters.columns])
     columns = arranged(parameters, weights, shares.row, shares.bits, masks)
     sums = signed_sums(chosen, shares.row)
@@ -88,7 +94,7 @@ def answer(
 
 
 def accepted(parameters: Parameters, first: Answer, second: Answer) -> bool:
-    """Whether the equation holds, and G is what the columns come to."""
+    """Whether the equation holds, and G equals the form of the columns."""
     form = squares(parameters, add(first.columns, second.columns)[None])
     holds = not add(first.value, second.value).any()
     return holds and bool((form == add(first.form, second.form)).all())

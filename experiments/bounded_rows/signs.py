@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from experiments.bounded_rows.field import Elements, add, elements, multiply
 
 _BLOCK = 1 << 13
-"""Numbers of a row at once."""
+"""Number of entries of a row that are processed together."""
 
 Signs = NDArray[np.int8]
 
 
 def signs(key: bytes, tests: int, length: int) -> Signs:
-    """0 with probability 1/2, 1 and -1 with 1/4 each `[tests, length]`, by AES-256-CTR."""
+    """Returns 0 with probability 1/2, 1 and -1 with 1/4 each `[tests, length]`, by AES-256-CTR."""
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     shape = (2, tests, -(-length // 8))
     octets = np.frombuffer(stream.update(bytes(math.prod(shape))), np.uint8).reshape(shape)
@@ -27,9 +27,10 @@ def signs(key: bytes, tests: int, length: int) -> Signs:
 
 
 def signed_sums(chosen: Signs, row: Elements) -> Elements:
-    """The sums `[tests]` of `row` `[length]` (or of a share of it) under `chosen`, modulo p.
+    """Returns the sums `[tests]` of `row` `[length]` (or of a share of it) under `chosen`, modulo
+    p.
 
-    Exact: halves of numbers have 32 bits, and sums of 2^21 of them fewer than 53.
+    They are exact: halves of numbers have 32 bits, and sums of 2^21 of them fewer than 53.
     """
     halves = np.stack([row & np.uint64(2**32 - 1), row >> np.uint64(32)], axis=1)
     sums = np.zeros((len(chosen), 2))

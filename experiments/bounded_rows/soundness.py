@@ -1,4 +1,4 @@
-"""How often rows that are too long are accepted, and honest ones: tried, beside the bound."""
+"""Measured acceptance rates of rows that are too long and of honest rows, next to the bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _LIES = {
 
 @dataclass(frozen=True)
 class Trial:
-    """How many of `trials` rows were accepted; `bound` is the probability, at most."""
+    """The number of `trials` rows that were accepted; `bound` is an upper bound on the
+    probability.
+    """
 
     row: str
     length: int
@@ -32,7 +34,9 @@ class Trial:
 
 
 def few_tests(length: int, trials: int, source: np.random.Generator) -> Iterator[Trial]:
-    """The row that wraps around, against none to six tests: the lemma's 1/2 is what happens."""
+    """Yields trials of the row that wraps around, against none to six tests: the lemma's 1/2
+    occurs.
+    """
     for tests in range(7):
         parameters = Parameters(length, 1_000, tests=tests)
         row = wrapping_row(parameters)
@@ -40,7 +44,7 @@ def few_tests(length: int, trials: int, source: np.random.Generator) -> Iterator
 
 
 def all_tests(parameters: Parameters, trials: int, source: np.random.Generator) -> Iterator[Trial]:
-    """Every lie, against all tests; and honest rows, for which `bound` is 1."""
+    """Yields every attack against all tests, and honest rows, for which `bound` is 1."""
     wrapping = wrapping_row(parameters)
     yield _tried("(1, 2^48, 0, ...)", parameters, Lie(), wrapping, trials, source)
     for name, lie in _LIES.items():

@@ -1,18 +1,20 @@
-"""One quadratic equation that holds where a row is short enough.
+"""One quadratic equation that holds if a row is short enough.
 
-Beside the row x there are bits: of the slack C^2 - |x|^2, and of each signed sum y, raised by half
-its range. With random weights a of the bits e and b of the tests, drawn once bits are shared,
+In addition to the row x there are bits: of the slack C^2 - |x|^2, and of each signed sum y, raised
+by half its range. With random weights a of the bits e and b of the tests, drawn after the bits are
+shared,
 
     |x|^2 + slack - C^2 + sum a (e^2 - e) + sum b (y + 2^(width - 1) - its bits) = 0
 
 modulo p. Squares are taken of columns (`arranged`); the rest is linear, and so computed on shares.
 
-**Lemma.** Where all bits are bits, and all equations hold, a row longer than C passes a test with
-probability 1/2 at most. *Proof.* Numbers are meant between -p/2 and p/2. Let one be 2^width or more
-from 0. Given the other signs, with a sum s, a test is passed where s + z x is in an interval of
-2^width numbers. If s is, neither s + x nor s - x is: passing takes z = 0, or z unlike 0, each of
-probability 1/2. Else the squares' sum is below length 4^width <= p - 2^slack_bits as a whole
-number: it is what it is modulo p, and C^2 less it has slack_bits bits only where it is C^2 at most.
+**Lemma.** If all bits are bits and all equations hold, a row longer than C passes a test with
+probability at most 1/2. *Proof.* Take numbers between -p/2 and p/2. Suppose that one of them, x,
+has an absolute value of 2^width or more. Given the other signs, with a sum s, a test is passed if s
++ z x is in an interval of 2^width numbers. If s is in it, neither s + x nor s - x is: passing
+requires z = 0. If s is not in it, passing requires z unlike 0. Each has probability 1/2. Otherwise,
+the sum of squares as an integer is below length 4^width <= p - 2^slack_bits, so it equals its value
+modulo p. C^2 minus that sum fits into slack_bits bits only if the sum is at most C^2.
 
 (PINE's lemma 4.3 admits a modulus that is smaller by about the length, by Berry and Esseen.)
 """
@@ -48,15 +50,15 @@ class Weights:
 
     @classmethod
     def of(cls, parameters: Parameters, key: bytes) -> Weights:
-        """The weights that `key` determines."""
+        """Returns the weights that `key` determines."""
         drawn = uniform(key, parameters.bits + parameters.tests)
         return cls(drawn[: parameters.bits], drawn[parameters.bits :])
 
 
 def bits_of(parameters: Parameters, chosen: Signs, row: Elements) -> Elements:
-    """The bits `[bits]` of the slack and of the signed sums under `chosen`.
+    """Returns the bits `[bits]` of the slack and of the signed sums under `chosen`.
 
-    What is out of range is cut to its lowest bits: no proof of it holds.
+    A value out of range is cut to its lowest bits, and no proof of it holds.
     """
     slack = (parameters.square - sum(number**2 for number in centred(row))) % MODULUS
     half = 2 ** (parameters.width - 1)
@@ -66,7 +68,7 @@ def bits_of(parameters: Parameters, chosen: Signs, row: Elements) -> Elements:
 
 
 def fits(parameters: Parameters, chosen: Signs, row: Elements) -> bool:
-    """Whether a proof for `row` is accepted; who sees that it is not stays away."""
+    """Whether a proof for `row` is accepted; a client for which it is not does not take part."""
     half = 2 ** (parameters.width - 1)
     sums = centred(signed_sums(chosen, row))
     short = sum(number**2 for number in centred(row)) <= parameters.square
@@ -76,7 +78,8 @@ def fits(parameters: Parameters, chosen: Signs, row: Elements) -> bool:
 def arranged(
     parameters: Parameters, weights: Weights, row: Elements, bits: Elements, masks: Elements
 ) -> Elements:
-    """Columns `[points, columns]`: of the row, the bits, and the weighted bits, under `masks`.
+    """Returns columns `[points, columns]` of the row, the bits, and the weighted bits, under
+    `masks`.
 
     `masks` `[columns]` are the first line.
     """
@@ -94,14 +97,16 @@ def arranged(
 
 
 def squares(parameters: Parameters, columns: Elements) -> Elements:
-    """What the columns `[k, columns]` of a line come to: squares, and bits by weighted bits."""
+    """Returns the quadratic form of the columns `[k, columns]`: squares, and bits by weighted
+    bits.
+    """
     rows, bits = parameters.row_columns, parameters.row_columns + parameters.bit_columns
     factors = np.concatenate([columns[:, :rows], columns[:, bits:]], axis=1)
     return total(multiply(columns[:, :bits], factors).T)
 
 
 def linear(parameters: Parameters, weights: Weights, sums: Elements, bits: Elements) -> Elements:
-    """The linear part `[1]` for signed `sums` `[tests]` and `bits` (or shares of them)."""
+    """Returns the linear part `[1]` for signed `sums` `[tests]` and `bits` (or shares of them)."""
     slack = parameters.slack_bits
     places = multiply(weights.tests[:, None], powers(2, parameters.width)[None])
     gains = np.concatenate([powers(2, slack), np.zeros(places.size, np.uint64)])
@@ -111,7 +116,7 @@ def linear(parameters: Parameters, weights: Weights, sums: Elements, bits: Eleme
 
 
 def constant(parameters: Parameters, weights: Weights) -> Elements:
-    """The constant part `[1]`."""
+    """Returns the constant part `[1]`."""
     half = np.array([2 ** (parameters.width - 1)], np.uint64)
     raised = combine(weights.tests, np.broadcast_to(half, weights.tests.shape))
     return subtract(raised, np.array([parameters.square % MODULUS], np.uint64))

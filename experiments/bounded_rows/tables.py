@@ -57,12 +57,12 @@ def main() -> None:
 
 
 def tables() -> list[str]:
-    """All tables of the page, as Markdown."""
+    """Returns all tables of the page, as Markdown."""
     return [_costs(read(HERE / "costs.csv")), _soundness(read(HERE / "soundness.csv")), _gains()]
 
 
 def write(rows: Iterable[Any], name: str) -> None:
-    """Write dataclasses of one kind as a table, numbers to four digits."""
+    """Writes dataclasses of one kind as a table, numbers to four digits."""
     cells = [{key: _cell(value) for key, value in asdict(row).items()} for row in rows]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(cells[0]), lineterminator="\n")
@@ -72,7 +72,7 @@ def write(rows: Iterable[Any], name: str) -> None:
 
 
 def read(path: Path) -> Sequence[Row]:
-    """The lines of a table."""
+    """Returns the lines of a table."""
     return list(csv.DictReader(path.read_text("utf-8").splitlines()))
 
 
@@ -106,7 +106,7 @@ def _soundness(rows: Sequence[Row]) -> str:
 
 
 def _gains() -> str:
-    """Accuracy under attack where bounds are not kept, and where they are: of another study."""
+    """Returns accuracy under attack with and without enforced bounds, from another study."""
     folder = HERE.parent / "sums_against_rows"
     rows = [*read(folder / "strengths.summary.csv"), *read(folder / "grid.summary.csv")]
     keys = ("method", "attack.stage", "attack.name", "attack.strength")

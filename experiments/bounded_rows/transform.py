@@ -1,4 +1,6 @@
-"""Polynomials by their values at roots of unity: extended to twice as many, and read elsewhere."""
+"""Polynomials by their values at roots of unity: extended to twice as many, and evaluated
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from experiments.bounded_rows.field import (
 
 
 def evaluate(coefficients: Elements, root: int) -> Elements:
-    """The values `[n, m]` of m polynomials at the powers of `root`, of order n = 2^k.
+    """Returns the values `[n, m]` of m polynomials at the powers of `root`, of order n = 2^k.
 
-    `coefficients` is `[n, m]`. The fast Fourier transform (Cooley & Tukey 1965), from transforms
-    of one coefficient each up to the whole.
+    `coefficients` is `[n, m]`. The fast Fourier transform (Cooley & Tukey 1965) starts from
+    transforms of one coefficient each.
     """
     size, columns = coefficients.shape
     parts: Elements = coefficients.reshape(size, 1, columns)
@@ -32,9 +34,9 @@ def evaluate(coefficients: Elements, root: int) -> Elements:
 
 
 def between(values: Elements) -> Elements:
-    """The values `[n, m]` of m polynomials at the odd powers of a root of order 2 n.
+    """Returns the values `[n, m]` of m polynomials at the odd powers of a root of order 2 n.
 
-    `values` `[n, m]` are those at the even ones; degrees are below n.
+    `values` `[n, m]` are those at the even powers; degrees are below n.
     """
     size = len(values)
     inverse = np.array([pow(size, -1, MODULUS)], np.uint64)
@@ -44,7 +46,7 @@ def between(values: Elements) -> Elements:
 
 
 def reading(size: int, point: int) -> Elements:
-    """The weights `[size]` that read a polynomial of degree below `size` at `point`.
+    """Returns the weights `[size]` that evaluate a polynomial of degree below `size` at `point`.
 
     They weight its values at the powers of a root of unity of order `size`, none of which is
     `point` (Lagrange's formula there: (x^n - 1) w^k / (n (x - w^k))).

@@ -1,1 +1,1 @@
-"""A study: what canaries find of the claimed epsilon."""
+"""A study of canaries' estimates and bounds of the claimed epsilon."""

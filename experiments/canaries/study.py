@@ -1,8 +1,8 @@
-"""What canaries find of the claimed epsilon, over noise, and what they cost.
+"""Canaries' estimates and bounds of the claimed epsilon, over noise, and their cost.
 
     python -m experiments.canaries.study
 
-Writes results.csv and estimates.svg beside this file: some ten minutes on one core.
+Writes results.csv and estimates.svg into this folder: some ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def main() -> None:
 
 
 def measured_run(epsilon: float, seed: int) -> dict[str, Any]:
-    """A run with canaries and the same without: what they say, and what they cost."""
+    """Returns the evidence of a run with canaries, and its accuracy next to the same run
+    without.
+    """
     asked = [f"privacy.epsilon={epsilon}", f"run.seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "with"
@@ -68,7 +70,7 @@ def measured_run(epsilon: float, seed: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """CSV: a line for each run."""
+    """Returns CSV with a line for each run."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -78,7 +80,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def picture(rows: list[dict[str, Any]]) -> bytes:
-    """Each estimate and bound over the claim, medians with the spread over seeds."""
+    """Draws each estimate and bound over the claim, medians with the range over seeds."""
     import matplotlib
 
     matplotlib.use("agg")

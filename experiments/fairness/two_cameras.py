@@ -1,7 +1,7 @@
-"""Digits through two cameras: some of the clients hold theirs turned by a quarter.
+"""Digits from two cameras: some of the clients hold images rotated by a quarter turn.
 
-A study's own source: which camera a client has is a declared column of two words, which the model
-is given beside the image.
+The camera of a client is a declared column of two words, which the model receives in addition to
+the image.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from privfed.data.preprocessing import Category, Numbers, Preprocessing
 from privfed.data.sources.digits import Digits
 
 _PUBLIC = 359
-"""How many images are public."""
+"""Number of public images."""
 
 
 class TwoCameras(Part):
-    """scikit-learn's digits, dealt evenly to clients, the first of which have the second camera.
+    """scikit-learn's digits, partitioned evenly over clients; the first clients have the second
+    camera.
 
     x `[N, 66]`: 64 intensities in [-0.5, 0.5], and a 1 for the camera "upright" or "turned". The
-    test set holds every public image through both, so that it scores both groups alike.
+    test set holds every public image from both cameras, so that it scores both groups alike.
     """
 
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = False
     minority: float = Field(0.1, ge=0, le=1)
-    """The part of clients whose images are turned."""
+    """Fraction of clients whose images are rotated."""
 
     @property
     def squared_norm(self) -> float:
@@ -61,13 +62,13 @@ class TwoCameras(Part):
         return _through(public, np.arange(2 * _PUBLIC) < _PUBLIC)
 
     def _images(self, streams: Streams) -> tuple[Examples, Indices]:
-        """All images, and the order in which they are public and dealt."""
+        """Returns all images, and the order in which they are public or assigned to clients."""
         order = streams.at("outside/cameras").generator().permutation(1797)
         return Digits().load(0, streams), order
 
 
 def _through(images: Examples, turned: np.ndarray) -> Examples:
-    """The images, those `turned` `[N]` by a quarter, each with its camera."""
+    """Returns the images, those `turned` `[N]` rotated by a quarter turn, each with its camera."""
     second = torch.from_numpy(turned)
     squares = images.x[torch.arange(len(images))].view(-1, 8, 8)
     squares = torch.where(second[:, None, None], squares.rot90(1, (1, 2)), squares)

@@ -1,4 +1,4 @@
-"""What is trained, and who evaluates it."""
+"""The trained cases, and their evaluators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS_AT_THE_END = 40
 
 @dataclass(frozen=True)
 class Case:
-    """Clients and a model: a run file, and what differs from it."""
+    """Clients and a model: a run file, and changes to it."""
 
     file: str
     changes: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Arm:
-    """How a case is evaluated, and how many seeds it is run with."""
+    """The evaluation of a case, and its number of seeds."""
 
     changes: tuple[str, ...] = ()
     held_back: bool = False
@@ -37,7 +37,7 @@ class Arm:
 
     @property
     def stops(self) -> bool:
-        """Whether it is asked when such runs would have stopped."""
+        """Whether the study reports when such runs would have stopped."""
         return not self.held_back and "evaluation.every=120" not in self.changes
 
 
@@ -65,6 +65,6 @@ ARMS = {
 
 
 def configured(case: str, arm: str, seed: int) -> Config:
-    """The configuration of a run."""
+    """Returns the configuration of a run."""
     changes = (*CASES[case].changes, *ARMS[arm].changes, f"run.seed={seed}")
     return load(HERE / CASES[case].file, changes)

@@ -1,4 +1,4 @@
-"""What clients measured beside the truth, over rounds, and where runs stop that get worse."""
+"""Clients' estimates next to the truth, over rounds, and the stopping rounds of worsening runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIVERGING = "fast digits"
 
 
 def picture(rows: Sequence[Scored]) -> bytes:
-    """Estimates of one run with their intervals, and means of runs that diverge, as SVG."""
+    """Draws estimates of one run with their intervals, and means of runs that diverge, as SVG."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -41,7 +41,7 @@ def picture(rows: Sequence[Scored]) -> bytes:
 
 
 def _measured(place: Any, run: Sequence[Scored]) -> None:
-    """What clients measured in one run, and the truth."""
+    """Draws the clients' estimates in one run, and the truth."""
     rounds = [row.round for row in run]
     estimates = np.array([[row.estimate, row.low, row.high] for row in run]) * 100
     reach = np.abs(estimates[:, 1:] - estimates[:, :1]).T
@@ -54,7 +54,7 @@ def _measured(place: Any, run: Sequence[Scored]) -> None:
 
 
 def _diverging(place: Any, rows: Sequence[Scored]) -> None:
-    """Mean loss over rounds of each arm, and every run's where it ended."""
+    """Draws the mean loss over rounds of each arm, and each run's loss where it stopped."""
     for number, arm in enumerate((TEST, TENS, TENS_FIFTH)):
         each, colour = list(runs(rows, _DIVERGING, arm).values()), COLOURS[number]
         means = np.mean([[row.loss for row in run] for run in each], axis=0)

@@ -1,7 +1,6 @@
-"""A simulated run, scored every ten rounds: by the public test set, by its clients, and in truth.
+"""A simulated run, scored every ten rounds: by the public test set, by its clients, and exactly.
 
-Charges and releases are kept nowhere, and the truth is what no epsilon covers: nothing here is for
-real people.
+Charges and releases are not stored, and no epsilon covers the exact scores: not for real clients.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _DIGITS = 5
 
 @dataclass(frozen=True)
 class Scored:
-    """A model after `round`: `accuracy` and `loss` on the public test set, and what was spent.
+    """A model after `round`: `accuracy` and `loss` on the public test set, and the spent epsilon.
 
-    `estimate`, from `low` to `high`, is the first measure as clients sent it, and `truth` the same
-    without noise; NaN where they did not.
+    `estimate`, from `low` to `high`, is the clients' noised first measure, and `truth` the same
+    without noise; NaN if clients did not evaluate.
     """
 
     case: str
@@ -64,7 +63,7 @@ class Scored:
 
 
 class Unkept:
-    """A ledger and a release store that keep nothing."""
+    """A ledger and a release store that store nothing."""
 
     def charge(self, round: int, event: Event) -> Charge:
         return Charge(round, event, "")
@@ -73,14 +72,15 @@ class Unkept:
 
 
 def less_held_back(config: Config, streams: Streams) -> Federation:
-    """The run's clients as they train where they hold examples back, though nobody scores."""
+    """Returns the run's clients without their held-out examples, although no client evaluates."""
     return with_held_back(load_population(config, streams), config.evaluation.holdout)[0]
 
 
 def scored_rounds(config: Config, case: str, arm: str, held_back: bool = False) -> Iterator[Scored]:
-    """The run of `config`, scored at each of its regular rounds.
+    """Yields the run of `config`, scored at each of its regular rounds.
 
-    With `held_back`, clients hold back what they would score on, and a test set alone scores.
+    With `held_back`, clients hold out the examples on which they would evaluate, and only a test
+    set scores.
     """
     setup = prepare(config, load=less_held_back if held_back else load_population)
     books, state, run = Unkept(), setup.initial_state(), config.run
@@ -103,7 +103,7 @@ def scored_rounds(config: Config, case: str, arm: str, held_back: bool = False) 
 
 
 def spent_after(setup: Setup, round: int) -> float:
-    """Epsilon of the charges up to `round`."""
+    """Returns epsilon of the charges up to `round`."""
     privacy = setup.plan.config.privacy
     return guarantee(setup.plan.spending(round), privacy.delta, privacy.accountant).epsilon
 
@@ -111,7 +111,7 @@ def spent_after(setup: Setup, round: int) -> float:
 def _by_clients(
     setup: Setup, round: int, params: Tensor, released: Tensor | None
 ) -> dict[str, float]:
-    """The first measure as `released` in this round, and as it is."""
+    """Returns the first measure as `released` in this round, and its exact value."""
     if released is None or round not in setup.plan.config.evaluation_rounds:
         return {}
     name, estimate = next(iter(charged_measures(setup, released).items()))
@@ -124,7 +124,7 @@ def _by_clients(
 
 
 def truth(setup: Setup, round: int, params: Tensor) -> dict[str, float]:
-    """Each measure over all clients, on what they hold back, without noise."""
+    """Returns each measure over all clients, on their held-out examples, without noise."""
     measures = setup.executor.measures
     if measures is None:
         return {}

@@ -1,6 +1,6 @@
-"""Where `stop.patience` would have ended a run that went on to its end, as the engine decides it.
+"""The round at which `stop.patience` would have ended a complete run, by the engine's rule.
 
-Until then both are the same run, coin for coin.
+Until that round both runs are identical, including their randomness.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from privfed.metrics.mean_loss import MeanLoss
 from privfed.run.recorder import Stopping
 
 LOWER_IS_BETTER = {"accuracy": Accuracy.lower_is_better, "loss": MeanLoss.lower_is_better}
-"""By the measure that a run is stopped by."""
+"""Whether lower is better, by the measure that stops a run."""
 
 
 def stopped(run: Sequence[Scored], patience: int, by: str, charged: bool) -> Scored:
-    """The model that `run` ends with, where evaluations of `by` end it, `charged` or public."""
+    """Returns the final model of `run` if evaluations of `by` stop it, `charged` or public."""
     stopping = Stopping(patience, by, LOWER_IS_BETTER[by])
     for scored in run:
         stopping = stopping.after(_measured(scored, by, charged))
@@ -27,7 +27,7 @@ def stopped(run: Sequence[Scored], patience: int, by: str, charged: bool) -> Sco
 
 
 def _measured(scored: Scored, by: str, charged: bool) -> dict[str, float]:
-    """The measure, as an evaluation has it: with its interval, where clients made it."""
+    """Returns the measure as an evaluation reports it: with its interval, if clients evaluated."""
     if not charged:
         return {by: getattr(scored, by)}
     return {by: scored.estimate, f"{by}_low": scored.low, f"{by}_high": scored.high}

@@ -1,9 +1,9 @@
-"""Evaluation by clients and early stopping, charged, against a public test set.
+"""Charged evaluation by clients and early stopping, against a public test set.
 
     python -m experiments.federated_evaluation.study          # under 20 minutes on one core
     python -m experiments.federated_evaluation.study --draw   # tables and picture from results.csv
 
-Writes results.csv and evaluations.svg beside this file, and prints the tables of its page.
+Writes results.csv and evaluations.svg into this folder, and prints the tables of its page.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def every_run(seeds: int = 0) -> Iterator[Scored]:
-    """All that is scored, of at most so many `seeds` (0: of all)."""
+    """Yields all scored models, of at most `seeds` seeds (0: of all)."""
     screen = Console(stderr=True)
     for case in CASES:
         for name, arm in ARMS.items():
@@ -54,7 +54,7 @@ def every_run(seeds: int = 0) -> Iterator[Scored]:
 
 
 def written(rows: list[Scored]) -> str:
-    """CSV: a line for each model that was scored."""
+    """Returns CSV with a line for each scored model."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(Scored.__annotations__), lineterminator="\n")
     writer.writeheader()
@@ -63,7 +63,7 @@ def written(rows: list[Scored]) -> str:
 
 
 def read(path: Path) -> list[Scored]:
-    """What `written` wrote."""
+    """Reads the output of `written`."""
     return [Scored.read(row) for row in csv.DictReader(path.read_text("utf-8").splitlines())]
 
 

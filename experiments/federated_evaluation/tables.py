@@ -1,4 +1,4 @@
-"""The tables of the study's page, as Markdown: how exact, what it costs, and when runs stop."""
+"""The tables of the study's page, as Markdown: precision, cost, and stopping rounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from experiments.federated_evaluation.scored import Scored
 from experiments.federated_evaluation.stops import stopped
 
 _CLOSE = 0.02
-"""The error that the study asks about."""
+"""The error threshold of the study."""
 BY_ACCURACY = (END, TENS, TENS_FIFTH)
 COSTS = (HELD_BACK, END, TENS, TENS_FIFTH)
 STOPS = (
@@ -34,16 +34,16 @@ STOPS = (
     (TENS_BY_LOSS, "loss"),
     (TENS_FIFTH, "accuracy"),
 )
-"""Who evaluates, and the measure that a run is stopped by."""
+"""The evaluator, and the measure by which a run is stopped."""
 
 
 def tables(rows: Sequence[Scored]) -> str:
-    """All of them, with a line between."""
+    """Returns all tables, separated by blank lines."""
     return "\n\n".join([exactness(rows), costs(rows), stopping(rows)])
 
 
 def runs(rows: Sequence[Scored], case: str, arm: str) -> dict[int, list[Scored]]:
-    """The runs of an arm by seed, each in the order of its rounds."""
+    """Returns the runs of an arm by seed, each in the order of its rounds."""
     chosen: dict[int, list[Scored]] = {}
     for row in sorted(rows, key=lambda row: row.round):
         if (row.case, row.arm) == (case, arm):
@@ -52,7 +52,7 @@ def runs(rows: Sequence[Scored], case: str, arm: str) -> dict[int, list[Scored]]
 
 
 def exactness(rows: Sequence[Scored]) -> str:
-    """How far estimates of accuracy are from the truth, in points."""
+    """Returns the errors of estimated accuracy, in points."""
     head = ("clients", "evaluation", "95 % of errors", "within 2 points", "half the interval")
     return _markdown(
         (*head, "covered", "95 % of the test set's"),
@@ -80,7 +80,9 @@ def _exact(scored: Sequence[Scored]) -> tuple[str, ...]:
 
 
 def costs(rows: Sequence[Scored]) -> str:
-    """Accuracy on the test set after the last round, and its differences, paired by seed."""
+    """Returns accuracy on the test set after the last round, and its differences, paired by
+    seed.
+    """
     return _markdown(
         ("clients", TEST, *COSTS),
         (
@@ -102,7 +104,7 @@ def _ends(rows: Sequence[Scored], case: str, arm: str) -> dict[int, float]:
 
 
 def stopping(rows: Sequence[Scored]) -> str:
-    """When runs stop, what they have spent then, and what they gain by not going on."""
+    """Returns the stopping rounds, the spent epsilon, and the gain from stopping."""
     head = ("clients", "evaluation", "by", "stopped", "after rounds", "ε", "accuracy", "loss")
     return _markdown(
         (*head, f"accuracy, patience {LONGER}"),
@@ -128,13 +130,13 @@ def _stops(of: Sequence[Sequence[Scored]], by: str, charged: bool) -> Iterable[s
 
 
 def _gains(of: Sequence[Sequence[Scored]], ends: Sequence[Scored], measure: str) -> list[float]:
-    """By how much a measure is larger where each run stops than at its end."""
+    """Returns the difference of a measure between each run's stop and its end."""
     pairs = zip(ends, of, strict=True)
     return [getattr(end, measure) - getattr(run[-1], measure) for end, run in pairs]
 
 
 def interval(values: Sequence[float], digits: int = 1) -> str:
-    """The mean and half of its 95 % interval, by Student's t."""
+    """Returns the mean and half of its 95 % interval, by Student's t."""
     count = len(values)
     half = t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count)
     return f"{np.mean(values):+.{digits}f} ± {half:.{digits}f}"

@@ -1,7 +1,7 @@
-"""A federation of three hospitals on this machine, from nothing: train, lose one, go on, audit.
+"""A federation of three hospitals on this machine: trains, loses a site, resumes, and audits.
 
-python -m experiments.federation              # or: make federation
-python -m experiments.federation --rounds 6 --keep /tmp/federation
+python -m experiments.federation              # or: make federation python -m experiments.federation
+--rounds 6 --keep /tmp/federation
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from experiments.federation.sites import PRIVFED
 
 PATIENTS, SEED = 360, 7
 DEADLINE, PATIENCE = 3.0, 300
-"""Seconds of a round to train in, and those for each step: also where others want the machine."""
+"""Seconds of training per round, and seconds per step, also on a machine shared with others."""
 LOST = NAMES[1]
 
 
 class Account:
-    """Prints what happens, and when."""
+    """Prints events with their times."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -42,7 +42,7 @@ class Account:
 
 
 def main() -> int:
-    """Tell the story; 0 where all of it came out as it should."""
+    """Runs the demonstration; returns 0 if all results are as expected."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="a new folder for all files, which stays")
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _problems(federation: Loopback, rounds: int) -> tuple[str, ...]:
-    """What does not fit together, after all of the story."""
+    """Runs all steps, and returns the contradictions found at the end."""
     tell = Account()
     tell(f"three hospitals of {PATIENTS} made-up patients agree on a federation:")
     tell(federation.agree(PATIENTS, SEED))
@@ -95,7 +95,7 @@ def _problems(federation: Loopback, rounds: int) -> tuple[str, ...]:
 
 
 def _checked(federation: Loopback, tell: Account) -> tuple[str, ...]:
-    """Audit the ledger, hold it against every site's receipts, and tell what it took."""
+    """Audits the ledger, compares it with every site's receipts, and prints the costs."""
     hospitals, log = federation.hospitals, federation.journal()
     audit = json.loads(
         federation.programs.call([*PRIVFED, "audit", str(hospitals.run), "--json"], 120)

@@ -1,4 +1,4 @@
-"""Whether the coordinator's ledger and the sites' receipts say the same, line by line."""
+"""A line-by-line comparison of the coordinator's ledger and the sites' receipts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from privfed.deploy.files.receipts import Receipts
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a run was charged, which rounds moved the model, and what each site answered of it.
+    """The charged rounds of a run, the rounds that moved the model, and each site's answers.
 
-    `answered` has a count of receipts for each round and site, which is 1 where an exchange of one
-    round was answered once.
+    `answered` is the number of receipts for each round and site: 1 if the exchange of a round was
+    answered once.
     """
 
     charged: tuple[int, ...]
@@ -26,7 +26,7 @@ class Agreement:
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """What people read of it."""
+        """Returns a report for readers."""
         shown = [f"the ledger has rounds {_listed(self.charged)}"]
         if self.unopened:
             shown[0] += f", of which {_listed(self.unopened)} came to nothing: charged, not opened"
@@ -36,10 +36,10 @@ class Agreement:
 
 
 def compare(ledger_path: Path, sites: Mapping[str, Path], opened: set[int]) -> Agreement:
-    """The ledger against the receipts of the `sites`, whose folders are named.
+    """Compares the ledger with the receipts of the `sites`, whose folders are given.
 
-    A round whose sum was `opened` needed every site. Every receipt is of a round that the ledger
-    charges, by the same event, and no exchange was answered twice.
+    A round whose sum was `opened` needed every site. Every receipt must belong to a round that the
+    ledger charges, with the same event, and no exchange may be answered twice.
     """
     ledger = Ledger.load(ledger_path)
     events = {charge.round: charge.event for charge in ledger.charges}
@@ -65,7 +65,9 @@ def compare(ledger_path: Path, sites: Mapping[str, Path], opened: set[int]) -> A
 
 
 def _receipts(path: Path) -> list[Receipt]:
-    """The receipts in the file at `path`, whose chain holds. Raises `LedgerBroken`."""
+    """Returns the receipts in the file at `path`. Raises `LedgerBroken` if its hash chain is
+    broken.
+    """
     Receipts.load(path)
     links = [
         json.loads(line) for line in path.read_text().splitlines(keepends=True) if "\n" in line

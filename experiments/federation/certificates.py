@@ -1,4 +1,4 @@
-"""Certificates and keys of the engine: an authority, the server's, and one key for each node."""
+"""Certificates and keys of the engine: an authority, the server's, and one key per node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _DAYS = 30
 
 @dataclass(frozen=True)
 class Authority:
-    """Who signs the server's certificate; its own is `ca.crt` in `folder`."""
+    """The authority that signs the server's certificate; its own certificate is `ca.crt` in
+    `folder`.
+    """
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
@@ -31,7 +33,7 @@ class Authority:
 
     @classmethod
     def new(cls, folder: Path) -> Authority:
-        """A fresh authority, whose certificate lies in `folder`; its key is written nowhere."""
+        """Returns a new authority with its certificate in `folder`; its key is not written."""
         key, name = _fresh(), _name("privfed loop-back authority")
         certificate = (
             _builder(name, name, key.public_key())
@@ -45,11 +47,11 @@ class Authority:
 
     @property
     def root(self) -> Path:
-        """What others check the server by."""
+        """The certificate by which others verify the server."""
         return self.folder / "ca.crt"
 
     def certify_server(self) -> tuple[Path, Path]:
-        """A certificate of this machine and its key, as files."""
+        """Returns files with a certificate of this machine and its key."""
         key = _fresh()
         here = x509.SubjectAlternativeName(
             [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -67,7 +69,9 @@ class Authority:
 
 
 def node_key(folder: Path, name: str) -> Path:
-    """A fresh key of a node, in the form of OpenSSH, its public half beside it (`.pub`)."""
+    """Returns the file of a new key of a node in OpenSSH format, next to its public half
+    (`.pub`).
+    """
     key, path = _fresh(), folder / f"{name}.node"
     _write_secret(path, key, PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

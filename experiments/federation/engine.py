@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 CONNECTION = "loop"
 _READY, _POLL = 60.0, 0.1
-"""Seconds that a program has to get ready, and between two looks."""
+"""Seconds for a program to get ready, and between two checks."""
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What all programs are started with: no calls home, and Flower's own files in `folder`."""
+    """Returns the environment of all programs: no telemetry, and Flower's own files in `folder`."""
     return {
         **QUIET,
         "FLWR_HOME": str(folder / "flwr"),
@@ -38,7 +38,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @dataclass
 class Engine:
-    """Flower on this machine, with TLS and node keys, whose files lie in `folder`."""
+    """Flower on this machine, with TLS and node keys, with its files in `folder`."""
 
     folder: Path
     programs: Programs
@@ -46,7 +46,7 @@ class Engine:
     ports: dict[str, int] = field(default_factory=dict)
     """The Runtime API of each SuperNode."""
     _joins: dict[str, int] = field(default_factory=dict)
-    """How often each SuperNode had joined before it was started last."""
+    """Number of times each SuperNode had joined before its last start."""
 
     def __post_init__(self) -> None:
         self.authority = Authority.new(self.folder)
@@ -64,7 +64,7 @@ class Engine:
         self.secret.write_bytes(os.urandom(32))
 
     def start_link(self) -> None:
-        """Start SuperLink, or start it again: its database is a file."""
+        """Starts or restarts SuperLink, whose database is a file."""
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--ssl-certfile", str(self.certificate), "--ssl-keyfile", str(self.key)]
         command += ["--ssl-ca-certfile", str(self.authority.root), "--enable-supernode-auth"]
@@ -74,16 +74,16 @@ class Engine:
         self._until(lambda: listens(self.port), "superlink", "listen")
 
     def register(self, name: str) -> Path:
-        """Have SuperLink know a fresh key of the node `name`, and return its file."""
+        """Registers a new key of the node `name` with SuperLink, and returns its file."""
         key = node_key(self.folder, name)
         self.programs.call(self._flwr("supernode", "register", f"{key}.pub", CONNECTION))
         self.ports[name] = free_ports(1)[0]
         return key
 
     def start_node(self, name: str, *more: str, own_executor: bool = True) -> None:
-        """Start the SuperNode of a site that is registered.
+        """Starts the SuperNode of a registered site.
 
-        With its own executor nothing of a run's app is unpacked there; else Flower runs the app.
+        With its own executor, no app of a run is unpacked there; otherwise Flower runs the app.
         """
         port = str(self.ports[name])
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
@@ -98,35 +98,35 @@ class Engine:
         self._start(node, command, FLWR_HOME=str(self.home(name)))
 
     def start_executor(self, name: str, site: Path) -> None:
-        """Start the executor of the `site` whose node is `name`."""
+        """Starts the executor of the `site` whose node is `name`."""
         runtime = f"127.0.0.1:{self.ports[name]}"
         command = [sys.executable, "-m", "privfed", "flower", "executor", str(site)]
         command += ["--runtime", runtime, "--secret-file", str(self.secret)]
         self._start(f"executor-{name}", command, FLWR_HOME=str(self.home(name)))
 
     def home(self, name: str) -> Path:
-        """Where Flower unpacks the apps that it runs at a site, as on a machine of its own."""
+        """Returns the folder where Flower unpacks a site's apps, as on a machine of its own."""
         return self.folder / f"flwr-{name}"
 
     def wait_for_nodes(self, *names: str) -> None:
-        """Return when the SuperNodes are known to SuperLink. Raises `ProgramEnded`."""
+        """Returns when SuperLink knows the SuperNodes. Raises `ProgramEnded`."""
         for node in (f"node-{name}" for name in names):
             self._until(lambda: self._joined(node) > self._joins[node], node, "join")  # noqa: B023
 
     def run(self, app: Path, **config: str) -> int:
-        """Start the `app`, with other values of its configuration, and return the run's number."""
+        """Starts the `app` with changed configuration values, and returns the run's number."""
         stated = " ".join(f"{name}={value}" for name, value in config.items())
         words = ["run", str(app), CONNECTION, "--format", "json"]
         more = ["--run-config", stated] if stated else []
         return int(json.loads(self.programs.call(self._flwr(*words, *more)))["run-id"])
 
     def status(self, run: int) -> str:
-        """How the `run` stands, in Flower's words."""
+        """Returns Flower's status of the `run`."""
         listed = json.loads(self.programs.call(self._flwr("list", CONNECTION, "--format", "json")))
         return next(str(each["status"]) for each in listed["runs"] if int(each["run-id"]) == run)
 
     def _joined(self, node: str) -> int:
-        """How often the SuperNode has joined, in all its lives."""
+        """Returns the number of times the SuperNode has joined, over all restarts."""
         return self.programs.log(node).count("SuperNode ID")
 
     def _flwr(self, *words: str) -> list[str]:

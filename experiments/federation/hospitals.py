@@ -1,4 +1,6 @@
-"""Three hospitals' tables of made-up patients, and a public one: who comes back is a known rule."""
+"""Three hospitals' tables of synthetic patients, and a public one, with a known readmission
+rule.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ PUBLIC_ROWS = 600
 
 
 def write_tables(folder: Path, patients: int, seed: int) -> None:
-    """Write `NAME.csv` for each hospital, of so many `patients` together, and `public.csv`."""
+    """Writes `NAME.csv` for each hospital, with `patients` patients in total, and `public.csv`."""
     rng = np.random.default_rng(seed)
     for number, name in enumerate(NAMES):
         mine = range(number, patients, len(NAMES))
@@ -25,7 +27,7 @@ def write_tables(folder: Path, patients: int, seed: int) -> None:
 
 
 def _stays(rng: np.random.Generator, patient: str, hospital: int) -> list[list[object]]:
-    """The rows of one patient, one to four; the hospitals' people differ in their age."""
+    """Returns one to four rows of one patient; the hospitals' populations differ in age."""
     age = float(np.clip(rng.normal(52 + 6 * hospital, 16), 18, 98))
     bmi = float(np.clip(rng.normal(27, 5), 14, 54))
     rows: list[list[object]] = []

@@ -1,4 +1,4 @@
-"""What the coordinator's log says: rounds that are over or aborted, seconds, and bytes."""
+"""The content of the coordinator's log: finished or aborted rounds, seconds, and bytes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _CARRIED = re.compile(r"site (\d+): (\d+) bytes, (\d+) back, ([\d.]+) s")
 
 @dataclass(frozen=True)
 class Journal:
-    """The lines of a coordinator's log: when, how grave, and what."""
+    """The lines of a coordinator's log: time, level, and message."""
 
     lines: tuple[tuple[datetime, str, str], ...]
 
     @classmethod
     def read(cls, text: str) -> Journal:
-        """The log `text`; a line of another form, as of a traceback, is left out."""
+        """Returns the log `text`; lines of another form, such as tracebacks, are left out."""
         matches = filter(None, map(_LINE.match, text.splitlines()))
         return cls(
             tuple((datetime.strptime(m[1], "%Y-%m-%d %H:%M:%S,%f"), m[2], m[3]) for m in matches)
@@ -32,22 +32,24 @@ class Journal:
 
     @property
     def aborted(self) -> dict[int, str]:
-        """The rounds that were charged and not opened, and why."""
+        """The rounds that were charged and not opened, with their reasons."""
         matches = (re.match(r"round (\d+) aborted: (.*)", what) for _, _, what in self.lines)
         return {int(match[1]): match[2] for match in matches if match}
 
     @property
     def errors(self) -> list[str]:
-        """How runs ended that failed."""
+        """Messages of failed runs."""
         return [what for _, grave, what in self.lines if grave == "ERROR"]
 
     @property
     def done(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run finished."""
         return any(what.startswith("done: ") for _, _, what in self.lines)
 
     def exchanged(self) -> int:
-        """How many answers came since a round was over, or aborted, or a program began."""
+        """Returns the number of answers since the last finished or aborted round or program
+        start.
+        """
         count = 0
         for _, _, what in self.lines:
             if re.match(r"round \d+ (is over|aborted)|begins after|done: ", what):
@@ -56,7 +58,7 @@ class Journal:
         return count
 
     def seconds_per_round(self) -> list[float]:
-        """From one round's end to the next one's, where they are of one program and follow."""
+        """Returns the times between the ends of consecutive rounds of one program."""
         took, before = [], None
         for when, _, what in self.lines:
             if match := re.fullmatch(r"round (\d+) is over", what):
@@ -68,16 +70,16 @@ class Journal:
         return took
 
     def seconds_per_exchange(self) -> float:
-        """The median time that bytes take to a site and its answer back, training included."""
+        """Returns the median time of an exchange with a site, training included."""
         return statistics.median(float(match[4]) for match in self._carried())
 
     def seconds_per_greeting(self) -> float:
-        """The median time to a node and back where the agent has nearly nothing to do."""
+        """Returns the median round-trip time to a node when the agent has almost no work."""
         matches = (re.search(r"is at node \d+, after ([\d.]+) s", what) for *_, what in self.lines)
         return statistics.median(float(match[1]) for match in matches if match)
 
     def bytes_per_site(self, rounds: int) -> tuple[float, float]:
-        """Bytes to a site and back, each divided by the number of `rounds`."""
+        """Returns bytes to a site and back, each divided by the number of `rounds`."""
         sent, back, sites = 0, 0, set()
         for match in self._carried():
             sites.add(match[1])

@@ -1,4 +1,4 @@
-"""A federation on this machine that runs: its engine, its agents, and its runs, one by one."""
+"""A running federation on this machine: its engine, its agents, and its runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Loopback:
     own_executor: bool = True
 
     def agree(self, patients: int, seed: int) -> str:
-        """Make tables, keys and certificates; return what the sites agreed on."""
+        """Makes tables, keys and certificates, and returns the digest of the federation."""
         write_tables(self.folder, patients, seed)
         self.hospitals = Hospitals(self.folder, self.programs)
         agreed = self.hospitals.agree()
@@ -34,7 +34,7 @@ class Loopback:
         return agreed
 
     def start(self) -> None:
-        """Start everything, and return when every site can be asked."""
+        """Starts everything, and returns when every site can be reached."""
         self.engine.start_link()
         for name in NAMES:
             self.engine.register(name)
@@ -44,30 +44,32 @@ class Loopback:
             self.wait(functools.partial(self.hospitals.serves, name), 60, f"agent-{name}")
 
     def start_site(self, name: str) -> None:
-        """Start a site's agent and node, and what takes the node's tasks."""
+        """Starts a site's agent and node, and the executor of the node's tasks."""
         self.hospitals.start_agent(name)
         self.start_node(name)
         if self.own_executor:
             self.engine.start_executor(name, self.hospitals.site(name))
 
     def start_node(self, name: str) -> None:
-        """Start a site's node."""
+        """Starts a site's node."""
         agent = f'agent="{self.hospitals.site(name)}/socket"'
         more = () if self.own_executor else ("--node-config", agent)
         self.engine.start_node(name, *more, own_executor=self.own_executor)
 
     def journal(self) -> Journal:
-        """What the coordinator's log says now."""
+        """Returns the current content of the coordinator's log."""
         path = self.hospitals.log
         return Journal.read(path.read_text() if path.exists() else "")
 
     def wait_for(self, ready: Callable[[Journal], object], seconds: float, what: str) -> Journal:
-        """The log when `ready` holds of it. Raises `ProgramEnded` where it never does."""
+        """Returns the log when `ready` holds of it. Raises `ProgramEnded` if it does not in
+        time.
+        """
         self.wait(lambda: bool(ready(self.journal())), seconds, what)
         return self.journal()
 
     def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
-        """Return when `ready` holds. Raises `ProgramEnded` where it does not in time."""
+        """Returns when `ready` holds. Raises `ProgramEnded` if it does not in time."""
         until = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Programs that run beside each other, and are all gone at the end, whatever happens."""
+"""Concurrent programs that are all ended at the end, in any case."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from types import TracebackType
 
 _MARK = "PRIVFED_LOOPBACK"
 _GENTLE, _LEFT = 15.0, 5.0
-"""Seconds that programs have to end by themselves, and that the last are waited for."""
+"""Seconds for programs to end by themselves, and for the last ones to disappear."""
 
 
 class ProgramEnded(Exception):
-    """A program ended that was to go on, or did not get ready in time."""
+    """A program ended unexpectedly, or did not get ready in time."""
 
 
 @dataclass
 class Programs:
     """Programs in the background, by name, each with a log `NAME.log` in `logs`.
 
-    All that they start has the same `environment`, and a mark in it by which they are known again:
-    nothing of it is left when the block ends.
+    All of their processes have the same `environment`, with a mark in it that identifies them: none
+    of them remains when the block ends.
     """
 
     logs: Path
@@ -45,14 +45,14 @@ class Programs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C leaves nothing
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C leaves no process
         try:
             self._end_all()
         finally:
             signal.signal(signal.SIGINT, before)
 
     def start(self, name: str, command: Sequence[str], **more: str) -> None:
-        """Start `command` in the background, with `more` in its environment."""
+        """Starts `command` in the background, with `more` in its environment."""
         with (self.logs / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
                 command,
@@ -64,7 +64,7 @@ class Programs:
             )
 
     def call(self, command: Sequence[str], seconds: float = 60.0) -> str:
-        """What `command` prints. Raises `ProgramEnded` where it fails."""
+        """Returns the output of `command`. Raises `ProgramEnded` if it fails."""
         ran = subprocess.run(
             command, env=self._marked({}), capture_output=True, text=True, timeout=seconds
         )
@@ -73,36 +73,38 @@ class Programs:
         return ran.stdout
 
     def code(self, name: str) -> int | None:
-        """How the program ended; None while it runs."""
+        """Returns the program's exit status; None while it runs."""
         return self._running[name].poll()
 
     def pid(self, name: str) -> int:
-        """The process of a program."""
+        """Returns the process of a program."""
         return self._running[name].pid
 
     def log(self, name: str) -> str:
-        """What the program has printed so far, in all its lives."""
+        """Returns the program's output so far, over all restarts."""
         path = self.logs / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def kill(self, name: str, alone: bool = False) -> None:
-        """Kill the program, and what it started with it, as a power cut would, or it `alone`."""
+        """Kills the program with its child processes, like a power cut, or the program `alone`."""
         (_signal if alone else _signal_group)(self._running[name].pid, signal.SIGKILL)
         self._running.pop(name).wait()
 
     def kill_started(self, words: str) -> bool:
-        """Kill what has `words` in its command line among all that was started; false: nothing."""
+        """Kills started processes with `words` in their command line; returns whether there were
+        any.
+        """
         victims = self._with(words)
         for pid in victims:
             _signal(pid, signal.SIGKILL)
         return bool(victims)
 
     def runs(self, words: str) -> bool:
-        """Whether anything that was started has `words` in its command line."""
+        """Whether a started process has `words` in its command line."""
         return bool(self._with(words))
 
     def end(self, *names: str) -> None:
-        """Have programs end by themselves; who does not in time is killed."""
+        """Ends programs gracefully; a program that does not end in time is killed."""
         ending = [self._running.pop(name) for name in names]
         for process in ending:
             process.terminate()
@@ -114,7 +116,7 @@ class Programs:
             process.wait()
 
     def left(self) -> list[int]:
-        """The processes that were started here, or by what was, and still run."""
+        """Returns the processes that were started here, directly or indirectly, and still run."""
         wanted = f"{_MARK}={self.mark}".encode()
         return [pid for pid in _processes() if wanted in _environment(pid)]
 
@@ -136,7 +138,7 @@ class Programs:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports of this machine that nobody listens at."""
+    """Returns `count` ports of this machine without a listener."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -149,7 +151,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether anybody listens at the `port` of this machine."""
+    """Whether a process listens on the `port` of this machine."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -162,7 +164,7 @@ def _processes() -> list[int]:
 def _environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # gone, or another user's
+    except OSError:  # ended, or another user's
         return b""
 
 

@@ -1,4 +1,4 @@
-"""The hospitals' folders, the federation that they agree on, and the run: by privfed's commands."""
+"""The hospitals' folders, their federation, and the run, made by privfed's commands."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ PRIVFED = (sys.executable, "-m", "privfed")
 
 @dataclass(frozen=True)
 class Hospitals:
-    """Folders of three sites and of their coordinator under `folder`, beside their tables."""
+    """Folders of three sites and of their coordinator under `folder`, next to their tables."""
 
     folder: Path
     programs: Programs
 
     @property
     def federation(self) -> Path:
-        """Who takes part."""
+        """The file that lists the participants."""
         return self.coordinator / "federation.toml"
 
     @property
     def coordinator(self) -> Path:
-        """The folder of who starts runs: a key, the federation, the run file, and its ledger."""
+        """The coordinator's folder: a key, the federation, the run file, and its ledger."""
         return self.folder / "office"
 
     @property
@@ -37,15 +37,15 @@ class Hospitals:
 
     @property
     def log(self) -> Path:
-        """What the coordinator's log has of the run."""
+        """The coordinator's log of the run."""
         return self.run.with_name("run.log")
 
     def site(self, name: str) -> Path:
-        """The folder of a site."""
+        """Returns the folder of a site."""
         return self.folder / name
 
     def agree(self) -> str:
-        """Make keys and folders, agree on a federation, and return its digest."""
+        """Makes keys and folders, agrees on a federation, and returns its digest."""
         keys = {}
         for name in (*NAMES, "office"):
             self._privfed("site", "init", self.site(name), "--name", name)
@@ -60,7 +60,7 @@ class Hospitals:
         return self._privfed("federation", "check", self.federation)
 
     def declare(self, rounds: int, patients: int, deadline: float) -> Path:
-        """Write the run file, and return the Flower app that carries it."""
+        """Writes the run file, and returns the Flower app that carries it."""
         features = ", ".join(f"{name} = {bounds}" for name, bounds in BOUNDS.items())
         run, app = self.coordinator / "run.toml", self.folder / "app"
         run.write_text(
@@ -78,11 +78,11 @@ class Hospitals:
         return app
 
     def start_agent(self, name: str) -> None:
-        """Start the agent of a site."""
+        """Starts the agent of a site."""
         self.programs.start(f"agent-{name}", [*PRIVFED, "site", "serve", str(self.site(name))])
 
     def serves(self, name: str) -> bool:
-        """Whether a site's agent takes questions; one that was killed leaves its socket there."""
+        """Whether a site's agent accepts connections; a killed agent leaves its socket file."""
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.site(name) / "socket")) == 0
 

@@ -1,4 +1,4 @@
-"""A network with convolutions for scikit-learn's digits, whose source gives flat rows."""
+"""A convolutional network for scikit-learn's digits, whose source gives flat rows."""
 
 from __future__ import annotations
 
@@ -10,5 +10,7 @@ _IMAGE = (1, 8, 8)
 
 
 def small_cnn(features: tuple[int, ...], width: int) -> nn.Module:
-    """The part `cnn` of 16 and 32 channels behind rows of `[64]`: 6,186 numbers for 10 classes."""
+    """Returns the part `cnn` of 16 and 32 channels for rows of `[64]`: 6,186 parameters for 10
+    classes.
+    """
     return nn.Sequential(nn.Unflatten(1, _IMAGE), Cnn(channels=[16, 32]).build(_IMAGE, width))

@@ -1,7 +1,7 @@
 """The defaults over every table: `python -m experiments.first_run [TABLE ...]`.
 
-Ends with 1 where a run without privacy is worse than the best constant answer, on a table of more
-than a few rows.
+The exit code is 1 if a run without privacy is worse than the baseline, on a table of more than a
+few rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RESULTS = Path(__file__).with_name("results.csv")
 
 
 def main(names: list[str]) -> int:
-    """Run what is asked for, print and keep each result, and judge all that are kept."""
+    """Runs the requested tables, prints and stores each result, and checks all stored results."""
     known = _read()
     with tempfile.TemporaryDirectory() as folder:
         for name in names or NAMES:

@@ -1,4 +1,4 @@
-"""One newcomer's run: a table declared from its public rows, and trained with the defaults."""
+"""A first-time user's run: a table declared from its public rows, trained with the defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDED = 4
 
 @dataclass(frozen=True)
 class Result:
-    """A run's first measure and loss on the public rows, each beside the best constant answer's."""
+    """A run's first measure and loss on the public rows, each next to that of the baseline."""
 
     table: str
     private: bool
@@ -38,7 +38,7 @@ class Result:
 
     @property
     def worse(self) -> bool:
-        """Whether the constant answer has the better first measure."""
+        """Whether the baseline has the better first measure."""
         gain = self.constant - self.value if self.lower_is_better else self.value - self.constant
         return not gain >= 0
 
@@ -58,7 +58,9 @@ class Result:
 
 
 def first_run(name: str, private: bool, seed: int, folder: Path) -> Result:
-    """The defaults on the table or the source called `name`; simulated, so that it repeats."""
+    """Runs the defaults on the table or source called `name`; simulated, so that it is
+    repeatable.
+    """
     written = None if name in SOURCES else write(name, folder)
     raw = _declared(written, folder) if written else {}
     for key, value in {
@@ -88,7 +90,7 @@ def first_run(name: str, private: bool, seed: int, folder: Path) -> Result:
 
 
 def _declared(written: Written, folder: Path) -> Raw:
-    """What `privfed declare` writes of the public rows; of several labels, edited by hand."""
+    """Returns the output of `privfed declare` for the public rows, edited for several labels."""
     path = folder / "run.toml"
     text = declare(written.public, written.labels[0], CLIENT, str(written.private), ",")
     path.write_text(text, encoding="utf-8")
@@ -103,7 +105,9 @@ def _declared(written: Written, folder: Path) -> Raw:
 
 
 def _facts(written: Written) -> dict[str, Any]:
-    """What a newcomer fills in: how many hospitals, half of them a round, and the public rows."""
+    """Returns the values that a user fills in: hospitals, half of them per round, and public
+    rows.
+    """
     return {
         "data.clients": written.hospitals,
         "data.holdout": "test",
@@ -113,7 +117,7 @@ def _facts(written: Written) -> dict[str, Any]:
 
 
 def table(results: list[Result]) -> str:
-    """Markdown: means over seeds and the worst seed, without and with privacy."""
+    """Returns Markdown: means over seeds and the worst seed, without and with privacy."""
     lines = ["| table | measure | a constant | no privacy | ε = 4 |", "|---|---|---|---|---|"]
     for name in dict.fromkeys(result.table for result in results):
         of = [result for result in results if result.table == name]

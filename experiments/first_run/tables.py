@@ -1,7 +1,8 @@
-"""Tables with a hospital for every row: scikit-learn's bundled ones, and made-up ones by size.
+"""Tables with a hospital for every row: scikit-learn's bundled ones, and synthetic ones by size.
 
-Each is written as a newcomer would have it: the clients' rows in one CSV with a column that says
-whose a row is, and public rows of the same form in another. Rows are dealt to hospitals by chance.
+Each is written as a first-time user would have it: the clients' rows in one CSV with a column for
+the owner of a row, and public rows of the same form in another. Rows are assigned to hospitals at
+random.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from sklearn import datasets
 Columns = dict[str, np.ndarray]
 CLIENT = "hospital"
 _PUBLIC = 5
-"""One row in so many is public."""
+"""One row in this many is public."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A table to learn from: `columns` `[rows]` by name, of which `labels` are to be predicted."""
+    """A table to learn from: `columns` `[rows]` by name, with `labels` to be predicted."""
 
     columns: Columns
     labels: tuple[str, ...]
@@ -37,7 +38,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Written:
-    """Where the clients' rows and the public ones lie, and how many hospitals are declared."""
+    """The files of the clients' rows and of the public rows, and the declared number of
+    hospitals.
+    """
 
     private: Path
     public: Path
@@ -46,12 +49,14 @@ class Written:
 
 
 def hospitals_of(rows: int) -> int:
-    """So many for a table of `rows`: about ten rows each, at least 10 hospitals, at most 500."""
+    """Returns the number of hospitals for `rows` rows: about ten rows each, from 10 to 500
+    hospitals.
+    """
     return min(max(rows // 10, 10), 500)
 
 
 def write(name: str, folder: Path) -> Written:
-    """The table `name` of `TABLES`, written into `folder`; its rows in an order of their own."""
+    """Writes the table `name` of `TABLES` into `folder`, with its rows in random order."""
     sample = TABLES[name]()
     rng = np.random.default_rng(0)
     order = rng.permutation(sample.rows)
@@ -67,7 +72,7 @@ def write(name: str, folder: Path) -> Written:
 
 
 def _bundled(load: Callable[[], Any], label: int = 0) -> Sample:
-    """A bundled table; of several targets the one at `label`."""
+    """Returns a bundled table; with several targets, the one at `label`."""
     bunch = load()
     target = np.atleast_2d(bunch.target.T)[label]
     return _sample(bunch.data, {"target": target})
@@ -119,14 +124,14 @@ SOURCES: dict[str, dict[str, Any]] = {
     "synthetic": {
         "data.source": "synthetic",
         "data.size_max": 500,
-        "data.holdout": "examples",  # as its paper scores: other clients' models are others
+        "data.holdout": "examples",  # as in its paper: clients' true models differ
     },
     "synthetic, alike": {"data.source": "synthetic", "data.iid": True, "data.size_max": 500},
     "digits over 500 clients": {},
 }
-"""Made-up clients, and what a run file sets of them."""
+"""Synthetic clients, and the keys of a run file that select them."""
 
 NAMES = (*TABLES, *SOURCES)
 
 TOO_SMALL = frozenset(name for name in TABLES if name.startswith("linnerud"))
-"""Of 20 rows: the best constant is chosen on the four public ones themselves."""
+"""Tables of 20 rows: the baseline is chosen on the four public rows themselves."""

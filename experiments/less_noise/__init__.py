@@ -1,1 +1,1 @@
-"""How much noise one epsilon needs: secret, fresh slots, and noise correlated better."""
+"""The noise that one epsilon needs: secret, resampled slots, and better correlated noise."""

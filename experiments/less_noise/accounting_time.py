@@ -1,8 +1,8 @@
-"""What accounting for each draw takes: one epsilon by PLD, and all that `privfed calibrate` does.
+"""The time of accounting for each sampler: one epsilon by PLD, and a whole `privfed calibrate`.
 
-Each time every process-wide cache of privfed is emptied first, so that it is what a process pays
-that asks once. Poisson sampling is measured in the same process, as the reference. Seconds are of
-the processor: what else a machine does changes them little.
+Each time every process-wide cache of privfed is emptied first, so the time is that of the first
+query of a process. Poisson sampling is measured in the same process, as the reference. Times are
+processor seconds, on which other programs have little effect.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ASKED: dict[str, Callable[[int], Flags]] = {
     OPTIMISED: lambda apart: {**_flags("cyclic", "banded"), "separation": apart, "bands": apart},
     BUFFERED: lambda apart: {**_flags("cyclic", "blt"), "separation": apart},
 }
-"""What `privfed calibrate` is asked of each method, by how many rounds a client's are apart."""
+"""The arguments of `privfed calibrate` for each method, by the separation of participations."""
 
 
 def _flags(sampler: str, mechanism: str) -> Flags:
@@ -57,7 +57,7 @@ def _flags(sampler: str, mechanism: str) -> Flags:
 
 @dataclass(frozen=True)
 class Seconds:
-    """The median processor time in seconds, and how often that of Poisson sampling it is."""
+    """The median processor time in seconds, and its ratio to that of Poisson sampling."""
 
     rounds: int
     apart: int
@@ -70,7 +70,7 @@ class Seconds:
 def accounting_time(
     settings: tuple[Setting, ...] = SETTINGS, repeats: int = _REPEATS
 ) -> Iterator[Seconds]:
-    """Both kinds of work for each method in each of `settings`."""
+    """Yields both kinds of work for each method in each of `settings`."""
     for setting in settings:
         for work, each in (("epsilon", epsilons(setting)), ("calibration", calibrations(setting))):
             took = {method: median_seconds(task, repeats) for method, task in each.items()}
@@ -80,7 +80,7 @@ def accounting_time(
 
 
 def epsilons(setting: Setting) -> dict[str, Callable[[], object]]:
-    """The epsilon of all rounds by PLD, each draw at the noise that its budget needs."""
+    """Returns tasks that compute the epsilon of all rounds by PLD, at the noise for the budget."""
     apart = setting.apart
     draws: dict[str, Draw] = {
         POISSON: poisson(apart),
@@ -98,12 +98,12 @@ def epsilons(setting: Setting) -> dict[str, Callable[[], object]]:
 
 
 def calibrations(setting: Setting) -> dict[str, Callable[[], object]]:
-    """The least noise for the budget, with the bands or buffers that are solved for."""
+    """Returns tasks that compute the least noise for the budget, with solved bands or buffers."""
     return {method: functools.partial(solve, question(method, setting)) for method in _ASKED}
 
 
 def question(method: str, setting: Setting) -> CalibrationQuestion:
-    """What `privfed calibrate` is asked for the noise of `method`."""
+    """Returns the query to `privfed calibrate` for the noise of `method`."""
     return CalibrationQuestion(
         **_ASKED[method](setting.apart),
         delta=setting.delta,
@@ -114,7 +114,9 @@ def question(method: str, setting: Setting) -> CalibrationQuestion:
 
 
 def median_seconds(task: Callable[[], object], repeats: int) -> float:
-    """How long `task` takes from empty caches, but for a first time, which loads what it needs."""
+    """Returns the time of `task` from empty caches, after an uncounted first run that loads
+    modules.
+    """
     task()
     return statistics.median(_seconds(task) for _ in range(repeats))
 
@@ -127,7 +129,7 @@ def _seconds(task: Callable[[], object]) -> float:
 
 
 def empty_caches() -> None:
-    """Empty every cache of a module of accounting or privfed that is loaded."""
+    """Empties every cache of a loaded module of accounting or privfed."""
     ours = [
         each for name, each in sys.modules.items() if name.startswith(("accounting", "privfed"))
     ]

@@ -1,4 +1,4 @@
-"""A round of each draw that the tables compare, at any noise multiplier."""
+"""The event of a round for each sampler in the tables, at any noise multiplier."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Draw = Callable[[float], Event]
 
 
 def cyclic(apart: int) -> Draw:
-    """A client takes part once in any `apart` rounds, and when is no secret."""
+    """Returns an event with participation once in any `apart` rounds, at public times."""
     return lambda z: Event(Separated(apart, Gaussian(z)), "cyclic", ZERO_OUT)
 
 
 def buffered(apart: int, buffers: Buffers) -> Draw:
-    """The same with noise that is correlated over all rounds by `buffers`."""
+    """Returns the same event with noise correlated over all rounds by `buffers`."""
 
     def event(z: float) -> Event:
         release = BufferedToeplitz(buffers.decays, buffers.outputs, apart, Gaussian(z))
@@ -30,11 +30,11 @@ def buffered(apart: int, buffers: Buffers) -> Draw:
 
 
 def allocated(apart: int, groups: int = 1) -> Draw:
-    """A client takes part in a secret, fresh slot of every `apart` rounds, among its group's."""
+    """Returns an event with a secret, resampled slot in every `apart` rounds, within a group."""
     relation = ADD_REMOVE if groups == 1 else ZERO_OUT
     return lambda z: Event(RandomAllocation(apart, groups, Gaussian(z)), "allocation", relation)
 
 
 def poisson(apart: int) -> Draw:
-    """A client takes part in each round by a secret coin, once in `apart` rounds on average."""
+    """Returns an event with independent participation, once in `apart` rounds on average."""
     return lambda z: Event(PoissonSampled(1 / apart, Gaussian(z)), "poisson", ADD_REMOVE)

@@ -1,8 +1,8 @@
-"""The noise on a model at one guarantee, over that of independent noise whose draw is no secret.
+"""The noise on a model at one guarantee, relative to independent noise with public participation.
 
-A client takes part once in `apart` rounds. Of each way to make that private: the root mean square
-noise on the sums of the first 1 to `rounds` releases. All of them are at one epsilon and delta, and
-1 is independent noise over a cyclic draw.
+A client takes part once in `apart` rounds. For each mechanism, the table gives the root mean square
+noise on the sums of the first 1 to `rounds` releases. All are at one epsilon and delta; 1 is
+independent noise with cyclic sampling.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BUFFERS = 2
 
 @dataclass(frozen=True)
 class NoiseOnModel:
-    """The `relative` noise of a `method` with so many `bands`; 0 where buffers correlate all."""
+    """The `relative` noise of a `method` with `bands` bands; 0 if buffers correlate all rounds."""
 
     rounds: int
     apart: int
@@ -44,7 +44,7 @@ class NoiseOnModel:
 
 @dataclass(frozen=True)
 class Setting:
-    """A run of `rounds`, a client once in `apart` of them, at `epsilon` and `delta`."""
+    """A run of `rounds`, with each client once in `apart` of them, at `epsilon` and `delta`."""
 
     rounds: int
     apart: int
@@ -52,24 +52,24 @@ class Setting:
     delta: float = DELTA
 
     def least(self, draw: Draw) -> float:
-        """The least noise multiplier with which all rounds keep epsilon."""
+        """Returns the least noise multiplier for which all rounds satisfy epsilon."""
         return noise_multiplier(draw, self.rounds, self.epsilon, self.delta)
 
     def row(self, method: str, draw: Draw, bands: int, relative: float) -> NoiseOnModel:
-        """A line of the table."""
+        """Returns a line of the table."""
         where = self.rounds, self.apart, self.epsilon, self.delta
         return NoiseOnModel(*where, method, draw(1.0).relation, bands, relative)
 
 
 def noise_table(settings: Iterable[Setting]) -> Iterator[NoiseOnModel]:
-    """Every method in each of `settings`."""
+    """Yields every method in each of `settings`."""
     for setting in settings:
         yield from unamplified(setting)
         yield from amplified(setting)
 
 
 def long_and_short() -> Iterator[Setting]:
-    """From a hundred to 2,000 rounds."""
+    """Yields settings from a hundred to 2,000 rounds."""
     for rounds in ROUNDS:
         for apart in APART:
             for epsilon in EPSILONS:
@@ -77,13 +77,15 @@ def long_and_short() -> Iterator[Setting]:
 
 
 def of_runs(apart: int) -> Iterator[Setting]:
-    """Those of the runs of a grid."""
+    """Yields the settings of a grid's runs."""
     for epsilon in _OF_RUNS:
         yield Setting(200, apart, epsilon, 1e-4)
 
 
 def unamplified(setting: Setting) -> Iterator[NoiseOnModel]:
-    """Correlated noise over a cyclic draw: no epsilon changes what it is worth."""
+    """Yields correlated noise with cyclic sampling; its relative noise does not depend on
+    epsilon.
+    """
     rounds, apart, draw = setting.rounds, setting.apart, cyclic(setting.apart)
     bands = min(apart, rounds)
     solved = ((ROOT, square_root(bands)), (OPTIMISED, optimal_bands(bands, rounds)))
@@ -94,7 +96,9 @@ def unamplified(setting: Setting) -> Iterator[NoiseOnModel]:
 
 
 def amplified(setting: Setting) -> Iterator[NoiseOnModel]:
-    """Secret draws: independent noise, and as many bands as need the least noise."""
+    """Yields secret sampling with independent noise, and with the number of bands of least
+    noise.
+    """
     apart, independent = setting.apart, setting.least(cyclic(setting.apart))
     for method, draw in ((ALLOCATION, allocated(apart)), (POISSON, poisson(apart))):
         yield setting.row(method, draw, 1, setting.least(draw) / independent)
@@ -104,12 +108,12 @@ def amplified(setting: Setting) -> Iterator[NoiseOnModel]:
 
 
 def in_bands(setting: Setting, bands: int) -> float:
-    """The noise on the model of allocation in as many groups as `bands`, in clips."""
+    """Returns the noise on the model for allocation in `bands` groups, in clipping norms."""
     column = np.asarray(optimal_bands(bands, setting.rounds))
     noise = setting.least(allocated(setting.apart, bands))
     return noise * prefix_noise(column, setting.rounds)
 
 
 def several(slots: int) -> tuple[int, ...]:
-    """The numbers of groups, above one, that divide `slots`."""
+    """Returns the numbers of groups, above one, that divide `slots`."""
     return tuple(groups for groups in range(2, slots + 1) if slots % groups == 0)

@@ -1,4 +1,4 @@
-"""The tables of the study's page as Markdown, from the lines of its CSV files."""
+"""The tables of the study's page as Markdown, from its CSV files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PAIRS = (
     ("allocation, bands", "allocation"),
     ("allocation, bands", "cyclic, optimised bands"),
 )
-"""Methods whose accuracies are compared, the first less the second."""
+"""Methods whose accuracies are compared, the first minus the second."""
 
 
 def accuracies(summary: Sequence[Row]) -> str:
-    """Mean accuracy over seeds, in per cent, with the least and the greatest, by epsilon."""
+    """Returns mean accuracy over seeds, in per cent, with minimum and maximum, by epsilon."""
     cells = {(row["method"], row[_EPSILON]): _spread(row) for row in summary}
     methods, epsilons = _each(summary, "method"), _each(summary, _EPSILON)
     lines = ([method, *(cells[method, epsilon] for epsilon in epsilons)] for method in methods)
@@ -40,7 +40,7 @@ def _spread(row: Row) -> str:
 
 
 def differences(runs: Sequence[Row]) -> str:
-    """Differences of accuracy in points, paired by seed: the mean and half of its 95 % interval."""
+    """Returns paired differences of accuracy in points: the mean and half of its 95 % interval."""
     reached = {(row["method"], row[_EPSILON], row["seed"]): float(row["accuracy"]) for row in runs}
     epsilons, seeds = _each(runs, _EPSILON), _each(runs, "seed")
 
@@ -58,7 +58,7 @@ def differences(runs: Sequence[Row]) -> str:
 
 
 def noises(rows: Sequence[Row]) -> str:
-    """Relative noise, a line for each number of rounds and distance of a client's."""
+    """Returns relative noise, a line for each number of rounds and separation of participations."""
     cells = {
         (row["rounds"], row["apart"], row["epsilon"], row["method"]): _relative(row) for row in rows
     }
@@ -79,7 +79,7 @@ def noises(rows: Sequence[Row]) -> str:
 
 
 def noises_by_epsilon(rows: Sequence[Row]) -> str:
-    """Relative noise in one place, a line for each method."""
+    """Returns relative noise in one setting, a line for each method."""
     cells = {(row["method"], row["epsilon"]): _relative(row) for row in rows}
     epsilons = _each(rows, "epsilon")
     lines = (
@@ -95,7 +95,7 @@ def _relative(row: Row) -> str:
 
 
 def times(rows: Sequence[Row]) -> str:
-    """Milliseconds, and how often those of Poisson sampling they are."""
+    """Returns milliseconds, and their ratio to those of Poisson sampling."""
     cells = {
         (row["rounds"], row["apart"], row["method"], row["work"]): (
             f"{_short(1000 * float(row['seconds']))} ({_short(float(row['over_poisson']))})"
@@ -109,12 +109,12 @@ def times(rows: Sequence[Row]) -> str:
 
 
 def _short(value: float) -> str:
-    """Two digits, or all those before the point."""
+    """Formats with two digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _each(rows: Iterable[Row], key: str) -> list[str]:
-    """The values of a column, each once, in order of appearance."""
+    """Returns the distinct values of a column, in order of appearance."""
     return list(dict.fromkeys(row[key] for row in rows))
 
 

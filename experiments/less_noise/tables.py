@@ -1,9 +1,9 @@
-"""The noise that one epsilon needs, and what accounting for it takes: CSV files and their tables.
+"""The noise that one epsilon needs, and the time of its accounting: CSV files and their tables.
 
     python -m experiments.less_noise.tables          # minutes on one core
     python -m experiments.less_noise.tables --print  # from the CSV files alone
 
-Writes noise.csv, another one beside each grid, and seconds.csv, and prints the tables of the page.
+Writes noise.csv, another one next to each grid, and seconds.csv, and prints the tables of the page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from experiments.less_noise.page import accuracies, differences, noises, noises_
 
 HERE = Path(__file__).parent
 GRIDS = {"digits": 10, "mnist": 20}
-"""In how many rounds a client takes part once, by grid."""
+"""Number of rounds in which a client takes part once, by grid."""
 Row = dict[str, str]
 
 
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def tables() -> list[str]:
-    """All tables of the page, as Markdown, from the files beside this."""
+    """Returns all tables of the page, as Markdown, from the files in this folder."""
     of_grids = [
         table
         for name in GRIDS
@@ -53,7 +53,7 @@ def tables() -> list[str]:
 
 
 def write(rows: Iterable[Any], path: Path) -> None:
-    """Write dataclasses of one kind as a table, numbers to six digits."""
+    """Writes dataclasses of one kind as a table, numbers to six digits."""
     cells = [{name: _cell(value) for name, value in asdict(row).items()} for row in rows]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(cells[0]), lineterminator="\n")
@@ -63,7 +63,7 @@ def write(rows: Iterable[Any], path: Path) -> None:
 
 
 def read(path: Path) -> Sequence[Row]:
-    """The lines of a table."""
+    """Returns the lines of a table."""
     return list(csv.DictReader(path.read_text("utf-8").splitlines()))
 
 

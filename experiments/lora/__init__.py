@@ -1,1 +1,1 @@
-"""Tuning a transformer over speakers: low-rank adaptation against all of it, and its head alone."""
+"""Fine-tuning a transformer over speakers: low-rank adaptation, full fine-tuning, and head only."""

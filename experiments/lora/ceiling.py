@@ -1,10 +1,10 @@
-"""What tuning gains without privacy: by Adam, over the words of all clients at once.
+"""The gain of fine-tuning without privacy: by Adam, over the text of all clients at once.
 
     python -m experiments.lora.ceiling
     python -m experiments.lora.ceiling --steps 1000 --set 'model.lora.rank=16' --methods LoRA
 
-runs where `experiments.lora.start` did, and prints perplexities on the speakers who are held out.
-There are no rounds, clips and noise in it: private tuning can hardly expect more of as many words.
+It runs in the folder of `experiments.lora.start`, and prints perplexities on held-out speakers. It
+has no rounds, clipping or noise: an approximate upper bound for private tuning on as much text.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from privfed.run.prepare import prepare
 
 HERE = Path(__file__).parent
 BATCH, EVERY, SCORED = 32, 50, 800
-"""Windows in a step; how many steps lie between two scores; how many windows are scored."""
+"""Windows in a step; steps between two scores; scored windows."""
 METHODS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "full": ("model.frozen=[]", (1e-4, 3e-4, 1e-3)),
     "LoRA": ('model.lora={rank=4, targets=["blocks"]}', (1e-3, 3e-3, 1e-2)),
     "head": ('model.frozen=["characters", "places", "blocks", "last"]', (1e-3, 3e-3, 1e-2)),
 }
-"""What is trained, and the rates of Adam that are tried."""
+"""Trained parameters, and candidate learning rates of Adam."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _prepared(changes: tuple[str, ...]) -> tuple[Network, Examples, Examples]:
-    """The network, the words of clients, and some of those who are held out."""
+    """Returns the network, the clients' text, and some of the held-out text."""
     setup = prepare(load(HERE / "run.toml", (*changes, "run.trainer=loop")))
     test = setup.federation.test
     some = np.linspace(0, len(test) - 1, min(SCORED, len(test))).astype(np.int64)
@@ -61,7 +61,7 @@ def _prepared(changes: tuple[str, ...]) -> tuple[Network, Examples, Examples]:
 def tuned(
     network: Network, clients: Examples, held_out: Examples, rate: float, steps: int
 ) -> Iterator[tuple[int, float]]:
-    """Perplexity on who is held out, before any step and after every so many."""
+    """Yields the perplexity on held-out text, before any step and after every `EVERY` steps."""
     params = network.initial_params.clone()
     optimizer = torch.optim.Adam([params], lr=rate)
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def tuned(
 
 
 def perplexity(network: Network, params: Tensor, examples: Examples) -> float:
-    """Of a character, over all `examples`."""
+    """Returns the perplexity per character over all `examples`."""
     return exp(network.evaluate(params, examples)["loss"])
 
 

@@ -1,4 +1,4 @@
-"""A causal transformer for characters: attention and two layers, each after a normalisation."""
+"""A causal transformer for characters: attention and two layers, each after normalisation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a layer of four times the width, each added to what came in."""
+    """Attention and a layer of four times the width, each with a residual connection."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Outputs `[B, T, width]` for tokens `[B, T]`: of `width` characters, what the next one is."""
+    """Outputs `[B, T, width]` for tokens `[B, T]`: scores of the next of `width` characters."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""The public start, trained on the first plays, and who speaks in the others.
+"""The public initial model, trained on the first plays, and the speakers of the other plays.
 
     python -m experiments.lora.start shakespeare/tinyshakespeare.txt
 
-writes `public.txt`, `speakers.txt` and `start.safetensors` where the command runs. Whoever speaks
-in the public plays is no client.
+It writes `public.txt`, `speakers.txt` and `start.safetensors` into the current folder. Speakers in
+the public plays are not clients.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from experiments.lora.network import Transformer
 from privfed.data.sources.text import PRINTABLE, Characters, speeches
 
 PUBLIC = 0.27
-"""The part of the file that is public, unless another is asked for: the first two plays."""
+"""Default fraction of the file that is public: the first two plays."""
 WINDOW, BATCH = 80, 32
 STEPS, EVERY = 1000, 100
 RATE = 2e-3
 
 
 def main() -> None:
-    """Split the plays, train the start on public ones, and say how good it is at each of them."""
+    """Splits the plays, trains the initial model on the public ones, and prints its losses."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plays", type=Path)
     parser.add_argument("--size", type=int, default=128, help="the width of the transformer")
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def split(plays: Path, part: float = PUBLIC) -> None:
-    """Write `public.txt`, and `speakers.txt` without those who speak in it."""
+    """Writes `public.txt`, and `speakers.txt` without the speakers in it."""
     text = plays.read_text(encoding="utf-8")
     cut = text.index("\n\n", int(part * len(text)))
     public, rest = Path("public.txt"), Path("speakers.txt")
@@ -60,7 +60,7 @@ def split(plays: Path, part: float = PUBLIC) -> None:
 
 
 def trained(text: str, shape: dict[str, int], device: torch.device) -> dict[str, Tensor]:
-    """The parameters by name that are best on the last tenth of the text, which is held back."""
+    """Returns the parameters by name with the least loss on the held-out last tenth of the text."""
     characters = Characters(PRINTABLE)
     tokens = torch.from_numpy(characters.encode(text)).to(device)
     cut = int(0.9 * len(tokens))
@@ -89,7 +89,7 @@ def trained(text: str, shape: dict[str, int], device: torch.device) -> dict[str,
 
 
 def _loss(net: Transformer, tokens: Tensor, starts: Tensor) -> Tensor:
-    """The mean loss of the windows that begin at `starts` `[B]`."""
+    """Returns the mean loss of the windows that begin at `starts` `[B]`."""
     places = (starts[:, None] + torch.arange(WINDOW)).to(tokens.device)
     outputs = net(tokens[places])
     return functional.cross_entropy(outputs.flatten(0, 1), tokens[places + 1].flatten())

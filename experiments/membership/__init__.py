@@ -1,1 +1,1 @@
-"""Are adaptive servers best where gradients are sparse? Reddi et al. 2021, sections 5 and 6."""
+"""A study of membership inference, without privacy and over ε."""

@@ -1,8 +1,8 @@
-"""What membership inference finds on one regime, without privacy and over ε.
+"""The success of membership inference in one setting, without privacy and over ε.
 
     python -m experiments.membership.study
 
-Writes results.csv, advantage.svg and roc.svg beside this file: under ten minutes on one core.
+Writes results.csv, advantage.svg and roc.svg into this folder: under ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CASES = {
     "ε = 1": "privacy.epsilon=1",
 }
 SHOWN = ("no privacy", "ε = 4", "ε = 1")
-"""In the picture of ROCs."""
+"""Cases in the figure of ROC curves."""
 LEVELS: tuple[Level, ...] = ("user", "example")
 NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA, offline"}
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def table(exposures: dict[tuple[Level, str], Exposure]) -> str:
-    """CSV: a line for each level, case and attack."""
+    """Returns CSV with a line for each level, case and attack."""
     lines: list[dict[str, Any]] = []
     for (level, case), exposure in exposures.items():
         facts = exposure_json(exposure)
@@ -82,7 +82,7 @@ def table(exposures: dict[tuple[Level, str], Exposure]) -> str:
 
 
 def advantages(exposures: dict[tuple[Level, str], Exposure]) -> bytes:
-    """The largest TPR - FPR of each attack over the cases, what ε allows, and what chance finds."""
+    """Draws the largest TPR - FPR of each attack over the cases, the bound by ε, and chance."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -111,7 +111,7 @@ def advantages(exposures: dict[tuple[Level, str], Exposure]) -> bytes:
 
 
 def by_chance(exposure: Exposure) -> float:
-    """The mean of the largest TPR - FPR where scores say nothing: √(π/2) ln 2 √(1/m + 1/n).
+    """Returns the mean of the largest TPR - FPR for uninformative scores: √(π/2) ln 2 √(1/m + 1/n).
 
     Kolmogorov's distribution has the mean √(π/2) ln 2.
     """

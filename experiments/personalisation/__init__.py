@@ -1,1 +1,1 @@
-"""What models of clients' own are worth to each of them, with and without noise."""
+"""The value of personal models for each client, with and without noise."""

@@ -1,4 +1,4 @@
-"""Which clients there are, how they get a model, and what each way is tuned over."""
+"""The clients, the methods that give them a model, and the tuned values of each method."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ SETTINGS: Mapping[str, Changes] = {
     ),
     "Dirichlet 0.1": (),
 }
-"""What differs from the run file."""
+"""Changes to the run file."""
 RATES = (0.1, 0.3, 1.0)
 CLIPS = {inf: (30.0,), 8.0: (1.0, 3.0), 2.0: (0.3, 1.0)}
-"""All methods are tuned over these; under noise, over the two higher rates. Updates are never as
-long as the clip that goes with no noise."""
+"""Clipping norms over which all methods are tuned; under noise, with the two higher rates only.
+Updates never reach the clipping norm of the case without noise.
+"""
 ALONE, FINE_TUNED = "alone", "fine-tuned"
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How a client trains a model on by itself: the rate and epochs of plain SGD."""
+    """A client's local fine-tuning: the rate and epochs of plain SGD."""
 
     rate: float
     epochs: int
@@ -55,10 +56,10 @@ BY_ITSELF, AFTERWARDS = _ways(20, 60, 180), _ways(1, 5, 20)
 
 @dataclass(frozen=True)
 class Method:
-    """What differs from the run file, and which of the values of a key of its own are tried.
+    """Changes to the run file, and the candidate values of the method's own keys.
 
-    With `adapts` clients train the run's model on by themselves; with `shared` they use it as it
-    is, too. Others have models of their own.
+    With `adapts`, clients fine-tune the run's model locally; with `shared` they also use it
+    unchanged. Other methods have personal models.
     """
 
     changes: Changes = ()
@@ -67,7 +68,7 @@ class Method:
     shared: bool = False
 
     def combinations(self, epsilon: float) -> Iterator[Changes]:
-        """What is tried at `epsilon`: rates and, where there is noise, clips."""
+        """Yields the candidates at `epsilon`: rates and, if there is noise, clipping norms."""
         rates = RATES if epsilon == inf else RATES[1:]
         for rate, clip, option in itertools.product(rates, CLIPS[epsilon], self.options):
             yield (f"client.lr={rate:g}", f"privacy.clip={clip:g}", *option)
@@ -86,18 +87,18 @@ METHODS: Mapping[str, Method] = {
     "Per-FedAvg": Method(("client.objective=per_fedavg", "client.inner_lr=0.1"), adapts=True),
 }
 ARMS = (ALONE, "FedAvg", FINE_TUNED, *list(METHODS)[1:])
-"""All ways in which a client gets a model; those that are fine-tuned begin at FedAvg's."""
+"""All ways in which a client obtains a model; fine-tuned models start from FedAvg's."""
 
 
 def method_of(arm: str) -> str:
-    """By which method an arm trains."""
+    """Returns the method by which an arm trains."""
     return "FedAvg" if arm in (ALONE, FINE_TUNED) else arm
 
 
 def configured(
     setting: str, arm: str, epsilon: float, seed: int, chosen: Changes = (), *further: str
 ) -> Config:
-    """The configuration of a run."""
+    """Returns the configuration of a run."""
     changes = (*SETTINGS[setting], *METHODS[method_of(arm)].changes, *chosen)
     return load(
         HERE / "run.toml", (*changes, f"privacy.epsilon={epsilon}", f"run.seed={seed}", *further)

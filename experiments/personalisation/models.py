@@ -1,6 +1,6 @@
-"""A simulated run, and the model that each client has at its end, scored on what it holds back.
+"""A simulated run, and each client's final model, scored on the client's held-out examples.
 
-Charges, releases and what clients keep lie in memory alone: nothing here is for real people.
+Charges, releases and client states are in memory only: not for real clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Scores = np.ndarray
 
 @dataclass
 class InMemory:
-    """What `clients` clients keep, `[k]` numbers each, of a run that is never interrupted."""
+    """The states of `clients` clients, `[k]` numbers each, for a run that is never interrupted."""
 
     values: Tensor
     known: Tensor
@@ -70,7 +70,7 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run at its end: its model, and what clients keep."""
+    """A finished run: its model, and the clients' states."""
 
     setup: Setup
     state: TrainingState
@@ -82,11 +82,11 @@ class Ended:
         return np.arange(self.setup.federation.clients)
 
     def shared(self) -> Scores:
-        """Each client's accuracy `[n]` with the run's own model."""
+        """Returns each client's accuracy `[n]` with the run's own model."""
         return accuracies(self.setup.network, self.held_back, self.state.params[None])
 
     def personal(self) -> Scores:
-        """Each client's accuracy `[n]` with the model that it uses for itself."""
+        """Returns each client's accuracy `[n]` with its personal model."""
         trainer, ids = self.setup.executor.trainer, self.everybody
         objective = trainer.objective
         if not objective.personalises:
@@ -99,13 +99,13 @@ class Ended:
         return accuracies(trainer.network, self.held_back, models)
 
     def adapted(self, how: Adaptation) -> Scores:
-        """Each client's accuracy `[n]` with the run's model after it trained that on by itself."""
+        """Returns each client's accuracy `[n]` with the run's model after local fine-tuning."""
         return accuracies(
             self.setup.network, self.held_back, trained_on(self.setup, self.state.params, how)
         )
 
     def _broadcast(self) -> Broadcast:
-        """What the next round would broadcast."""
+        """Returns the next round's broadcast."""
         prelude = self.setup.algorithm.objective.prelude(self.state.params, self.state.objective)
         try:
             next(prelude)
@@ -115,7 +115,7 @@ class Ended:
 
 
 def ended(config: Config) -> Ended:
-    """The run of `config`."""
+    """Runs `config` to its end."""
     setup = prepare(config, load=less_held_back)
     width = setup.state_length
     states = InMemory.empty(setup.federation.clients, width) if width else None
@@ -129,19 +129,19 @@ def ended(config: Config) -> Ended:
 
 
 def what_is_held_back(config: Config) -> Federation:
-    """What each client scores on."""
+    """Returns each client's held-out examples."""
     people = load_population(config, Streams(config.run.seed))
     return with_held_back(people, config.evaluation.holdout)[1]
 
 
 def untrained(config: Config) -> Ended:
-    """The run of `config` before its first round: what clients have who train alone."""
+    """Returns the run of `config` before its first round, for clients that train alone."""
     setup = prepare(config, load=less_held_back)
     return Ended(setup, setup.initial_state(), None, what_is_held_back(config))
 
 
 def trained_on(setup: Setup, params: Tensor, how: Adaptation) -> Tensor:
-    """What each client `[n, d]` makes of the model `params` `[d]` by itself."""
+    """Returns each client's model `[n, d]` after local training from `params` `[d]`."""
     trainer = replace(
         setup.executor.trainer,
         objective=Sgd(),
@@ -155,7 +155,7 @@ def trained_on(setup: Setup, params: Tensor, how: Adaptation) -> Tensor:
 
 
 def accuracies(network: Network, held_back: Federation, models: Tensor) -> Scores:
-    """Each client's share of right answers `[n]` by its row of `models` `[n or 1, d]`."""
+    """Returns each client's accuracy `[n]` with its row of `models` `[n or 1, d]`."""
     sizes = np.diff(held_back.offsets)
     place = np.minimum(np.arange(sizes.max()), sizes[:, None] - 1) + held_back.offsets[:-1, None]
     x, y = held_back.gather(torch.from_numpy(place))

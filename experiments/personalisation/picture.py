@@ -14,7 +14,7 @@ from privfed.grid.pictures.figures import COLOURS, MARKERS, STYLE
 
 
 def picture(results: Sequence[Record]) -> bytes:
-    """A panel for each setting and measure: a line of marks for each arm, means of seeds."""
+    """Draws a panel for each setting and measure: marks for each arm, means of seeds."""
     import matplotlib
 
     matplotlib.use("agg")

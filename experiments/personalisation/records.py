@@ -1,4 +1,4 @@
-"""What came out, a line for each model of all clients: kept in a file, so that a study goes on."""
+"""Results, a line for each set of client models, kept in a file so that a study can resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = 4
 class Record:
     """The accuracy of clients with one model each: their mean, and that of the worst tenth.
 
-    `chosen` and `adaptation` are what the model was trained with.
+    `chosen` and `adaptation` are the settings with which the models were trained.
     """
 
     setting: str
@@ -38,7 +38,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str, float, int, str]:
-        """Which run it is of."""
+        """The run of this record."""
         return self.setting, self.arm, self.epsilon, self.seed, self.chosen
 
     @classmethod
@@ -60,14 +60,14 @@ class Record:
 
 
 def read(path: Path) -> list[Record]:
-    """What was written so far."""
+    """Returns the records written so far."""
     if not path.exists():
         return []
     return [Record.read(row) for row in csv.DictReader(path.read_text("utf-8").splitlines())]
 
 
 def append(path: Path, records: Iterable[Record]) -> None:
-    """Write further lines."""
+    """Appends further lines."""
     out = io.StringIO()
     writer = csv.DictWriter(out, [each.name for each in fields(Record)], lineterminator="\n")
     if not path.exists():

@@ -1,4 +1,4 @@
-"""MNIST's images at a quarter of their size, and clients of whom half read the digits otherwise."""
+"""MNIST's images at a quarter of their size, and clients with two labellings of the digits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from privfed.data.sources.idx import Idx
 
 _SIDE = 4
 _MEAN, _DEVIATION = 0.131, 0.25
-"""About those of MNIST's small images: public constants."""
+"""Approximate constants of MNIST's small images, public."""
 _FURTHER = 5
-"""By how many classes every other client reads a digit further on."""
+"""Number of classes by which every second client shifts its labels."""
 
 
 class SmallImages(Idx):
     """MNIST-format images at a quarter of their height and width.
 
-    x `[N, 49]` for images of 28 x 28: means of 4 x 4 pixels, of about mean 0 and deviation 1.
+    x `[N, 49]` for images of 28 x 28: means of 4 x 4 pixels, with about mean 0 and standard
+    deviation 1.
     """
 
     def _load(self, prefix: str) -> Examples:
@@ -31,10 +32,10 @@ class SmallImages(Idx):
 
 
 class TwoReadings(SmallImages):
-    """The same, dealt evenly and by chance to clients, every other of whom reads digits otherwise.
+    """The same images, partitioned evenly at random over clients with two labellings.
 
-    Of client k, where k is odd, the label is (digit + 5) mod 10: no model of an image alone is
-    right for both halves.
+    For a client k with odd k, the label is (digit + 5) mod 10: no model of an image alone is right
+    for both halves.
     """
 
     natural_partition: ClassVar[bool] = True
@@ -51,7 +52,7 @@ class TwoReadings(SmallImages):
 
 @cache
 def _small(source: Idx, prefix: str) -> Examples:
-    """The images of `source`, unpacked once in each process."""
+    """Returns the images of `source`, unpacked once in each process."""
     whole = source._load(prefix)
     images = torch.nn.functional.avg_pool2d(whole.x[torch.arange(len(whole))], _SIDE)
     scaled = (images.flatten(1) - _MEAN) / _DEVIATION

@@ -1,10 +1,10 @@
-"""Models of clients' own by nine methods, at three epsilons, each tuned on a seed of its own.
+"""Personal models by nine methods, at three epsilons, each tuned on a separate seed.
 
     python -m experiments.personalisation.study          # in a folder that holds mnist/
     python -m experiments.personalisation.study --draw   # tables and picture from the results
 
-Writes tuning.csv, results.csv and accuracy.svg beside this file, and prints the tables of its page.
-Interrupted anywhere, it goes on with the run that it was at.
+Writes tuning.csv, results.csv and accuracy.svg into this folder, and prints the tables of its page.
+After an interruption, it resumes with the unfinished run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def tune(setting: str, path: Path) -> None:
-    """Try all combinations on a seed that is not measured on; of adaptations the best is kept."""
+    """Tries all combinations on a separate tuning seed; of adaptations the best is recorded."""
     done = {(*record.key[:3], record.chosen) for record in read(path)}
     if (setting, ALONE, inf, "") not in done:
         append(path, [alone(setting, TUNING_SEED, BY_ITSELF)])
@@ -68,7 +68,7 @@ def tune(setting: str, path: Path) -> None:
 
 
 def measure(setting: str, tuning: list[Record], path: Path) -> None:
-    """Train with what was best there, on other seeds."""
+    """Trains with the best tuned settings, on other seeds."""
     done = {record.key[:4] for record in read(path)}
     for seed in SEEDS:
         if (setting, ALONE, inf, seed) not in done:
@@ -80,13 +80,13 @@ def measure(setting: str, tuning: list[Record], path: Path) -> None:
 
 
 def alone(setting: str, seed: int, ways: tuple[Adaptation, ...]) -> Record:
-    """Clients who train the first model by themselves, in the best of these ways."""
+    """Scores clients that train the initial model separately, in the best of these ways."""
     start, key = untrained(configured(setting, ALONE, inf, seed)), (setting, ALONE, inf, seed)
     return _best(Record.of(key, (), way, start.adapted(way)) for way in ways)
 
 
 def tried(setting: str, method: str, epsilon: float, chosen: Changes) -> Iterator[Record]:
-    """One run on the tuning seed, scored as each arm that trains so."""
+    """Runs one combination on the tuning seed, scored as each arm that uses such training."""
     run = ended(configured(setting, method, epsilon, TUNING_SEED, chosen))
     rest, means = (epsilon, TUNING_SEED), METHODS[method]
     if means.shared:
@@ -99,7 +99,7 @@ def tried(setting: str, method: str, epsilon: float, chosen: Changes) -> Iterato
 
 
 def scored(chosen: Record, seed: int) -> Record:
-    """A run with what was `chosen`, on another seed."""
+    """Runs the settings of `chosen` on another seed."""
     arm, key = chosen.arm, (chosen.setting, chosen.arm, chosen.epsilon, seed)
     run = ended(configured(*key, chosen.changes))
     if chosen.adaptation:
@@ -110,7 +110,7 @@ def scored(chosen: Record, seed: int) -> Record:
 
 
 def best(tuning: list[Record], setting: str, arm: str, epsilon: float) -> Record:
-    """What the tuning seed chose."""
+    """Returns the record that the tuning seed selected."""
     return _best(record for record in tuning if record.key[:3] == (setting, arm, epsilon))
 
 

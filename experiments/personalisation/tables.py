@@ -13,11 +13,11 @@ from experiments.personalisation.records import Record
 
 MEASURES = {"mean": "mean", "worst_decile": "worst decile"}
 _BASES = {ALONE: ARMS[1:], FINE_TUNED: ARMS[3:]}
-"""Whose differences are shown from which arm."""
+"""Arms whose differences from a base arm are shown, by base arm."""
 
 
 def tables(tuning: Sequence[Record], results: Sequence[Record]) -> str:
-    """All of them by setting, with a line between."""
+    """Returns all tables by setting, separated by blank lines."""
     parts = []
     for setting in SETTINGS:
         of = [record for record in results if record.setting == setting]
@@ -27,7 +27,7 @@ def tables(tuning: Sequence[Record], results: Sequence[Record]) -> str:
 
 
 def values(results: Sequence[Record], arm: str, epsilon: float, measure: str) -> dict[int, float]:
-    """A measure in per cent by seed; who trains alone does so whatever epsilon is."""
+    """Returns a measure in per cent by seed; training alone does not depend on epsilon."""
     wanted = (arm, inf if arm == ALONE else epsilon)
     return {
         record.seed: 100 * getattr(record, measure)
@@ -37,7 +37,7 @@ def values(results: Sequence[Record], arm: str, epsilon: float, measure: str) ->
 
 
 def levels(results: Sequence[Record]) -> str:
-    """Mean and worst decile over clients, means of seeds."""
+    """Returns mean and worst decile over clients, means of seeds."""
     return _markdown(
         _head(results[0].setting),
         (
@@ -48,7 +48,9 @@ def levels(results: Sequence[Record]) -> str:
 
 
 def differences(results: Sequence[Record], base: str) -> str:
-    """By how much arms are above another: means over seeds, and half of their 95 % interval."""
+    """Returns differences of arms from a base: means over seeds, and half of their 95 %
+    interval.
+    """
     return _markdown(
         _head(f"{results[0].setting}, less *{base}*"),
         ((arm, *map(_apart, _row(results, arm), _row(results, base))) for arm in _BASES[base]),
@@ -71,7 +73,7 @@ def _head(first: str) -> list[str]:
 
 
 def chosen(tuning: Sequence[Record], results: Sequence[Record]) -> str:
-    """What was chosen for each arm among what was tried for it."""
+    """Returns the settings chosen for each arm among those tried for it."""
     settings = list(dict.fromkeys(record.setting for record in results))
     rows = []
     for arm in ARMS:

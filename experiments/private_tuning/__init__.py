@@ -1,1 +1,1 @@
-"""What choosing among eight rates costs where the choice is charged."""
+"""The cost of a charged choice among eight learning rates."""

@@ -1,9 +1,10 @@
-"""Eight client rates on digits: chosen privately, beside a choice on public data for nothing.
+"""Eight client rates on digits: a private choice, next to an uncharged choice on public data.
 
-Every rate is trained once per seed at the noise of a tuning whose whole spends the budget, and at
-that of a single run with the same budget. Tunings are then drawn from what these runs reached: the
-number of candidates from its law, each candidate's rate uniformly. (A rate that is drawn twice
-would be trained on other noise, and is here the same run: what is said of the choice is low.)
+Every rate is trained once per seed at the noise of a tuning that spends the budget as a whole, and
+at the noise of a single run with the same budget. Tunings are then simulated from the results of
+these runs: the number of candidates from its distribution, each candidate's rate uniformly. (A rate
+that is sampled twice would be trained with other noise, and is here the same run, so the results of
+the choice are conservative.)
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _COLUMNS = ("seed", "rate", "chosen", "noise_multiplier", "epsilon", "accuracy")
 
 
 def accuracies(seeds: Sequence[int], clients: int) -> list[dict[str, float]]:
-    """One row for each seed, rate and noise: that of a tuning (`chosen` 1) or a single run (0)."""
+    """Returns one row for each seed, rate and noise: of a tuning (`chosen` 1) or a single run
+    (0).
+    """
     rows = []
     for seed in seeds:
         for rate in RATES:
@@ -51,7 +54,7 @@ def accuracies(seeds: Sequence[int], clients: int) -> list[dict[str, float]]:
 
 
 def write(rows: Sequence[dict[str, float]], path: Path) -> None:
-    """Write `rows` as a table."""
+    """Writes `rows` as a table."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, _COLUMNS)
         writer.writeheader()
@@ -59,11 +62,11 @@ def write(rows: Sequence[dict[str, float]], path: Path) -> None:
 
 
 def summary(rows: Sequence[dict[str, float]], source: np.random.Generator) -> dict[str, float]:
-    """What tunings reach, in points of accuracy, over the seeds of `rows`.
+    """Returns the results of simulated tunings, in points of accuracy, over the seeds of `rows`.
 
-    "regret": the best of all rates at the same noise, less the chosen one. "price": the best rate
-    at the noise of a single run, chosen for nothing, less the chosen one. "any": a rate drawn
-    uniformly, at the noise of a single run.
+    "regret": the best of all rates at the same noise, minus the chosen one. "price": the best rate
+    at the noise of a single run, chosen without charge, minus the chosen one. "any": the same best
+    rate minus a uniformly sampled rate, at the noise of a single run.
     """
     regrets, prices, any_rate = [], [], []
     for seed in sorted({row["seed"] for row in rows}):

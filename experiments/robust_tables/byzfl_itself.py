@@ -1,4 +1,4 @@
-"""ByzFL's own code (0.0.11) on the images of `byzfl.toml`, dealt to the same workers.
+"""ByzFL's own code (0.0.11) on the images of `byzfl.toml`, assigned to the same workers.
 
 `python -m experiments.robust_tables.byzfl_itself FOLDER`, with ByzFL installed and MNIST in FOLDER,
 writes byzfl_itself.csv: its README example, step by step, for each seed.
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def example(folder: str, seed: int) -> Iterator[tuple[int, float]]:
-    """The steps of the README's example that are scored, and the accuracy there."""
+    """Yields the scored steps of the README's example, and their accuracy."""
     config = load(HERE / "byzfl.run.toml", [f"data.path={folder}", f"run.seed={seed}"])
     client, every = config.client, config.run.evaluate_every
     source, streams = config.source, Streams(seed, simulated=True)
@@ -96,14 +96,14 @@ def example(folder: str, seed: int) -> Iterator[tuple[int, float]]:
 
 
 def _of_one(name: str) -> dict[str, Any]:
-    """A part of ByzFL's that expects one hostile worker."""
+    """Returns a part of ByzFL for one Byzantine worker."""
     return {"name": name, "parameters": {"f": 1}}
 
 
 def _loaders(
     source: Dealt, clients: int, streams: Streams, batch_size: int
 ) -> Iterator[DataLoader[Any]]:
-    """The images of each honest worker."""
+    """Yields the images of each honest worker."""
     dealt = source.load(clients, streams)
     if dealt.owners is None:
         raise TypeError("nobody knows whose an image is")
@@ -117,7 +117,7 @@ def _tensors(examples: Examples) -> TensorDataset:
 
 
 def _part(module: str) -> Any:
-    """A module of ByzFL's simulation, without its benchmark, which imports torchvision."""
+    """Returns a module of ByzFL's simulation, without its benchmark, which imports torchvision."""
     if "byzfl" not in sys.modules:
         spec = importlib.util.find_spec("byzfl")
         if spec is None or not spec.submodule_search_locations:

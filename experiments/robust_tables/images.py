@@ -1,4 +1,6 @@
-"""MNIST as the published studies deal it: sorted by label over honest workers, or by chance."""
+"""MNIST as the published studies partition it: sorted by label over honest workers, or at
+random.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +22,31 @@ from privfed.data.sources.idx import Idx
 
 _MEAN, _DEVIATION = 0.1307, 0.3081
 _TEST = 5
-"""Of a folder with one pair of files, every so-manieth image is for testing."""
+"""Test interval in a folder with a single pair of files: every `_TEST`-th image is for testing."""
 
 
 class Dealt(Idx):
-    """MNIST over honest workers, of whom `similarity` says how alike they are.
+    """MNIST over honest workers, partitioned by `similarity`.
 
-    That share of the images is dealt by chance, and the rest sorted by label and cut into as many
-    equal pieces as there are honest workers (`gamma_similarity_niid` in ByzFL): 1 is IID, 0 gives
-    each worker one or two labels. With a `concentration` each label is instead spread over workers
-    by a Dirichlet draw of its own. The `byzantine` among the clients hold as many images each,
-    drawn from all by chance, so that nobody's labels are lost with them. Of label i a `tail`^i is
-    left, in training and test images alike.
+    That fraction of the images is assigned at random. The rest is sorted by label and cut into as
+    many equal pieces as there are honest workers (`gamma_similarity_niid` in ByzFL): 1 is IID, and
+    0 gives each worker one or two labels. With a `concentration`, each label is instead spread over
+    workers by its own Dirichlet sample. The `byzantine` clients hold as many images each, sampled
+    from all, so that no label is lost with them. Of label i a fraction `tail`^i remains, in
+    training and test images alike.
 
-    A folder with MNIST's training images uses them, and its test images to test on; one with a
-    single pair of files tests on every fifth image of it.
+    A folder with MNIST's training images uses them, and its test images for testing. A folder with
+    a single pair of files uses every fifth image for testing.
     """
 
     similarity: float = Field(1.0, ge=0, le=1)
-    """The share of the images that is dealt by chance."""
+    """Fraction of the images that is assigned at random."""
     concentration: float = Field(0.0, ge=0)
-    """Of the Dirichlet draw for each label; 0: `similarity` counts."""
+    """Concentration of the Dirichlet sample for each label; 0: `similarity` applies."""
     tail: float = Field(1.0, gt=0, le=1)
-    """By what each label is rarer than the one before."""
+    """Frequency of each label relative to the one before."""
     byzantine: int = Field(0, ge=0)
-    """How many of the clients are byzantine, as `attack.fraction` has it."""
+    """Number of Byzantine clients, as `attack.fraction` states."""
     natural_partition: ClassVar[bool] = True
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -67,7 +69,7 @@ class Dealt(Idx):
         return self._tailed(self._part(test=True))
 
     def _part(self, test: bool) -> Examples:
-        """The images to train on, or to test on."""
+        """Returns the images for training, or for testing."""
         if list(Path(self.path).glob("train*images?idx3-ubyte*")):
             return self._load("t10k" if test else "train")
         every = self._load("")
@@ -81,14 +83,14 @@ class Dealt(Idx):
         return images.take(np.sort(np.concatenate(left)))
 
     def hostile(self, clients: int, streams: Streams) -> np.ndarray:
-        """Which clients the run will have attack `[clients]`, whatever they will send."""
+        """Returns a mask `[clients]` of the clients that the run will make attackers."""
         if not self.byzantine:
             return np.zeros(clients, dtype=bool)
         share, everybody = self.byzantine / clients, np.arange(clients)
         return Attackers(FreeRider(), share, False, False, everybody, streams, clients).hostile(0)
 
     def _dealt(self, images: Examples, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """The images of each honest worker, by place."""
+        """Returns the images of each honest worker, by position."""
         labels = images.y.numpy()
         if self.concentration:
             return self._by_dirichlet(labels, workers, rng)
@@ -114,7 +116,9 @@ class Dealt(Idx):
         return [np.concatenate(piece) for piece in pieces]
 
     def _examples(self, x: np.ndarray, y: np.ndarray) -> Examples:
-        """Pixels of mean 0 and deviation 1 over all of MNIST, as both studies have them."""
+        """Returns pixels of mean 0 and standard deviation 1 over all of MNIST, as in both
+        studies.
+        """
         examples = super()._examples(x, y)
         if not isinstance(examples.x, Mapped):
             raise TypeError("images are mapped")

@@ -1,4 +1,4 @@
-"""The tables of the study's page, each cell beside the published figure.
+"""The tables of the study's page, each cell next to the published figure.
 
 Printed by `python -m experiments.robust_tables.page`.
 """
@@ -16,10 +16,10 @@ BUCKETS = "bucketing"
 RULES = ("mean", "Krum", "median", "RFA", "centered clipping")
 ATTACKS = ("bit flip", "label flip", "mimic", "IPM", "ALIE")
 Column = Literal["accuracy", "accuracy_last_100"]
-"""What is read of a run: its last evaluation, or the mean of those in its last 100 rounds."""
+"""The measure of a run: its last evaluation, or the mean of those in its last 100 rounds."""
 Row = Mapping[str, str]
 Place = tuple[str, str, str]
-"""A method, the share of data dealt by chance, and what goes before the rule."""
+"""A method, the fraction of data assigned at random, and the step before the rule."""
 
 
 def main() -> None:
@@ -28,12 +28,12 @@ def main() -> None:
 
 
 def tables() -> list[str]:
-    """All tables, as Markdown, from the files beside this."""
+    """Returns all tables, as Markdown, from the files in this folder."""
     return [balanced("imbalance"), balanced("mimic"), attacked(), example()]
 
 
 def balanced(grid: str) -> str:
-    """A rule's accuracy on IID and on sorted data, without and with buckets."""
+    """Returns a rule's accuracy on IID and on sorted data, without and with buckets."""
     ours, theirs = measured(_read(f"{grid}.csv"), "accuracy_last_100"), published(grid)
     places = [(share, before) for share in ("1.0", "0.0") for before in ("", BUCKETS)]
     heads = [f"{_dealt(share)}{_after(before)}" for share, before in places]
@@ -45,7 +45,7 @@ def balanced(grid: str) -> str:
 
 
 def attacked() -> str:
-    """Accuracy under each attack on sorted data, without and with momentum and buckets."""
+    """Returns accuracy under each attack on sorted data, without and with momentum and buckets."""
     ours, theirs = measured(_read("attacks.csv"), "accuracy"), published("attacks")
     lines = []
     for rule in RULES[1:]:
@@ -58,7 +58,7 @@ def attacked() -> str:
 
 
 def example() -> str:
-    """Accuracy over the steps of ByzFL's example."""
+    """Returns accuracy over the steps of ByzFL's example."""
     ours, itself = (by_step(_read(f"{name}.csv")) for name in ("byzfl.rounds", "byzfl_itself"))
     theirs, steps = published("byzfl"), sorted(ours)
     lines = [
@@ -73,7 +73,7 @@ def example() -> str:
 
 
 def by_step(rows: Sequence[Row]) -> dict[int, list[float]]:
-    """Each seed's accuracy in per cent, by the round after which it was scored."""
+    """Returns each seed's accuracy in per cent, by the round after which it was scored."""
     accuracies: dict[int, list[float]] = {}
     for row in rows:
         accuracies.setdefault(int(row["round"]), []).append(100 * float(row["accuracy"]))
@@ -81,7 +81,7 @@ def by_step(rows: Sequence[Row]) -> dict[int, list[float]]:
 
 
 def measured(rows: Sequence[Row], column: Column) -> dict[Place, list[float]]:
-    """Each seed's accuracy in per cent, as in `column`, by place."""
+    """Returns each seed's accuracy in per cent, as in `column`, by place."""
     accuracies: dict[Place, list[float]] = {}
     for row in rows:
         before = BUCKETS if BUCKETS in row["aggregation.before"] else ""
@@ -91,7 +91,9 @@ def measured(rows: Sequence[Row], column: Column) -> dict[Place, list[float]]:
 
 
 def published(grid: str) -> dict[Place, tuple[float, str]]:
-    """The published accuracy in per cent, and its deviation over seeds where one is stated."""
+    """Returns the published accuracy in per cent, and its standard deviation over seeds if
+    stated.
+    """
     return {
         (row["method"], row["data.similarity"], row["before"]): (
             float(row["accuracy"]),
@@ -105,7 +107,7 @@ def published(grid: str) -> dict[Place, tuple[float, str]]:
 def _cell(
     ours: Mapping[Place, list[float]], theirs: Mapping[Place, tuple[float, str]], place: Place
 ) -> str:
-    """What was measured, and in brackets what is published."""
+    """Returns the measured figure, and in brackets the published one."""
     if place not in ours:
         return ""
     measured_here = _spread(ours[place])

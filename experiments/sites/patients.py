@@ -1,4 +1,4 @@
-"""Bundled tables whose rows are dealt to made-up patients of 1 to 10 rows each."""
+"""Bundled tables whose rows are assigned to synthetic patients of 1 to 10 rows each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from privfed.core.vector import Indices
 from privfed.data.federation import Examples
 
 MOST = 10
-"""Rows of a patient at most."""
+"""Largest number of rows of a patient."""
 TESTED = 5
-"""One row in so many is public, and only scored on."""
+"""One row in this many is public, and used for scoring only."""
 BREAST = np.array(
     [
         *(30, 40, 200, 2600, 0.2, 0.4, 0.5, 0.25, 0.4, 0.1),  # means
@@ -24,21 +24,21 @@ BREAST = np.array(
         *(40, 50, 260, 4300, 0.25, 1.1, 1.3, 0.3, 0.7, 0.21),  # the worst three
     ]
 )
-"""Public bounds of what can be measured of a cell nucleus, from above; below all are 0."""
+"""Public upper bounds of the measurements of a cell nucleus; the lower bounds are 0."""
 
 
 class Patients(Part):
     """scikit-learn's digits or breast cancer (Wolberg, Street & Mangasarian 1995), by patient.
 
     x `[N, 64]` or `[N, 30]`, scaled by public bounds to [-0.5, 0.5]. A patient has one row, and up
-    to nine more by chance; so `data.clients` is between a tenth of the rows and all of them. A
-    hospital, where it is the client, has an even share of the same rows.
+    to nine more at random, so `data.clients` is between a tenth of the rows and all of them. If the
+    client is a hospital, it has an equal share of the same rows.
     """
 
     rows: Literal["images", "nuclei"] = "images"
-    """Which rows they are."""
+    """The data set."""
     client: Literal["patient", "hospital"] = "patient"
-    """Whom a client stands for."""
+    """The entity that a client represents."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = False
 
@@ -81,9 +81,9 @@ class Patients(Part):
 
 
 def dealt(rows: int, patients: int, rng: np.random.Generator) -> Indices:
-    """Whose each of `rows` is `[rows]`: one for each of `patients`, the others by chance.
+    """Returns the owner of each row `[rows]`: one row for each of `patients`, the others at random.
 
-    Raises `ValueError` where nobody, or too many, would be left.
+    Raises `ValueError` if the rows do not permit 1 to `MOST` rows for each patient.
     """
     if not patients <= rows <= MOST * patients:
         raise ValueError(f"{rows} rows for {patients} patients of 1 to {MOST}")

@@ -1,1 +1,1 @@
-"""What are the columns of a federation like? One charged release over its clients says it."""
+"""Statistics of a federation's columns, from one charged release over its clients."""

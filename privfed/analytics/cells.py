@@ -1,12 +1,12 @@
-"""Public cells that part the numbers: nobody's data say where one begins.
+"""Public cells that partition the numbers; no client's data determine their ends.
 
-Where a column's range is not public, cells are geometric: eight for each power of two on either
-side of zero, from 2^-16 to 2^40, so that a cell is never wider than an eighth of where it lies.
-Whole numbers from 0 to 16 have cells of their own, which is how classes and flags are recognised.
-Where a range is public, 64 cells of one width part it.
+If a column's range is not public, cells are geometric: eight for each power of two on either side
+of zero, from 2^-16 to 2^40. A cell is never wider than an eighth of its distance from zero.
+Integers from 0 to 16 have cells of their own, by which classes and flags are recognised. If a range
+is public, 64 cells of equal width partition it.
 
-Cells are the leaves of a tree (`privfed.analytics.tree`), whose inner nodes are eight cells or
-powers of two each: a sum over many cells is then a sum of few nodes, and its noise is less
+Cells are the leaves of a tree (`privfed.analytics.tree`), whose inner nodes combine about eight
+cells or powers of two each. A sum over many cells is then a sum of few nodes, with less noise
 (Qardaji, Yang & Li 2013 find a branching of 8 to 16 best).
 """
 
@@ -26,23 +26,23 @@ from privfed.core.vector import Indices
 
 Reals = NDArray[np.float64]
 LEAST, LARGEST = -16, 40
-"""Powers of two between which cells are geometric; what lies beyond has a cell on either side."""
+"""Powers of two between which cells are geometric; numbers beyond have one cell on either side."""
 _PER_OCTAVE, _OCTAVES_TOGETHER = 8, 7
 _POINTS = 16
-"""The largest whole number with a cell of its own."""
+"""Largest integer with a cell of its own."""
 _PARTS = 8
-"""Of a public range, and of each of these."""
+"""Number of nodes of a public range, and of cells in each node."""
 Cell = tuple[float, float]
 Node = Cell | list["Node"]
-"""A cell, or what a node of the tree has below it, in order."""
+"""A cell, or the children of a node of the tree, in order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Cells in order: `lows` and `highs` `[c]` (the same for a single number), and their `tree`.
+    """Cells in order: `lows` and `highs` `[c]` (equal for a single number), and their `tree`.
 
-    A cell goes from where it begins up to where the next one does. `nodes` `[c]` are the cells in
-    the tree, at whose top other nodes may stand, for what is no number.
+    A cell ends where the next one begins. `nodes` `[c]` are the cells' nodes in the tree. The top
+    of the tree may have other nodes, for values that are not numbers.
     """
 
     lows: Reals
@@ -51,18 +51,18 @@ class Cells:
     nodes: Indices
 
     def of(self, numbers: Reals) -> Indices:
-        """The node `[N]` of each of `numbers` `[N]`, none of which is NaN."""
+        """Returns the node `[N]` of each of `numbers` `[N]`, which must not hold NaN."""
         place = np.searchsorted(self.lows, numbers, side="right") - 1
         return np.asarray(self.nodes[np.maximum(place, 0)])
 
     @cached_property
     def below(self) -> Reals:
-        """For each node the end `[n]` of the cells in it on the left: NaN for no numbers."""
+        """The lower end `[n]` of the cells in each node; NaN for nodes without numbers."""
         return self._ends(self.lows, np.fmin)
 
     @cached_property
     def above(self) -> Reals:
-        """The same on the right."""
+        """The upper end `[n]` of the cells in each node; NaN for nodes without numbers."""
         return self._ends(self.highs, np.fmax)
 
     def _ends(self, ends: Reals, further: np.ufunc) -> Reals:
@@ -74,7 +74,7 @@ class Cells:
 
 
 def geometric_cells(others: int) -> Cells:
-    """Cells for all numbers, after `others` nodes at the top."""
+    """Returns cells for all numbers, after `others` nodes at the top."""
     octaves = [_octave(power) for power in range(LEAST, LARGEST)]
     mirrored = [_mirrored(power) for power in range(LEAST, LARGEST)]
     tiny, huge = 2.0**LEAST, 2.0**LARGEST
@@ -93,7 +93,13 @@ def geometric_cells(others: int) -> Cells:
 
 
 def uniform_cells(low: float, high: float, others: int) -> Cells:
-    """Cells of one width from `low` to `high`, and one for all beyond on either side."""
+    """Returns cells of equal width from `low` to `high`, and one beyond either end.
+
+    Args:
+      low: lower end of the range.
+      high: upper end of the range.
+      others: number of other nodes at the top of the tree.
+    """
     edges = np.linspace(low, high, _PARTS**2 + 1).tolist()
     cells: list[Node] = [*itertools.pairwise(edges)]
     beyond = (math.nextafter(high, math.inf), math.inf)
@@ -101,18 +107,18 @@ def uniform_cells(low: float, high: float, others: int) -> Cells:
 
 
 def _eighths(power: int) -> list[Cell]:
-    """The cells from 2^power to twice that."""
+    """Returns the cells from 2^power to 2^(power + 1)."""
     edges = (2.0**power * (1 + np.arange(_PER_OCTAVE + 1) / _PER_OCTAVE)).tolist()
     return [*itertools.pairwise(edges)]
 
 
 def _mirrored(power: int) -> list[Node]:
-    """The same on the other side of zero."""
+    """Returns the cells from -2^(power + 1) to -2^power."""
     return [(-high, -low) for low, high in reversed(_eighths(power))]
 
 
 def _octave(power: int) -> list[Node]:
-    """The cells from 2^power to twice that, where small whole numbers have their own."""
+    """Returns the cells from 2^power to 2^(power + 1), with cells for small integers."""
     cells: list[Node] = []
     for low, high in _eighths(power):
         if low == round(low) <= _POINTS:
@@ -123,12 +129,12 @@ def _octave(power: int) -> list[Node]:
 
 
 def _by(size: int, nodes: Sequence[Node | list[Node]]) -> list[Node]:
-    """`nodes`, so many together."""
+    """Returns `nodes` in groups of `size`."""
     return [[*nodes[start : start + size]] for start in range(0, len(nodes), size)]
 
 
 def _grown(top: Sequence[Node], others: int) -> Cells:
-    """The cells below the nodes `top`, in a tree whose first `others` nodes have none below."""
+    """Returns the cells below the nodes `top`, in a tree with `others` childless nodes first."""
     parents, cells = [-1] * others, {}
     level: list[tuple[int, Node]] = [(-1, node) for node in top]
     while level:

@@ -1,10 +1,9 @@
-"""A model that adds up: trained once, from zero, its parameters are the average of what clients
-send.
+"""A model that adds: after one step from zero, its parameters are the average of clients' vectors.
 
 Its output on a client's counts is the sum of the parameters there, each times a public amplitude,
 and its loss is minus that. One step of gradient descent at rate 1 from zero is then exactly the
-client's vector of amplitudes, so that a release of statistics is a round of training: charged,
-drawn, bounded, summed and noised by the same code, and audited and composed as one.
+client's vector of amplitudes. A release of statistics is therefore a round of training: the same
+code samples, bounds, sums, noises and charges it, and it is audited and composed alike.
 """
 
 from __future__ import annotations
@@ -35,13 +34,20 @@ _ABOUT_COST = ("run", "cohort", "privacy", "secure", "evaluation", "budget", "ag
 
 
 def epsilon_of_share(raw: Raw, described: Config) -> float:
-    """The epsilon that the description `described` spends alone as `budget.statistics` has it.
+    """Returns the epsilon that the description alone spends for its fraction `budget.statistics`.
 
-    Its noise is solved for together with that of the training of the same run file, `raw`, and of
-    rounds that evaluate, so that all of them spend privacy.epsilon: with s its share, e that of
-    evaluation and w the `variance_weight` of a round,
-    z_D / z = sqrt(w_D (1 - s) (1 - e) / (s w (T - E))). What is then charged is its own event, and
-    training, which counts it, is solved for anew. Raises `Refused`.
+    The noise is solved jointly for the description, the training of the same run file and
+    evaluation rounds, so that together they spend privacy.epsilon. With s the description's
+    fraction, e that of evaluation and w the `variance_weight` of a round, z_D / z = sqrt(w_D (1 -
+    s) (1 - e) / (s w (T - E))). The description is charged as its own event, and training, which
+    counts it, is solved anew.
+
+    Args:
+      raw: the run file.
+      described: the configuration of the description.
+
+    Raises:
+      Refused: if the run file states no fraction, or no noise meets the budget.
     """
     config = _costs(raw)
     privacy, cost, beside = config.privacy, round_cost(config), evaluation_cost(config)
@@ -69,7 +75,7 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
 
 def _costs(raw: Raw) -> Config:
-    """A run that costs what training by `raw` does. Raises `Refused` for what has no share."""
+    """Returns a run with the cost of training by `raw`. Raises `Refused` if it has no fraction."""
     about = {name: section for name, section in raw.items() if name in _ABOUT_COST}
     config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
     if not config.budget.statistics:
@@ -90,7 +96,7 @@ def _costs(raw: Raw) -> Config:
 def _ratio(
     config: Config, cost: RoundCost, beside: EvaluationCost | None, description: RoundCost
 ) -> float:
-    """The noise multiplier of the description over that of training."""
+    """Returns the noise multiplier of the description over that of training."""
     share, evaluations = config.budget.statistics, beside.count if beside else 0
     left = (1 - share) * (1 - (config.budget.evaluation if beside else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]
@@ -101,13 +107,13 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class CountModel(Part):
-    """One parameter for each count. `stretches` are lengths and amplitudes of counts, in order."""
+    """One parameter per count; `stretches` are lengths and amplitudes of counts, in order."""
 
     stretches: list[Stretch] = Field(min_length=1)
 
     @classmethod
     def stretched(cls, amplitudes: list[float]) -> list[list[float]]:
-        """The stretches of `amplitudes` `[d]`."""
+        """Returns the stretches of `amplitudes` `[d]`."""
         stretches: list[list[float]] = []
         for amplitude in amplitudes:
             if stretches and stretches[-1][1] == amplitude:
@@ -123,7 +129,7 @@ class CountModel(Part):
 
 
 def _counting(amplitudes: Tensor) -> nn.Module:
-    """The module whose output on x `[B, k]`, places of counts from 1 on (0: none), is their sum."""
+    """Returns the module that sums parameters at positions x `[B, k]` from 1 (0: none)."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -140,7 +146,7 @@ def _counting(amplitudes: Tensor) -> nn.Module:
 
 
 class Added(ScoredLoss):
-    """Minus the output: what is learned is what was added."""
+    """Minus the output, so that the learned parameters are the added vectors."""
 
     @property
     def measure(self) -> str:

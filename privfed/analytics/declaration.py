@@ -1,7 +1,7 @@
-"""A run file written from released statistics: what `privfed declare` asks a public sample for.
+"""A run file written from released statistics instead of a public sample.
 
-Everything in it follows from a charged release and from public constants, so that it costs nothing
-more; the folder that was charged stands in `privacy.prior`.
+Its content follows from a charged release and from public constants, so it costs no further
+privacy. `privacy.prior` names the folder that was charged.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 
 _MOST_CLASSES = 17
-"""Whole numbers from 0 have cells of their own up to the one before."""
+"""Number of integers from 0 that have a cell of their own."""
 _LONGER = "its words are longer than the letters that were read; describe it with more --letters"
 _RARE = 0.05
-"""Of a column of numbers, so few words may be no numbers."""
+"""Largest fraction of words in a column that counts as numeric."""
 
 
 def declare_described(statistics: Statistics, label: str) -> str:
-    """The run file for the people whom `statistics` describe, to predict the column `label`.
+    """Returns the run file for the population of `statistics`, to predict the column `label`.
 
-    Raises `Refused` where nothing is known of the label.
+    Raises:
+      Refused: if the statistics do not determine the label.
     """
     column = statistics.column(label)
     if column is None:
@@ -65,7 +66,7 @@ def declare_described(statistics: Statistics, label: str) -> str:
 
 
 def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
-    """Beside [data]: what has to be as it was there, so that both releases compose."""
+    """Returns the sections other than [data] that must match the release, so that both compose."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
     prior = [*statistics.earlier, statistics.run]
@@ -80,7 +81,7 @@ def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
 
 
 def _known(statistics: Statistics) -> dict[str, Any]:
-    """The keys of [data] that say who the people are, as they were described."""
+    """Returns the keys of [data] that define the population, as it was described."""
     keys = ("clients", "population", "holdout", "holdout_fraction", "test_path")
     data = {key: statistics.data[key] for key in keys if statistics.data.get(key)}
     return {key: value for key, value in data.items() if key != "holdout" or value != "test"}
@@ -93,7 +94,7 @@ def _sites(data: dict[str, Any]) -> SampleSites | None:
 
 
 def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
-    """What a column is, and why: by most of its rows."""
+    """Returns the kind of a column, and the reason, by the majority of its rows."""
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
         values = [each.value for each in column.values]
@@ -122,7 +123,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
 
 
 def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
-    """The dates that were seen; those that were declared, where none was."""
+    """Returns the dates that were visible, or the declared ones if none were."""
     if numbers is None:
         return DateColumn("as it was asked for", dates.first, dates.last, dates.format, dates.first)
     first, last = (iso_date(end) for end in numbers.range)
@@ -131,7 +132,7 @@ def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
 
 
 def _label(column: ColumnStatistics) -> LabelKind:
-    """What the label is. Raises `Refused` where nothing was seen of it."""
+    """Returns the kind of the label. Raises `Refused` if nothing of it was visible."""
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
         return _classes({"classes": len(values)}, len(values), "whole numbers, as asked for")
@@ -155,7 +156,7 @@ def _label(column: ColumnStatistics) -> LabelKind:
 
 
 def _whole_classes(numbers: NumberStatistics) -> int:
-    """How many classes from 0 there are, where nearly all numbers are small whole ones; else 0."""
+    """Returns the number of classes from 0 if nearly all numbers are small integers, else 0."""
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]
     values = [cell.low for cell in points if cell.low is not None and (cell.count.low or 0.0) > 0.0]

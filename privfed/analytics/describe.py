@@ -1,4 +1,4 @@
-"""A description of a federation: asked, charged, released, and read."""
+"""The description of a federation: planned, charged, released, and read."""
 
 from __future__ import annotations
 
@@ -32,25 +32,36 @@ def describe(
     out: Path,
     observers: Sequence[Observer] = (),
 ) -> Statistics:
-    """Release statistics of the people of a run file into the new directory `out`.
+    """Releases statistics of a run file's population into the new directory `out`.
 
-    *What is released*: the noised sum of one vector per client (`privfed.analytics.questions`), of
-    norm at most 1, and nothing else; all that the statistics say follows from it and from public
-    constants. *Unit and relation*: a client with all its rows, under the relation of the run file's
-    sampler; the event is that of one round of its mechanism in which everybody takes part, and
-    nothing is amplified. The directory is a run's: its ledger is audited, and counted by
-    `privacy.prior`, as any other.
+    *Releases*: the noised sum of one vector per client (`privfed.analytics.questions`), of norm at
+    most 1, and nothing else. All statistics follow from it and from public constants. *Unit and
+    adjacency*: a client with all its rows, under the adjacency relation of the run file's sampler.
+    The event is one round of its mechanism with full participation, without amplification. The
+    directory is that of a run: its ledger is audited, and counted by `privacy.prior`, like any
+    other.
 
-    Raises `Refused`, having written nothing, for what has no proof or cannot be.
+    Args:
+      run_file: the run file.
+      overrides: "key=value" settings.
+      asking: budget and questions.
+      out: the new run directory.
+      observers: receive the events of the run.
+
+    Raises:
+      Refused: if the release has no proof or cannot be made; nothing is written then.
     """
     train(description_of(run_file, overrides, asking), out, observers)
     return statistics_of(out)
 
 
 def statistics_of(path: Path) -> Statistics:
-    """What the run at `path` released, as statistics, which are written there too.
+    """Returns the statistics that the run at `path` released, and writes them there.
 
-    No data are read. Raises `Refused` where it released nothing, or was no description.
+    No data are read.
+
+    Raises:
+      Refused: if the run released nothing, or was not a description.
     """
     directory = RunDirectory.open(path)
     config, ledger = directory.config.read(), Ledger.load(directory.ledger)
@@ -90,11 +101,15 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
 
 
 def noise_on_sum(plan: Plan, length: int) -> float:
-    """The deviation of each coordinate of a sum of vectors of `length`: noise, and rounding.
+    """Returns the standard deviation of each coordinate of a sum of vectors: noise, and rounding.
 
-    Central noise is in proportion to the norm of what was really summed. Under a secure sum each
-    client rounds to whole steps, which adds a variance of a quarter of a step squared at most. What
-    is released is rounded to float32.
+    Central noise is proportional to the norm bound of the summed vectors. Under a secure sum each
+    client rounds to integer steps, which adds a variance of at most a quarter of a squared step.
+    The release is rounded to float32.
+
+    Args:
+      plan: the plan of the release.
+      length: length of a client's vector.
     """
     algorithm, mechanism, size = plan.algorithm(), plan.mechanism, plan.config.sampler.size
     deviation = mechanism.noise_on_update(size) * mechanism.clip
@@ -146,7 +161,7 @@ def _stated(
 
 
 def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """Those of the `keys` of a part (None: of all) that are not at their defaults."""
+    """Returns the given `keys` of a part (None: all) that differ from their defaults."""
     assert isinstance(part, Part)
     values = part.model_dump(mode="json", exclude_none=True)
     fields = type(part).model_fields
@@ -156,9 +171,9 @@ def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
 
 
 _OF_MECHANISM = {"sizing", "noise_sampler", "tolerance", "pair_noise", "colluders"}
-"""Keys of mechanisms that are not about training."""
+"""Keys of mechanisms that do not concern training."""
 _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
     *("clients", "sites", "sites_per_client", "test_path", "holdout", "holdout_fraction", "dates"),
 )
-"""What a declaration takes over from [data]."""
+"""Keys of [data] that a declaration takes over."""

@@ -1,4 +1,4 @@
-"""A table of the user's own as a release of statistics asks for it: one vector for each client."""
+"""A user's table as a release of statistics reads it: one vector for each client."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ ROWS_PER_CLIENT = 1
 
 
 class DescribedTable(Part):
-    """What is asked of the columns of a table in a file, about `rows_per_client` rows of each
-    client at most.
+    """A table whose columns are counted, over at most `rows_per_client` rows per client.
 
-    Of `columns` nothing is declared; `ranges`, `dates` and `values` are those of a run file's
-    [data.features], [data.dates] and [data.categories], and are as public. Names of columns are
-    taken for public, too, as in any run file.
+    Nothing is declared about `columns`. The keys `ranges`, `dates` and `values` are those of a run
+    file's [data.features], [data.dates] and [data.categories], and are public alike. Names of
+    columns are taken to be public, too, as in any run file.
     """
 
     path: str
@@ -47,7 +46,7 @@ class DescribedTable(Part):
     test_path: str = ""
     missing_words: list[str] = []
     columns: list[str] = []
-    """Columns of which nothing is declared."""
+    """Columns about which nothing is declared."""
     ranges: dict[str, Bounds] = {}
     """Columns of numbers, and their bounds [low, high]."""
     dates: dict[str, Dates] = {}
@@ -55,14 +54,13 @@ class DescribedTable(Part):
     values: dict[str, list[str | int | bool]] = {}
     """Columns of words, and their values."""
     rows_per_client: int = Field(ROWS_PER_CLIENT, ge=1, le=1000)
-    """How many rows of a client count, at most."""
+    """Largest number of rows of a client that count."""
     buckets: int = Field(32, ge=1, le=4096)
-    """Into so many buckets fall words that nobody listed."""
+    """Number of buckets for words that were not listed."""
     letters: int = Field(12, ge=1, le=64)
-    """So many of their first bytes are read."""
+    """Number of leading bytes of these words that are recovered."""
     earlier: list[str] = []
-    """Runs whose spending a declaration counts beside this release's: privacy.prior of the run
-    file."""
+    """Runs that a declaration counts in addition to this release: the run file's privacy.prior."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
@@ -84,7 +82,7 @@ class DescribedTable(Part):
 
     @property
     def asked(self) -> Asked:
-        """What each client is asked."""
+        """The questions for each client."""
         spelling = Spelling(self.buckets, self.letters)
         questions: list[ColumnQuestion] = [
             *(NumbersAsked(name, spelling=spelling) for name in self.columns),
@@ -100,15 +98,15 @@ class DescribedTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """How its files are written."""
+        """The format of its files."""
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Those of the same table where a model is trained on it."""
+        """Returns the sources of the same table when a model is trained on it."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """One example for each client (at each of its sites): the counts that its rows add to."""
+        """Returns one example per client and site: the counts to which its rows add."""
         table, asked = TableFile(Path(self.path), self.dialect), self.asked
         columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
@@ -128,7 +126,7 @@ class DescribedTable(Part):
         return replace(examples, sites=at, site_names=site_names) if self.site else examples
 
     def _columns(self, table: TableFile) -> Columns:
-        """All columns that are asked for, and those that say whose a row is. Raises `Refused`."""
+        """Returns all requested columns and those that identify the client. Raises `Refused`."""
         keys = {"columns": self.columns, "features": self.ranges, "dates": self.dates}
         keys |= {"categories": self.values, "client": [self.client]}
         keys |= {"site": [self.site]} if self.site else {}
@@ -140,14 +138,14 @@ class DescribedTable(Part):
         return columns
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """One made-up example, where a public table is declared: statistics are scored on none."""
+        """Returns one synthetic example if a public table is declared; it is never scored."""
         if not self.test_path:
             return None
         return _examples(np.full((1, self.asked.width), -1, dtype=np.int64))
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """A random word for each row `[N]`, by its client's own coins and its place among its own."""
+    """Returns a random word per row `[N]`, from the client's randomness and its position."""
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])
@@ -157,6 +155,6 @@ def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
 
 
 def _examples(places: Indices) -> Examples:
-    """Examples of these counts `[n, width]`, -1 for none, which have no label."""
+    """Returns examples of these counts `[n, width]`, -1 for none, without labels."""
     x = torch.from_numpy(places + 1)
     return Examples(x, torch.zeros(len(x), 1), classes=2)

@@ -1,7 +1,7 @@
-"""From a run file to the run that releases statistics: one round, over all clients, of counts.
+"""The run that releases statistics, derived from a run file: one round of counts over all clients.
 
-The population, the relation, the mechanism and the secure sum are the run file's, so that its
-training and this release compose; clip, noise, model and cohort are this release's own.
+Population, adjacency relation, mechanism and secure sum are those of the run file, so that its
+training and this release compose. Clipping norm, noise, model and cohort belong to this release.
 """
 
 from __future__ import annotations
@@ -32,14 +32,19 @@ _OF_TABLE = {
     *("path", "client", "site", "test_path"),
     *("delimiter", "decimal", "encoding", "missing_words"),
 }
-"""Keys of [data] that say where a table lies and how it is written."""
+"""Keys of [data] that locate a table and describe its format."""
 _ESCAPED, _PATTERN = re.compile(r"\[([*?[])\]"), re.compile(r"[*?[]")
 
 
 def source_asked(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, Any]:
-    """Keys of a `described_table` from those of a run file's [data]. Raises `Refused`.
+    """Returns the keys of a `described_table` from those of a run file's [data].
 
-    Of columns by the names `others` nothing is known, unless they are declared as well.
+    Args:
+      data: the section [data] of the run file.
+      others: further columns; nothing is assumed about them unless they are declared as well.
+
+    Raises:
+      Refused: if a declaration is not usable.
     """
     values = dict(_by_column(data, "categories"))
     ranges = {_plain_name(name): each for name, each in _by_column(data, "features").items()}
@@ -63,7 +68,7 @@ def source_asked(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, An
 
 
 def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What is declared by column. Raises `Refused` for anything else."""
+    """Returns the declarations by column. Raises `Refused` if they are not a section."""
     stated = data.get(key, {})
     if not isinstance(stated, Mapping):
         raise Refused(
@@ -73,7 +78,7 @@ def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _class_count(stated: object) -> int:
-    """How many classes are declared. Raises `Refused` for what is no whole number, as names are."""
+    """Returns the declared number of classes. Raises `Refused` unless it is an integer above 1."""
     if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
         raise Refused(
             f"data.classes is {stated!r}; expected how many there are, a whole number above 1, for "
@@ -84,7 +89,7 @@ def _class_count(stated: object) -> int:
 
 
 def _plain_name(pattern: str) -> str:
-    """The one column that a key of [data.features] names. Raises `Refused` for a pattern."""
+    """Returns the column that a key of [data.features] names. Raises `Refused` for a pattern."""
     if _PATTERN.search(_ESCAPED.sub("", pattern)):
         raise Refused(
             f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
@@ -98,29 +103,34 @@ _OF_TRAINING = {
     *("epsilon", "noise_multiplier", "prior", "disjoint"),
     *("clip", "adaptive_clip", "clip_quantile", "clip_rate", "count_noise"),
 }
-"""Keys of [privacy] that are about training: the norm is 1, and the budget is this release's."""
+"""Keys of [privacy] that concern training: here the norm is 1, and the budget is the release's."""
 _OF_ROUNDS = {
     *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
     *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
 }
-"""Keys of [run] that are about many rounds, about models, or about processes."""
+"""Keys of [run] that concern several rounds, models, or processes."""
 _OF_COHORTS = {"capacity", "minimum", "admitted"}
-"""Keys of [secure] that are about the size of a training cohort."""
+"""Keys of [secure] that concern the size of a training cohort."""
 _OF_PEOPLE = (
     *("population", "clients", "holdout", "holdout_fraction", "setting", "partition"),
     *("sites", "sites_per_client", "site_partition"),
 )
-"""Keys of [data] that say who the people are."""
+"""Keys of [data] that define the population."""
 _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
-"""By whose rule everybody takes part, under these relations."""
+"""The sampler with the event of full participation, by adjacency relation."""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """What a description costs, and what it asks: `columns` beside those that are declared.
+    """The budget and the questions of a description.
 
-    `epsilon` None: the share that the run file states. `delta` None: the run file's. Of columns not
-    declared words fall into `buckets`, and their first `letters` bytes are read.
+    Attributes:
+      epsilon: epsilon of the release; None: the fraction that the run file states.
+      delta: delta of the release; None: that of the run file.
+      columns: columns in addition to the declared ones.
+      rows_per_client: largest number of rows of a client that count.
+      buckets: number of buckets for words of undeclared columns.
+      letters: number of leading bytes of these words that are recovered.
     """
 
     epsilon: float | None
@@ -132,7 +142,16 @@ class Asking:
 
 
 def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> Config:
-    """The configuration of the run that describes the people of a run file. Raises `Refused`."""
+    """Returns the configuration of the run that describes a run file's population.
+
+    Args:
+      run_file: the run file.
+      overrides: "key=value" settings.
+      asking: budget and questions.
+
+    Raises:
+      Refused: if the population, mechanism or questions do not permit such a release.
+    """
     raw = as_written(run_file, overrides)
     data = raw.get("data", {})
     _refuse_others(raw, data)
@@ -176,7 +195,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
 
 
 def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
-    """Raises `Refused` for people of whom no release of statistics would be one over clients."""
+    """Raises `Refused` for populations for which statistics would not be a release over clients."""
     source = named(raw, "source")
     if not {"path", "client", "delimiter"} <= source.model_fields.keys():
         given = hasattr(source, "kept_by_user")
@@ -225,7 +244,7 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
 
 
 def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
-    """The part `model` with these keys of a section. Raises `Refused` with what is wrong."""
+    """Returns the part `model` with these keys of a section. Raises `Refused` with all mistakes."""
     try:
         return model.model_validate(keys)
     except ValidationError as error:
@@ -234,13 +253,13 @@ def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
 
 
 def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
-    """The sampler by which all clients take part, under the relation of the run file's."""
+    """Returns the sampler with full participation, under the adjacency relation of the run file."""
     cohort = raw.get("cohort", {})
     sampler = named(raw, "sampler")
     keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
     drawn = _validated(sampler, "cohort", keys).of(clients)
     if isinstance(drawn, InGroups) and isinstance(named(raw, "mechanism")(), InBands):
-        drawn = drawn.in_groups(drawn.possible_groups()[-1])  # however many: groups are public
+        drawn = drawn.in_groups(drawn.possible_groups()[-1])  # in any number: groups are public
     relation = drawn.witness(1, clients).relation
     everybody = _SAMPLERS[relation]
     derived = find("sampler", everybody, "cohort.sampler").derives_size
@@ -249,21 +268,22 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
 
 
 def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
-    """[privacy] of the run file, as far as it is about people and who adds the noise."""
+    """Returns the keys of [privacy] that concern the population and the source of noise."""
     keys = _without(raw.get("privacy", {}), _OF_TRAINING)
     mechanism = named(raw, "mechanism")
     if mechanism.joint:
         return {**keys, "colluders": _colluding(raw, clients)}
     if not mechanism.remembers:
         return keys
-    # Its noise hangs together over rounds, of which there is one here.
+    # Its noise is correlated over rounds; here there is only one round.
     return _without(keys, {*mechanism.model_fields, "mechanism"})
 
 
 def _colluding(raw: Raw, clients: int) -> int:
-    """How many clients training counts on for no noise: who may be hostile, and colluders.
+    """Returns the number of clients whose noise is not counted: Byzantine clients and colluders.
 
-    A description has no rule against the former, and holds against all of them as colluders.
+    A description has no rule against Byzantine clients; its guarantee treats all of them as
+    colluders.
     """
     aggregation, attack, privacy = (
         _validated(model, name, {key: raw[name][key]} if key in raw.get(name, {}) else {})
@@ -279,9 +299,9 @@ def _colluding(raw: Raw, clients: int) -> int:
 
 
 def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
-    """[secure] of the run file, but for how many clients a training cohort has.
+    """Returns [secure] of the run file, without the keys about the size of a training cohort.
 
-    Where sites are the parties, they are the same ones, and so is how many of them have to stay.
+    If sites are the parties, they are the same here, and so is the minimum number of survivors.
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))

@@ -1,4 +1,4 @@
-"""From the noised sums of a release to statistics of every column, which agree with each other."""
+"""Mutually consistent statistics of every column, from the noised sums of a release."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from privfed.analytics.tree import (
 )
 
 _EXACT_SIZES = 16
-"""Up to so many rows, clients are counted by their exact number."""
+"""Largest number of rows that has its own count of clients."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What was released: noised `counts` `[d]` of what was `asked`, and `deviations` `[d]`."""
+    """Noised `counts` `[d]` for the questions `asked`, and their standard deviations `[d]`."""
 
     asked: Asked
     counts: Reals
@@ -47,12 +47,21 @@ class Sums:
 
     @classmethod
     def of(cls, asked: Asked, total: Reals, deviation: float) -> Sums:
-        """Those of a noised `total` `[d]` of clients' vectors, with noise of this deviation."""
+        """Returns the counts in a noised sum of clients' vectors.
+
+        Args:
+          asked: the questions.
+          total: the noised sum, shape `[d]`.
+          deviation: standard deviation of the noise on each entry of `total`.
+        """
         amplitudes = asked.amplitudes
         return cls(asked, total / amplitudes, deviation / amplitudes)
 
     def part(self, number: int) -> tuple[Reals, Reals]:
-        """Counts and deviations of question `number`; the last one is of clients by their rows."""
+        """Returns the counts of question `number` and their standard deviations.
+
+        The last question counts clients by their number of rows.
+        """
         ends = [*self.asked.starts.tolist(), self.asked.length]
         return (
             self.counts[ends[number] : ends[number + 1]],
@@ -60,7 +69,7 @@ class Sums:
         )
 
     def rows(self) -> tuple[float, float]:
-        """How many rows counted, and the variance: every question tells it, and so do clients."""
+        """Returns the number of counted rows, and its variance, from all questions together."""
         totals = []
         for number, question in enumerate(self.asked.questions):
             counts, deviations = self.part(number)
@@ -75,9 +84,10 @@ class Sums:
         return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
 
     def clients(self) -> tuple[StatedEstimate, list[CellCount]]:
-        """How many clients there are, and how many of them have how many rows.
+        """Returns the number of clients, and the numbers of clients by their number of rows.
 
-        Where a single row of each counts, all that tells the number of rows tells that of clients.
+        If only one row of each client counts, every estimate of the number of rows is also one of
+        the number of clients.
         """
         counts, deviations = self.part(len(self.asked.questions))
         tree = Tree.flat(len(SIZES))
@@ -101,7 +111,7 @@ class Sums:
         return interval(float(shown.sum()), total, variance**0.5, 0.0), cells
 
     def columns(self) -> list[ColumnStatistics]:
-        """What is known of each column."""
+        """Returns the statistics of each column."""
         total, variance = self.rows()
         columns = []
         for number, question in enumerate(self.asked.questions):
@@ -116,7 +126,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Estimates of one column's counts, of `total` rows; `counts` `[n]` are nowhere negative."""
+    """Estimates of one column's counts, for `total` rows; `counts` `[n]` are non-negative."""
 
     question: ColumnQuestion
     agreed: AgreeingCounts
@@ -124,7 +134,12 @@ class Column:
     total: float
 
     def summary(self, measured: Reals, deviations: Reals) -> ColumnStatistics:
-        """All that is known of it, from what was `measured` `[length]` with these `deviations`."""
+        """Returns the column's statistics.
+
+        Args:
+          measured: noised counts, shape `[length]`.
+          deviations: their standard deviations, shape `[length]`.
+        """
         question, nodes = self.question, len(self.question.tree)
         if isinstance(question, ValuesAsked):
             return self._summary("values", values=self._declared(question))
@@ -147,7 +162,7 @@ class Column:
         return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
 
     def _unnamed(self, read: Sequence[ReadWord]) -> StatedEstimate:
-        """How many words there are beside those that were `read`."""
+        """Returns the estimated number of words that are not among those `read`."""
         (words,), (deviation,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
         low = words - TWO_SIDED * deviation - sum(word.high for word in read)
@@ -165,7 +180,7 @@ class Column:
         return np.eye(1, len(self.question.tree), node)
 
     def _share(self, node: int) -> StatedEstimate:
-        """The part of rows that `node` at the top counts."""
+        """Returns the fraction of rows that the top-level `node` counts."""
         if self.total <= 0.0:
             return StatedEstimate(value=0.0, low=0.0, high=1.0)
         value = float(np.clip(self.counts[node] / self.total, 0.0, 1.0))

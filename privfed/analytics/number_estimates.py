@@ -1,9 +1,8 @@
-"""What noised counts of cells tell of a column's numbers: range, mean, deviation, quantiles.
+"""Statistics of a column's numbers from noised counts of cells: range, mean, spread, quantiles.
 
-All of it is post-processing of one release. Values follow from one histogram that is nowhere
-negative, so that they agree with each other; intervals of 95 % follow from the unbiased estimates
-on the tree, whose noise is Gaussian (or nearly), and include that a cell does not say where in it a
-number lies.
+All of it is post-processing of one release. Values follow from one non-negative histogram, so they
+are consistent with each other. The 95 % intervals follow from the unbiased estimates on the tree,
+whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
 """
 
 from __future__ import annotations
@@ -22,17 +21,21 @@ from privfed.analytics.tree import AgreeingCounts, Reals
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TWO_SIDED = float(norm.isf(0.025))
-"""Deviations on either side of an estimate that make an interval of 95 %."""
+"""Standard deviations on either side of an estimate that make an interval of 95 %."""
 _SEEN = 0.01
-"""The probability that any node is taken to be seen in which nobody is."""
+"""Probability that any empty node is taken to be occupied."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedNumbers:
-    """A column's numbers by their cells.
+    """A column's numbers, counted by cells.
 
-    `agreed` are the estimates, `counts` `[n]` those of them that are nowhere negative, and
-    `measured` `[n]` what each node's own noised count is, of these `deviations` `[n]`.
+    Attributes:
+      cells: the cells.
+      agreed: consistent unbiased estimates.
+      counts: non-negative estimates of the nodes' counts, shape `[n]`.
+      measured: each node's own noised count, shape `[n]`.
+      deviations: standard deviations of `measured`, shape `[n]`.
     """
 
     cells: Cells
@@ -42,7 +45,7 @@ class CountedNumbers:
     deviations: Reals
 
     def summary(self) -> NumberStatistics | None:
-        """All that is known; None where no numbers are seen through the noise."""
+        """Returns the statistics of the numbers; None if none are visible through the noise."""
         limits = seen_range(self.cells, self.measured, self.deviations)
         total = float(self.counts[self.cells.nodes].sum())
         if limits is None or total <= 0.0:
@@ -59,7 +62,7 @@ class CountedNumbers:
         )
 
     def _linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Estimates and deviations `[f]` of sums of cells by `weights` `[f, c]`."""
+        """Returns estimates and standard deviations `[f]` of cells weighted by `[f, c]`."""
         of_nodes = np.zeros((len(weights), len(self.cells.tree)))
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)
@@ -71,7 +74,7 @@ class CountedNumbers:
         return interval(value, estimate, deviation, least=0.0)
 
     def _histogram(self) -> list[CellCount]:
-        """The cells that hold anybody, by the counts that are nowhere negative."""
+        """Returns the occupied cells, by the non-negative counts."""
         held = np.flatnonzero(self.counts[self.cells.nodes] > 0.0)
         estimates, deviations = self._linear(np.eye(len(self.cells.nodes))[held])
         return [
@@ -84,10 +87,10 @@ class CountedNumbers:
         ]
 
     def _outside(self, limits: tuple[float, float], total: float) -> StatedEstimate:
-        """The part of numbers in cells beyond the range.
+        """Returns the fraction of numbers in cells beyond the range.
 
-        Noise chose the range, too: the interval holds for all ranges that it might have chosen, by
-        a union bound over pairs of cells.
+        Noise affects the choice of the range, too. The interval holds for all ranges that might
+        have been chosen, by a union bound over pairs of cells.
         """
         low, high = limits
         within = (self.cells.lows >= low) & (self.cells.highs <= high)
@@ -99,10 +102,11 @@ class CountedNumbers:
     def _quantile(
         self, probability: float, total: float, limits: tuple[float, float]
     ) -> StatedEstimate:
-        """The number below which this part of all lies, which are clipped to `limits`.
+        """Returns the quantile at `probability` of the numbers, clipped to `limits`.
 
-        Its interval joins all cells where it may lie: those whose left end has no more than this
-        part on its left, and whose right end no less, by bounds of 97.5 % each.
+        Its interval joins all cells that may contain the quantile. The fraction below the left end
+        of such a cell is not above `probability`, and the fraction below its right end is not below
+        it, by bounds of 97.5 % each.
         """
         upto = np.tri(len(self.cells.nodes) + 1, len(self.cells.nodes), -1) - probability
         excess, deviations = self._linear(upto)
@@ -115,7 +119,7 @@ class CountedNumbers:
         return StatedEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
-        """The number at `position` in order, and its cell, as if numbers were spread evenly."""
+        """Returns the number at `position` in order, and its cell, uniform within cells."""
         counts = self.counts[self.cells.nodes]
         ends = np.cumsum(counts)
         cell = min(int(np.searchsorted(ends, position)), len(counts) - 1)
@@ -124,10 +128,10 @@ class CountedNumbers:
         return low + min(max(part, 0.0), 1.0) * (high - low), cell
 
     def _moments(self, limits: tuple[float, float]) -> tuple[StatedEstimate, StatedEstimate]:
-        """Mean and standard deviation of the numbers clipped to `limits`.
+        """Returns mean and standard deviation of the numbers clipped to `limits`.
 
-        The sums of least and largest values that the cells allow bound both. The interval of the
-        deviation allows for the mean's.
+        Both are bounded by sums of the smallest and largest values that the cells allow. The
+        interval of the standard deviation allows for that of the mean.
         """
         counts = self.counts[self.cells.nodes]
         total, lows = counts.sum(), self.cells.lows.clip(*limits)
@@ -156,11 +160,19 @@ class CountedNumbers:
 
 
 def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float, float] | None:
-    """The range of all nodes in which numbers are seen through the noise; None where in none.
+    """Returns the range of all nodes in which numbers are visible through the noise.
 
-    A node is seen whose count exceeds what noise alone reaches with probability `_SEEN` in any of
-    them; where nodes below it are seen, these say where. What is seen beyond the outermost cells
-    has no end, and the range ends there.
+    A node is visible if its count exceeds the value that noise alone reaches in any node with
+    probability `_SEEN`. If nodes below it are visible, these determine the range. The outermost
+    cells are unbounded, so the range ends at their inner ends.
+
+    Args:
+      cells: the cells.
+      measured: noised counts of the nodes, shape `[n]`.
+      deviations: their standard deviations, shape `[n]`.
+
+    Returns:
+      The smallest and largest value; None if no node is visible.
     """
     numbers = ~np.isnan(cells.below)
     threshold = float(norm.isf(_SEEN / max(int(numbers.sum()), 1)))
@@ -184,14 +196,22 @@ def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float,
 def interval(
     value: float, estimate: float, deviation: float, least: float, most: float = math.inf
 ) -> StatedEstimate:
-    """The `value` with the interval around the unbiased `estimate`, widened to hold the value."""
+    """Returns `value` with a 95 % interval around an unbiased estimate, widened to contain `value`.
+
+    Args:
+      value: the stated value.
+      estimate: the unbiased estimate.
+      deviation: standard deviation of `estimate`.
+      least: lower bound of value and interval.
+      most: upper bound of value and interval.
+    """
     low, high = estimate - TWO_SIDED * deviation, estimate + TWO_SIDED * deviation
     low, high = (float(np.clip(end, least, most)) for end in (min(low, value), max(high, value)))
     return StatedEstimate(value=float(np.clip(value, least, most)), low=low, high=high)
 
 
 def without_last_bits(value: float) -> float:
-    """`value` to 12 digits: cells begin where the float after another one lies."""
+    """Returns `value` to 12 digits, because some cells begin at the float next to another one."""
     return float(f"{value:.12g}")
 
 
@@ -207,7 +227,7 @@ def _bound(end: float) -> float | None:
 
 
 def _finite(low: float, high: float) -> Sequence[float]:
-    """The ends of a cell, of which one may be infinite: then the other, twice."""
+    """Returns the ends of a cell; an infinite end is replaced by the other one."""
     if math.isinf(low):
         return high, high
     return low, low if math.isinf(high) else high

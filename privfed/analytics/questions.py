@@ -1,19 +1,19 @@
-"""What is asked of a column, from public facts alone: into which counts each of its cells goes.
+"""The questions about columns, from public facts alone, and the vector that each client sends.
 
-A cell adds 1 to every node on its way through a tree: that it is missing, that it is a word, or
-which number it is. What is known of a column beforehand (a range, the form of its dates, its
-values) is declared in the run file; of any other column numbers fall into geometric cells, and
-words are written into a few public buckets.
+**Questions.** A cell of the table adds 1 to every node on its path through a tree: that it is
+missing, that it is a word, or its number. Prior knowledge of a column (a range, the format of its
+dates, its values) is declared in the run file. In any other column numbers fall into geometric
+cells, and words are encoded into a few public buckets.
 
-All that a client is asked in one release, as one vector of norm at most 1.
+**Vector.** All questions of one release are answered by one vector of norm at most 1 per client.
 
-*Sensitivity.* Of a client at most `rows_per_client` rows count, m, drawn by its own coins. A cell
-of a row is a vector of norm 1 (`privfed.analytics.questions`), and what a client sends of a column
-is the sum of these over its rows, over m: by the triangle inequality of norm 1 at most, whatever
-stands in them and however many there are. How many rows it has is one more vector of norm 1 (a
-single cell). Each of these k + 1 vectors is sent times 1 / sqrt(k + 1), one beside the other: the
-norm of all is at most 1, to which rows are clipped all the same. So adding or removing a client (or
-zeroing what it sends) changes the sum by at most 1 in L2, and replacing one by at most 2.
+*Sensitivity.* At most m = `rows_per_client` rows of a client count, sampled by the client's own
+randomness. A cell of a row is a vector of norm 1. A client's vector for a column is the sum of
+these over its counted rows, divided by m. By the triangle inequality its norm is at most 1, for any
+content and any number of rows. The client's number of rows is one more vector of norm 1 (a single
+cell). These k + 1 vectors are each multiplied by 1 / sqrt(k + 1) and concatenated. The norm of the
+result is at most 1, and rows are clipped to it in any case. So adding or removing a client (or
+zeroing its message) changes the sum by at most 1 in L2, and replacing one by at most 2.
 """
 
 from __future__ import annotations
@@ -38,45 +38,45 @@ from privfed.data.tables.dates import ISO, parsed_days
 from privfed.data.tables.delimited import Dialect
 
 MISSING_NODE, OTHER_NODE = 0, 1
-"""The nodes of empty cells, and of words that are nothing that was asked for."""
+"""The nodes of empty cells, and of words that match no question."""
 
 
 class ColumnQuestion(Protocol):
-    """What is asked of one column."""
+    """A question about one column."""
 
     @property
     def name(self) -> str:
-        """The column's."""
+        """The column's name."""
         ...
 
     @property
     def tree(self) -> Tree:
-        """The counts that have to agree, which come first."""
+        """The tree of the first counts, which have to be consistent."""
         ...
 
     @property
     def length(self) -> int:
-        """How many counts there are in all."""
+        """The number of counts."""
         ...
 
     @property
     def width(self) -> int:
-        """To how many counts a cell adds 1, at most."""
+        """The largest number of counts to which a cell adds 1."""
         ...
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """What a cell really adds to each count `[length]`: of L2 norm 1 over all, at most."""
+        """The amount that a cell adds to each count `[length]`, with L2 norm at most 1."""
         ...
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
-        """The counts of each cell `[N, width]`, -1 for none."""
+        """Returns the counts of each cell `[N, width]`, -1 for none."""
         ...
 
 
 @dataclass(frozen=True)
 class ValuesAsked:
-    """Of a column whose `values` are declared: how often each of them stands there."""
+    """The frequencies of the declared `values` of a column."""
 
     name: str
     values: tuple[str, ...]
@@ -107,17 +107,19 @@ class ValuesAsked:
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
 
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
-        """The node of a word: as it stands ("01"), or as the whole number that it writes."""
+        """Returns the node of a word: as written ("01"), or else of the integer it denotes."""
         return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
 
 @dataclass(frozen=True)
 class NumbersAsked:
-    """Of a column of numbers: how many lie in each public cell.
+    """The counts of a column's numbers in public cells.
 
-    `bounds` are its range, where that is declared; `dates` says how dates are written that are
-    counted as days since 1970, where the column is one of dates. `spelling` writes other words,
-    where nothing is declared of the column.
+    Attributes:
+      name: the column's name.
+      bounds: the declared range, if any.
+      dates: format of dates, counted as days since 1970; empty if the column holds no dates.
+      spelling: encoding of words; None if the column is declared.
     """
 
     name: str
@@ -127,7 +129,7 @@ class NumbersAsked:
 
     @cached_property
     def cells(self) -> Cells:
-        """Where numbers are counted."""
+        """The cells in which numbers are counted."""
         others = OTHER_NODE + 1
         return uniform_cells(*self.bounds, others) if self.bounds else geometric_cells(others)
 
@@ -149,7 +151,7 @@ class NumbersAsked:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """A number's way through the tree is of norm 1, and so is a word with its letters."""
+        """Amplitudes for which a number's path, and a word with its letters, have norm 1."""
         ways = 1.0 / np.sqrt(self.tree.path_lengths)
         if self.spelling is None:
             return np.asarray(ways)
@@ -174,7 +176,7 @@ class NumbersAsked:
     def _numbers(
         self, values: Sequence[str], dialect: Dialect
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The number of each word, NaN where it is none, and whether it counts as empty."""
+        """Returns the number of each word, NaN if it is none, and whether it counts as empty."""
         missing = np.array([value in dialect.missing for value in values], dtype=bool)
         if self.dates:
             parsed = [parsed_days([value], self.dates or ISO) for value in values]
@@ -184,7 +186,7 @@ class NumbersAsked:
 
 
 def _plain(value: str, dialect: Dialect) -> str:
-    """A whole number as it is declared, however a column writes it; any other word as it is."""
+    """Returns an integer as it is declared, in any notation of a column; other words unchanged."""
     number = _number(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
@@ -197,39 +199,39 @@ def _number(value: str, dialect: Dialect) -> float:
 
 
 def as_values(name: str, values: Collection[object]) -> ValuesAsked:
-    """The question for a column with these declared `values`, as a file writes them."""
+    """Returns the question for a column with these declared `values`, as a file writes them."""
     return ValuesAsked(name, tuple(as_text(value) for value in values))
 
 
 SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
-"""The least numbers of rows of the cells in which clients' numbers of rows are counted."""
+"""The smallest number of rows in each cell that counts clients by their number of rows."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The `questions` that are asked of all clients, about `rows` of each at most."""
+    """The `questions` for all clients, about at most `rows` rows of each."""
 
     questions: tuple[ColumnQuestion, ...]
     rows: int
 
     @cached_property
     def starts(self) -> Indices:
-        """Where the counts of each question begin `[k]`, and those of clients by their rows."""
+        """The first count of each question `[k]`, and of the counts of clients by their rows."""
         return np.cumsum([0, *(question.length for question in self.questions)])
 
     @property
     def length(self) -> int:
-        """How many counts there are in all."""
+        """The number of counts."""
         return int(self.starts[-1]) + len(SIZES)
 
     @property
     def width(self) -> int:
-        """To how many counts a client adds, at most."""
+        """The largest number of counts to which a client adds."""
         return self.rows * sum(question.width for question in self.questions) + 1
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """What a client adds to each count `[length]` for every row of that count."""
+        """The amount that each row of a client adds to each count `[length]`."""
         parts = [question.amplitudes / self.rows for question in self.questions]
         together = np.concatenate([*parts, np.ones(len(SIZES))])
         return np.asarray(together / np.sqrt(len(self.questions) + 1))
@@ -237,10 +239,16 @@ class Asked:
     def of_clients(
         self, places: Sequence[Indices], chosen: Indices, clients: Indices, sizes: Indices
     ) -> Indices:
-        """The counts of each client `[clients, width]`, -1 for none.
+        """Returns the counts of each client.
 
-        `places` are those of all rows by question, `chosen` `[r]` the rows that count, `clients`
-        `[r]` whose they are, rising, and `sizes` `[clients]` how many rows each client has.
+        Args:
+          places: the counts of all rows, by question.
+          chosen: the rows that count, shape `[r]`.
+          clients: the client of each of them, ascending, shape `[r]`.
+          sizes: number of rows of each client, shape `[clients]`.
+
+        Returns:
+          Counts, shape `[clients, width]`, -1 for none.
         """
         first = np.searchsorted(clients, np.arange(len(sizes)))
         nth = np.arange(len(chosen)) - first[clients]
@@ -256,9 +264,17 @@ class Asked:
 
 
 def chosen_rows(owners: Indices, order: NDArray[np.uint64], most: int) -> tuple[Indices, Indices]:
-    """At most so many rows of each client, by `order` `[N]` among its own, and whose they are.
+    """Returns at most `most` rows of each client, and their owners.
 
-    `owners` `[N]` are numbers from 0. Which rows of a client count is decided by its own alone.
+    The choice among a client's rows depends only on that client's own rows.
+
+    Args:
+      owners: the client of each row, numbered from 0, shape `[N]`.
+      order: random order among a client's rows, shape `[N]`.
+      most: largest number of rows per client.
+
+    Returns:
+      Row numbers and owners, both of shape `[r]`.
     """
     sorted_rows = np.lexsort((order, owners))
     of = owners[sorted_rows]

@@ -1,16 +1,16 @@
-"""Words that nobody listed beforehand, read back from sums alone.
+"""Recovery of words that were not listed beforehand, from noised sums alone.
 
-A word falls into one of a few public buckets, and adds 1 there to one of 16 counts at each of many
-positions: for the two halves of every letter, for what fills up a short word, and for a checksum.
-In a bucket that one word fills, the largest count at each position spells it. Nothing but these
-sums leaves, so that a name read from them is post-processing: it costs neither a threshold nor any
-delta of its own, and any secure sum will do (compare the threshold of Korolova, Kenthapadi, Mishra
-& Ntoulas 2009, which whoever sees the words themselves needs).
+A word falls into one of a few public buckets. At each of many positions it adds 1 to one of 16
+counts: for the two halves of every letter, for the padding of a short word, and for a checksum. In
+a bucket with a single word, the largest count at each position spells it. Only these sums are
+released, so a recovered word is post-processing. It needs neither a threshold nor a delta of its
+own, and any secure sum can be used. An aggregator that sees the words themselves needs the
+threshold of Korolova, Kenthapadi, Mishra & Ntoulas 2009.
 
-*What it misses*: words of few people, words that meet a more frequent one in their bucket, and
-all letters after the first few: words that begin alike count together. Filling and checksum follow
-from the word, and what is read has to agree with all of them: noise spells a word less than once in
-2^32 readings.
+*Limits*: the method misses words of few clients, words that share a bucket with a more frequent
+one, and all letters after the first few: words with the same beginning count together. Padding and
+checksum follow from the word, and a recovered word must agree with both: noise spells a word less
+than once in 2^32 readings.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from privfed.core.vector import Indices
 Reals = NDArray[np.float64]
 _CHECKS, _SYMBOLS = 8, 16
 _CLEAR = 4.0
-"""A word's count is read where it is so many deviations of one position's noise, or more."""
+"""Smallest readable count of a word, in standard deviations of one position's noise."""
 _EACH_SIDE, _EACH_OF_TWO = 1.96, 2.25
-"""Deviations that bound from one side but for 2.5 %, and each of two bounds for 1.25 %."""
+"""Standard deviations of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
 
 
 @dataclass(frozen=True)
 class ReadWord:
-    """A word, or its first letters where it is `cut`; its count, in an interval of 95 %."""
+    """A word, or its first letters if it is `cut`; its count, in a 95 % interval."""
 
     word: str
     cut: bool
@@ -46,30 +46,35 @@ class ReadWord:
 
 @dataclass(frozen=True)
 class Spelling:
-    """How words are written into `buckets`, by their first `letters` bytes of UTF-8."""
+    """The encoding of words into `buckets`, by their first `letters` bytes of UTF-8."""
 
     buckets: int
     letters: int
 
     @property
     def positions(self) -> int:
-        """How many counts a word adds 1 to."""
+        """The number of counts to which a word adds 1."""
         return 2 * self.letters + _CHECKS
 
     @property
     def length(self) -> int:
-        """How many counts there are."""
+        """The number of counts."""
         return self.buckets * self.positions * _SYMBOLS
 
     def places(self, word: str) -> Indices:
-        """The counts that `word` adds 1 to `[positions]`."""
+        """Returns the counts to which `word` adds 1, shape `[positions]`."""
         bucket, symbols = self._written(word.encode("utf-8", "replace")[: self.letters])
         return np.asarray(
             (bucket * self.positions + np.arange(self.positions)) * _SYMBOLS + symbols
         )
 
     def read(self, sums: Reals, deviation: float) -> list[ReadWord]:
-        """The words in noised `sums` `[length]`, of which each has noise of this `deviation`."""
+        """Recovers the words in noised sums.
+
+        Args:
+          sums: the noised sums, shape `[length]`.
+          deviation: standard deviation of the noise on each of them.
+        """
         words: list[ReadWord] = []
         for bucket, of_bucket in enumerate(sums.reshape(self.buckets, self.positions, _SYMBOLS)):
             left, written = of_bucket.copy(), list[bytes]()
@@ -82,7 +87,7 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, deviation: float) -> bytes | None:
-        """What the largest sums `[positions, 16]` spell, where that is a word of this bucket."""
+        """Returns the word of the largest sums `[positions, 16]`, if it is of this bucket."""
         symbols = sums.argmax(1)
         if sums.max(1).mean() < max(_CLEAR * deviation, 0.5):
             return None
@@ -95,11 +100,12 @@ class Spelling:
         return None
 
     def _counted(self, sums: Reals, written: Sequence[bytes], deviation: float) -> list[ReadWord]:
-        """The counts of words in a bucket's `sums`, at positions that none shares with another.
+        """Returns the counts of a bucket's recovered words, at positions that no two share.
 
-        Words that were not read can only add there, and no more than the bucket holds beside those
-        that were: so an interval goes down by that much. The checksum, whose symbols are as good as
-        random, is where they add least: the count is taken from there.
+        Words that were not recovered can only add to these counts, by at most the bucket's count
+        minus the recovered words' counts. An interval is extended downwards by that much. The
+        symbols of the checksum are effectively random, so such words add least there; the count is
+        taken from the checksum.
         """
         symbols = np.array([self._written(word)[1] for word in written]).reshape(-1, self.positions)
         counts, bounds = [], []
@@ -124,7 +130,7 @@ class Spelling:
         ]
 
     def _written(self, word: bytes) -> tuple[int, Indices]:
-        """The bucket of a word, and its symbols `[positions]`: of its letters, and of its hash."""
+        """Returns a word's bucket, and its symbols `[positions]` for its letters and its hash."""
         digest = hashlib.shake_256(word).digest(8 + self.positions)
         halves = [half for byte in word for half in divmod(byte, _SYMBOLS)]
         rest = [byte % _SYMBOLS for byte in digest[8 + len(halves) :]]

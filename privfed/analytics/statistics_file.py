@@ -1,4 +1,4 @@
-"""The file `statistics.json`: what a release says of each column, and what it cost."""
+"""The file `statistics.json`: the statistics of each column in a release, and their cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT = 1
 
 
 class StatedEstimate(Part):
-    """A `value` and its interval, of 95 %; None is an end that is not bounded."""
+    """A `value` and its 95 % interval; None marks an unbounded end."""
 
     value: float
     low: float | None
@@ -26,7 +26,7 @@ class StatedEstimate(Part):
 
 
 class CellCount(Part):
-    """How many numbers lie from `low` to `high`, which are the same for a single number."""
+    """The count of numbers from `low` to `high`, which are equal for a single number."""
 
     low: float | None
     high: float | None
@@ -34,7 +34,7 @@ class CellCount(Part):
 
 
 class ValueCount(Part):
-    """How often `value` stands in a column; of a word that is `cut`, more letters may follow."""
+    """The count of `value` in a column; a word that is `cut` may continue with more letters."""
 
     value: str
     count: StatedEstimate
@@ -42,11 +42,16 @@ class ValueCount(Part):
 
 
 class NumberStatistics(Part):
-    """What is known of the numbers in a column.
+    """The statistics of the numbers in a column, all from one `histogram`.
 
-    All follows from one `histogram`. `range` holds all cells where numbers are seen through the
-    noise, and `outside` is the part of numbers beyond it. `mean`, `deviation` and `quantiles` (by
-    probability) are those of the numbers clipped to the range.
+    Attributes:
+      count: number of numbers.
+      range: the range of all cells in which numbers are visible through the noise.
+      outside: fraction of numbers beyond the range.
+      mean: mean of the numbers clipped to the range.
+      deviation: standard deviation of the clipped numbers.
+      quantiles: quantiles of the clipped numbers, by probability.
+      histogram: counts of the occupied cells.
     """
 
     count: StatedEstimate
@@ -59,10 +64,14 @@ class NumberStatistics(Part):
 
 
 class ColumnStatistics(Part):
-    """What is known of the column `name`: the parts of rows where it is empty or holds other words.
+    """The statistics of the column `name`.
 
-    `numbers` is None where none are seen through the noise. `values` are those that were declared,
-    or words that were read from the sums; `unnamed` counts the words that were not.
+    Attributes:
+      missing: fraction of rows where the column is empty.
+      words: fraction of rows where it holds a word that matches no question.
+      numbers: None if no numbers are visible through the noise.
+      values: counts of declared values, or of words recovered from the sums.
+      unnamed: count of the words that were not recovered.
     """
 
     name: str
@@ -75,12 +84,16 @@ class ColumnStatistics(Part):
 
 
 class Statistics(Part):
-    """A release of statistics: its columns, about `rows` rows of `clients` clients, and its cost.
+    """A release of statistics: its columns, and its cost.
 
-    `rows_of_clients` counts clients by their numbers of rows, of which `rows_per_client` counted at
-    most. `noise` is the deviation on each coordinate of the sum, of vectors of norm 1 at most.
-    `data`, `privacy`, `secure`, `randomness` and `seed` are those of the `run` that released it,
-    and a run on these people needs the same. `earlier` are the runs that it counts besides.
+    Attributes:
+      clients: number of clients.
+      rows: number of counted rows.
+      rows_of_clients: clients by their number of rows; at most `rows_per_client` of these counted.
+      noise: standard deviation on each coordinate of the sum of vectors of norm at most 1.
+      run: the run that released it. A run on the same population needs that run's `data`,
+        `privacy`, `secure`, `randomness` and `seed`.
+      earlier: further runs that the release counts.
     """
 
     format: Literal[1] = 1
@@ -107,18 +120,22 @@ class Statistics(Part):
     seed: int
 
     def column(self, name: str) -> ColumnStatistics | None:
-        """The column of that name; None where it was not asked for."""
+        """Returns the column of that name; None if it was not requested."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 def write_statistics(path: Path, statistics: Statistics) -> None:
-    """Write `statistics` to `path`, atomically."""
+    """Writes `statistics` to `path`, atomically."""
     text = dump(statistics.model_dump(mode="json"), indent=1)
     durable.write_atomically(path, (text + "\n").encode())
 
 
 def read_statistics(path: Path) -> Statistics:
-    """What a file at `path` states, or that in a folder. Raises `Refused` for any other file."""
+    """Reads the statistics in the file or folder `path`.
+
+    Raises:
+      Refused: if the file is missing, damaged, or of another format.
+    """
     file = path / STATISTICS if path.is_dir() else path
     try:
         text = regular.read_text(file)

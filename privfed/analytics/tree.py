@@ -1,9 +1,9 @@
-"""Counts on a tree: every node is counted with noise, and estimates are made to agree.
+"""Consistent counts on a tree, from noised counts of every node.
 
-A node's count is the sum of its children's. Of unbiased measurements with independent noise the
-best linear estimates that agree so are two passes over the tree, upwards and downwards, and the
-variance of any sum of leaves follows from the same passes (Hay, Rastogi, Miklau & Suciu 2010,
-section 4; here noise may differ from node to node).
+A node's count is the sum of its children's counts. The best linear unbiased estimates with this
+property, from measurements with independent noise, take two passes over the tree, upwards and
+downwards. The variance of any sum of leaves follows from the same passes (Hay, Rastogi, Miklau &
+Suciu 2010, section 4; here noise may differ from node to node).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Nodes level by level: `parents` `[n]` of each, never falling, -1 for those at the top."""
+    """Nodes level by level: `parents` `[n]`, non-decreasing, -1 for nodes at the top."""
 
     parents: Indices
 
@@ -30,12 +30,12 @@ class Tree:
 
     @classmethod
     def flat(cls, nodes: int) -> Tree:
-        """A tree whose nodes are all at the top."""
+        """Returns a tree whose nodes are all at the top."""
         return cls(np.full(nodes, -1, dtype=np.int64))
 
     @cached_property
     def depths(self) -> Indices:
-        """How many nodes lie above each `[n]`."""
+        """The number of ancestors of each node `[n]`."""
         depths = np.zeros(len(self), dtype=np.int64)
         for node in np.flatnonzero(self.parents >= 0):
             depths[node] = depths[self.parents[node]] + 1
@@ -43,7 +43,7 @@ class Tree:
 
     @cached_property
     def is_leaf(self) -> NDArray[np.bool_]:
-        """Which nodes have no children `[n]`."""
+        """A mask `[n]` of the nodes without children."""
         return ~np.isin(np.arange(len(self)), self.parents)
 
     @cached_property
@@ -53,7 +53,7 @@ class Tree:
 
     @cached_property
     def families(self) -> list[tuple[slice, Indices, Indices]]:
-        """Each level below the top: its nodes, where siblings begin in it, and their parents."""
+        """Each level below the top: its nodes, each family's first node, and the parents."""
         families = []
         for depth in range(1, int(self.depths.max()) + 1):
             level = np.flatnonzero(self.depths == depth)
@@ -64,14 +64,14 @@ class Tree:
 
     @cached_property
     def path_lengths(self) -> Indices:
-        """How many nodes the longest way has that leads through each, from the top to a leaf."""
+        """The number of nodes on the longest path through each node, from the top to a leaf."""
         lengths = self.depths + 1
         for nodes, first, parents in reversed(self.families):
             lengths[parents] = np.maximum.reduceat(lengths[nodes], first)
         return lengths
 
     def paths(self, leaves: Indices, width: int) -> Indices:
-        """The nodes on the way to each of `leaves` `[k]`: `[k, width]`, -1 beyond the top."""
+        """Returns the path to each of `leaves` `[k]`, upwards: `[k, width]`, -1 beyond the top."""
         columns, nodes = [], leaves
         for _ in range(width):
             columns.append(nodes)
@@ -81,10 +81,13 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class AgreeingCounts:
-    """Estimates `counts` `[..., n]` of a tree's nodes, in which children add up to their parent.
+    """Consistent estimates of a tree's nodes, in which children add up to their parent.
 
-    `partial` `[n]` are the variances of what was known of each node from below it, and
-    `total_variance` that of the sum at the top: from these follow all others.
+    Attributes:
+      tree: the tree.
+      counts: the estimates, shape `[..., n]`.
+      partial: variance of each node's estimate from its subtree alone, shape `[n]`.
+      total_variance: variance of the sum at the top.
     """
 
     tree: Tree
@@ -93,8 +96,13 @@ class AgreeingCounts:
     total_variance: float
 
     def linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Sums of leaves by `weights` `[f, n]` (of other nodes 0): values `[..., f]`, deviations
-        `[f]`.
+        """Returns weighted sums of leaves, and their standard deviations.
+
+        Args:
+          weights: weights of the leaves, 0 for other nodes, shape `[f, n]`.
+
+        Returns:
+          Values of shape `[..., f]` and standard deviations of shape `[f]`.
         """
         values = self.counts @ weights.T
         weights, variance = weights.copy(), np.zeros(len(weights))
@@ -109,9 +117,9 @@ class AgreeingCounts:
 
 
 def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Reals]:
-    """What siblings add to the variance of their known sum `[f]`, and that sum's weight `[f, p]`.
+    """Returns the siblings' variance given their sum `[f]`, and the weight of that sum `[f, p]`.
 
-    What is known of siblings, less their share of its sum, is independent of the sum.
+    The estimates of siblings, minus their share of their sum, are independent of the sum.
     """
     sums = np.add.reduceat(partial, first)
     cross = np.add.reduceat(weights * partial, first, axis=1)
@@ -120,7 +128,13 @@ def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Real
 
 
 def measured_total(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, float]:
-    """The sum at the top by all that was measured `[...]`, and its variance."""
+    """Returns the best estimate of the sum at the top `[...]`, and its variance.
+
+    Args:
+      tree: the tree.
+      counts: measured counts, shape `[..., n]`.
+      variances: their variances, shape `[n]`.
+    """
     known, partial = _upwards(tree, counts, variances)
     top = tree.depths == 0
     return known[..., top].sum(-1), float(partial[top].sum())
@@ -129,9 +143,14 @@ def measured_total(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, 
 def agreeing(
     tree: Tree, counts: Reals, variances: Reals, total: Reals | float, total_variance: float
 ) -> AgreeingCounts:
-    """The best estimates from measured `counts` `[..., n]` of these `variances` `[n]`.
+    """Returns the best consistent estimates from measured counts.
 
-    `total` `[...]` is the best estimate of the sum at the top, in which these counts may have part.
+    Args:
+      tree: the tree.
+      counts: measured counts, shape `[..., n]`.
+      variances: their variances, shape `[n]`.
+      total: the best estimate of the sum at the top, which may depend on `counts`, shape `[...]`.
+      total_variance: variance of `total`.
     """
     known, partial = _upwards(tree, counts, variances)
     agreed, top = known.copy(), tree.depths == 0
@@ -146,7 +165,7 @@ def agreeing(
 
 
 def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]:
-    """Each node's count as it and all below it have it `[..., n]`, and their variances `[n]`."""
+    """Returns each node's estimate from its subtree `[..., n]`, and its variance `[n]`."""
     known, partial = counts.copy(), np.maximum(variances, 1e-18)
     for nodes, first, parents in reversed(tree.families):
         sums = np.add.reduceat(known[..., nodes], first, axis=-1)
@@ -158,10 +177,10 @@ def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]
 
 
 def nonnegative(tree: Tree, agreed: Reals) -> Reals:
-    """Counts `[n]` of the nodes, none below 0, in which children add up to their parent.
+    """Returns non-negative counts `[n]` of the nodes, in which children add up to their parent.
 
-    From the top down, each family's are the closest to its estimates (in the Euclidean norm) that
-    are so.
+    From the top down, each family's counts are the closest to its estimates in the Euclidean norm
+    under these constraints.
     """
     counts, top = np.zeros(len(tree)), np.flatnonzero(tree.depths == 0)
     counts[top] = _closest(agreed[top], max(float(agreed[top].sum()), 0.0))
@@ -174,7 +193,7 @@ def nonnegative(tree: Tree, agreed: Reals) -> Reals:
 
 
 def _closest(values: Reals, total: float) -> Reals:
-    """The point closest to `values` `[k]` that is nowhere negative and has this `total`.
+    """Returns the closest point to `values` `[k]` that is non-negative and has this `total`.
 
     Duchi, Shalev-Shwartz, Singer & Chandra 2008, figure 1.
     """

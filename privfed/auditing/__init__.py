@@ -1,1 +1,1 @@
-"""Is the claim true? Ledgers accounted again, mechanisms sampled, canaries scored."""
+"""Audits of claimed guarantees: re-computed ledgers, tested mechanisms and scored canaries."""

@@ -1,4 +1,4 @@
-"""What an audit says of one run."""
+"""The result of the audit of one run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def went_on(run: Mapping[str, Any]) -> bool:
-    """Whether a run that a ledger states as earlier is at hand, with charges beyond those stated.
+    """Whether a run stated as earlier is available here with charges beyond those stated.
 
-    `run` holds its path ("run"), its "id" and the "head" that its ledger had.
+    Args:
+      run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.
     """
     try:
         ledger = Ledger.load(Path(str(run["run"])) / "ledger.jsonl")
@@ -29,7 +30,7 @@ def went_on(run: Mapping[str, Any]) -> bool:
 
 
 def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
-    """A problem for each earlier run, stated in a ledger's `terms`, that went on."""
+    """Yields a problem for each earlier run in `terms` that was charged after it was counted."""
     for run in terms.get("prior", []):
         if went_on(run):
             yield (
@@ -44,21 +45,30 @@ _CANARY_FIGURES = (
     "epsilon_lower_bound",
     "confidence",
 )
-"""What an audit says of canaries in its first level."""
+"""Canary figures at the top level of an audit's JSON object."""
 
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What a run directory proves.
+    """The guarantees that a run directory proves.
 
-    `guarantee` covers earlier runs over the same population, which the ledger states; `alone` this
-    run's `charges` only. `examples` is what DP-SGD guarantees one example of a silo, and `other`
-    what distributed noise guarantees against the party that the budget does not gate. `terms` are
-    what the ledger's first line states. `noise_multiplier` and `sampling_rate` are None where
-    rounds differ in them.
+    If the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. If only a
+    summary or a metric claims less than the ledger spent, `problems` states this next to the true
+    guarantee.
 
-    Where the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. Where only
-    a summary or a metric claims less than the ledger spent, `problems` says so beside the truth.
+    Attributes:
+      path: the run directory.
+      guarantee: the guarantee over this run and the earlier runs over the same population that the
+        ledger states.
+      alone: the guarantee of this run's charges only.
+      charges: number of charges of this run.
+      terms: the terms in the ledger's first line.
+      noise_multiplier: the noise multiplier; None if rounds differ in it.
+      sampling_rate: the sampling rate; None if rounds differ in it.
+      problems: contradictions that the audit found.
+      examples: the guarantee of DP-SGD for one example of a silo.
+      other: the guarantee of distributed noise against the party for which the budget is not
+        enforced.
     """
 
     path: Path
@@ -72,21 +82,21 @@ class RunAudit:
     examples: Guarantee | None = None
     other: Guarantee | None = None
     planned: Guarantee | None = None
-    """The guarantee of all planned rounds, where the run, or an earlier one, ended before."""
+    """The guarantee of all planned rounds, if this or an earlier run ended before its last."""
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
     ledger_head: str | None = None
     charges_since: int | None = None
-    """How many charges came after the head that was given."""
+    """Number of charges after the head that the caller gave."""
     heads: HeadsCheck | None = None
     opinions: Mapping[str, float | None] = field(default_factory=dict)
-    """The epsilon of each independent cross-check that was asked for."""
+    """The epsilon of each requested cross-check."""
     excluded: int = 0
-    """How many parties were proved to lie in secure sums, and are left out since."""
+    """Number of parties excluded for provable misbehaviour in secure sums."""
 
     @property
     def accountants(self) -> Mapping[str, float | None]:
-        """Every accountant's epsilon, cross-checks included; None where it has no bound."""
+        """Epsilon by accountant, cross-checks included; None if an accountant has no bound."""
         return {**(self.guarantee.by_accountant if self.guarantee else {}), **self.opinions}
 
     @property
@@ -95,7 +105,7 @@ class RunAudit:
         return self.canaries is not None and self.canaries.refuted
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed audit --json` prints."""
+        """Returns the object that `privfed audit --json` prints."""
         bound = self.guarantee
         return {
             "epsilon": bound.epsilon if bound else math.inf,

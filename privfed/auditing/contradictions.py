@@ -1,4 +1,4 @@
-"""Where the files of a run contradict its ledger, or claim less than it spent."""
+"""Contradictions between a run's files and its ledger, and claims below its spending."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from privfed.core.errors import public_text
 from privfed.store.run_record import RunRecord
 
 _ROUNDING = 1 - 1e-9
-"""A claim may be lower than what was spent by this factor."""
+"""Factor by which a claim may be below the spending because of rounding."""
 _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "config"})
-"""What the first line of every ledger states."""
+"""Terms that the first line of every ledger states."""
 
 
 def file_contradictions(record: RunRecord) -> list[str]:
-    """What in the directory's other files contradicts its ledger."""
+    """Returns the contradictions between the directory's other files and its ledger."""
     ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
         return [f"{ledger.path} is empty: it does not say what it guarantees"]
@@ -47,7 +47,7 @@ def file_contradictions(record: RunRecord) -> list[str]:
 
 
 def lower_claims(record: RunRecord) -> Iterator[str]:
-    """Each claim in the summary, or the last line of the metrics, of less than was spent."""
+    """Yields each claim in the summary or the last metrics line that is below the spending."""
     for path, claim in record.claims:
         try:
             bound = _spent_when(claim, record.ledger)
@@ -61,7 +61,7 @@ def lower_claims(record: RunRecord) -> Iterator[str]:
 
 
 def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Iterator[str]:
-    """Each claim in the summary of less for single examples than their ledgers spent."""
+    """Yields each claim in the summary that is below the spending for single examples."""
     for path, claim in record.claims:
         yield from _lower_guarantees(path, claim, "unit", examples)
 
@@ -69,10 +69,14 @@ def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Itera
 def lower_other_claims(
     record: RunRecord, other_after: Callable[[int], Guarantee | None]
 ) -> Iterator[str]:
-    """Each claim in the summary of less than spent against the party that the budget does not gate.
+    """Yields each claim in the summary that is below the spending against the other party.
 
-    `other_after` gives the guarantee against it after a number of charges; None where there is no
-    such party.
+    The other party is the one for which the budget is not enforced.
+
+    Args:
+      record: the run.
+      other_after: returns the guarantee against that party after a number of charges; None without
+        such a party.
     """
     for path, claim in record.claims:
         other = other_after(int(claim.get("charges", 0)))
@@ -83,7 +87,7 @@ def lower_other_claims(
 def _lower_guarantees(
     path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
 ) -> Iterator[str]:
-    """Each guarantee that `claim` lists which is lower than `bound`, and equals it in `key`."""
+    """Yields each guarantee in `claim` that is lower than `bound` and equals it in `key`."""
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
             continue
@@ -92,7 +96,7 @@ def _lower_guarantees(
 
 
 def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
-    """What was spent by the round, or after the number of charges, that `claim` speaks of."""
+    """Returns the spending by the round or number of charges to which `claim` refers."""
     if "charges" in claim:
         rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
         last = max(rounds, default=0)
@@ -102,7 +106,7 @@ def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
 
 
 def _meaning(bound: Guarantee) -> dict[str, Any]:
-    """What a claim has to state beside epsilon, where it states it at all."""
+    """Returns the values that a claim must agree with, if it states them."""
     return {
         "delta": bound.delta,
         "accountant": bound.accountant,

@@ -1,11 +1,11 @@
-"""A test of a function that somebody else wrote: does what it releases keep its claim?
+"""A test of a user's own function: do its releases satisfy its claimed privacy profile?
 
 The function (`privfed.auditing.released_function`) is called thousands of times on either of two
-neighbouring inputs. Scores that are learned on one half of the releases tell them apart
-(`accounting.empirical.release_scores`), and the other half is held against the claimed points of a
-privacy profile (`accounting.empirical.two_sample`), as a mechanism of privfed is. The inputs are
-the function's own: they refute a claim about the neighbours that it was written for, and whoever
-chooses dull ones is told nothing.
+neighbouring inputs. Scores are learned on one half of the releases to distinguish the inputs
+(`accounting.empirical.release_scores`). The other half is tested against the claimed points of the
+privacy profile (`accounting.empirical.two_sample`), as for a mechanism of privfed. The user chooses
+the inputs: a refutation concerns the neighbours for which the function was written, and inputs that
+hardly differ reveal nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,15 @@ from privfed.core.errors import Refused, public_text
 
 
 def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[Event, int]:
-    """The event of one round, on Poisson cohorts where `rate` is below 1, and how many there are.
+    """Returns the event of one round of Gaussian noise, and the number of rounds.
 
-    `noise_multiplier` is its deviation over how far the neighbours' sums lie apart, and `rate` the
-    probability with which a client takes part. Raises `Refused` for numbers that are none of these.
+    Args:
+      noise_multiplier: standard deviation of the noise over the distance between neighbours' sums.
+      rate: probability with which a client takes part; below 1 the cohorts are Poisson samples.
+      rounds: number of rounds.
+
+    Raises:
+      Refused: if an argument is out of range.
     """
     if rate == 0:
         raise Refused("sampling rate is 0, so that nobody takes part; expected one above 0")
@@ -50,7 +55,7 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
 
 @dataclass(frozen=True)
 class FunctionClaim:
-    """The claimed `points` of a privacy profile; at `delta` that is `epsilon`."""
+    """The claimed `points` of a privacy profile, with value `epsilon` at `delta`."""
 
     points: tuple[Claim, ...]
     epsilon: float
@@ -58,7 +63,7 @@ class FunctionClaim:
 
     @classmethod
     def at(cls, epsilon: float, delta: float) -> FunctionClaim:
-        """(epsilon, delta)-privacy, and no more. Raises `Refused` for what bounds nothing."""
+        """Returns the claim of (epsilon, delta)-DP. Raises `Refused` if that bounds nothing."""
         if not (0 <= epsilon < math.inf and 0 <= delta < 1):
             raise Refused(
                 f"({epsilon:g}, {delta:g}) is claimed; expected a finite epsilon of 0 or more, and "
@@ -68,7 +73,15 @@ class FunctionClaim:
 
     @classmethod
     def of_profile(cls, profile: Callable[[float], float], delta: float) -> FunctionClaim:
-        """The whole `profile`, epsilon by delta. Raises `Refused` where it claims nothing."""
+        """Returns the claim of a whole privacy profile.
+
+        Args:
+          profile: epsilon as a function of delta.
+          delta: delta of the stated epsilon.
+
+        Raises:
+          Refused: if the profile is infinite everywhere, or `delta` is not between 0 and 1.
+        """
         _refuse_pure(delta)
         return cls._of_points(points_for_releases(profile, delta), delta)
 
@@ -76,11 +89,20 @@ class FunctionClaim:
     def of_gaussian(
         cls, noise_multiplier: float, rate: float, rounds: int, delta: float
     ) -> FunctionClaim:
-        """What accountants know of `rounds` of Gaussian noise on sums over Poisson cohorts.
+        """Returns the claim of `rounds` of Gaussian noise on sums over Poisson cohorts.
 
-        `noise_multiplier` is its deviation over how far the neighbours' sums lie apart, and `rate`
-        the probability with which the person takes part in a round. Relation: add/remove. Source:
-        the project's own accountants (`accounting.guarantee`). Raises `Refused` for other numbers.
+        The relation is add/remove. The profile is that of the project's accountants
+        (`accounting.guarantee`).
+
+        Args:
+          noise_multiplier: standard deviation of the noise over the distance between neighbours'
+            sums.
+          rate: probability with which the client takes part in a round.
+          rounds: number of rounds.
+          delta: delta of the stated epsilon.
+
+        Raises:
+          Refused: if an argument is out of range.
         """
         _refuse_pure(delta)
         event, count = gaussian_rounds(noise_multiplier, rate, rounds)
@@ -88,7 +110,7 @@ class FunctionClaim:
 
     @classmethod
     def _of_points(cls, points: Iterable[Claim], delta: float) -> FunctionClaim:
-        """The profile of `points`. Raises `Refused` where all that is claimed is no bound."""
+        """Returns the claim of `points`. Raises `Refused` if none of them is finite."""
         claimed = tuple(points)
         if not claimed:
             raise Refused("the profile is infinite at every delta, so there is nothing to test")
@@ -112,9 +134,18 @@ def claim_of(
     sampling_rate: float | None = None,
     rounds: int | None = None,
 ) -> FunctionClaim:
-    """The claim that is stated beside `function`; else the one that it has itself.
+    """Returns the claim stated by the arguments, or else the one that `function` has as `profile`.
 
-    Raises `Refused` where both epsilon and noise are stated, or neither and it has no `profile`.
+    Args:
+      function: the function under test.
+      claimed_epsilon: epsilon of a claim at `delta`.
+      delta: delta of the claim.
+      noise_multiplier: noise multiplier of a Gaussian claim.
+      sampling_rate: sampling rate of a Gaussian claim, by default 1.
+      rounds: rounds of a Gaussian claim, by default 1.
+
+    Raises:
+      Refused: if both epsilon and noise are stated, or neither and `function` has no `profile`.
     """
     if noise_multiplier is None and (sampling_rate is not None or rounds is not None):
         raise Refused("sampling rate and rounds go with a noise multiplier; give that, too")
@@ -143,19 +174,18 @@ _SCORES: dict[str, Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]] = {
     "repetitions": repetition_scores,
 }
 _SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
-"""How long an audit may take, about, how many releases it makes of each neighbour, and of numbers.
-"""
+"""Approximate limit in seconds, and limits on releases per neighbour and on numbers."""
 
 
 @dataclass(frozen=True)
 class ScoreVerdict:
-    """What releases say by one `score` of them."""
+    """The verdict on the releases by one `score`."""
 
     score: str
     verdict: Verdict
 
     def to_json(self) -> dict[str, Any]:
-        """The score's object in `privfed audit --function --json`."""
+        """Returns the score's object in `privfed audit --function --json`."""
         return {
             "score": self.score,
             "epsilon_lower_bound": self.verdict.epsilon_lower,
@@ -166,10 +196,10 @@ class ScoreVerdict:
 
 @dataclass(frozen=True)
 class FunctionAudit(Verdicts):
-    """What releases of the function `name` say of its `claim`, by each of several scores.
+    """The result of testing the function `name` against its `claim`, by each of several scores.
 
-    `releases` of `numbers` each were made for either neighbour, and `aborted` is which share of
-    them had a number that is not finite: without the member, and with it.
+    `releases` of `numbers` each were made for either neighbour. `aborted` is the fraction of them
+    with a non-finite number, without the member and with it.
     """
 
     name: str
@@ -182,11 +212,11 @@ class FunctionAudit(Verdicts):
 
     @property
     def p_value(self) -> float:
-        """The smallest of the scores' p-values, times their number."""
+        """The smallest of the scores' p-values, multiplied by their number."""
         return min(1.0, len(self.tested) * min(test.verdict.p_value for test in self.tested))
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed audit --function --json` prints."""
+        """Returns the object that `privfed audit --function --json` prints."""
         return {
             "refuted": self.refuted,
             "doubted": self.doubted,
@@ -209,11 +239,19 @@ def audit_function(
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> FunctionAudit:
-    """Call `function` that often for either neighbour, and hold its releases against `claim`.
+    """Calls `function` for either neighbour and tests its releases against `claim`.
 
-    `releases`: 100,000, or as many as a minute or two allows. A `seed` makes the generators that
-    the function is given repeatable; without, they are the system's own. Raises `Refused` where
-    the function fails, or returns no numbers, or not always as many, and for another confidence.
+    Args:
+      function: the function under test.
+      claim: its claim.
+      releases: number of releases per neighbour; None: 100,000, or the number that takes a minute
+        or two.
+      confidence: confidence of the lower bounds on epsilon.
+      seed: makes the generators passed to the function repeatable; None: system randomness.
+
+    Raises:
+      Refused: if the function fails, or its releases are not arrays of numbers of a constant size,
+        or `confidence` is not between 0 and 1.
     """
     if not 0 < confidence < 1:
         raise Refused(f"confidence is {confidence:g}; expected a number above 0 and below 1")
@@ -238,10 +276,20 @@ def audit_function(
 def observe(
     function: ReleasedFunction, count: int, seed: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """`count` releases `[count, k]` without the member, and with it, in pairs of random order.
+    """Returns releases without the member and with it, made in pairs of random order.
 
-    So what drifts from call to call drifts alike on both sides. Raises `Refused` for more numbers
-    than fit into memory.
+    Because of the random order, a drift over calls affects both sides alike.
+
+    Args:
+      function: the function under test.
+      count: number of releases per neighbour.
+      seed: seed of the generators; None: system randomness.
+
+    Returns:
+      Two arrays of shape `[count, k]`.
+
+    Raises:
+      Refused: if the releases do not fit into memory or differ in size.
     """
     generators = _generators(seed)
     coins = next(generators).integers(0, 2, count).astype(bool)
@@ -265,7 +313,7 @@ def observe(
 
 
 def _affordable(function: ReleasedFunction) -> int:
-    """Releases of either neighbour that take about a minute in all, and fit into memory."""
+    """Returns the number of releases per neighbour that take about a minute and fit into memory."""
     numbers = len(function.release(False, np.random.default_rng()))
     began = time.perf_counter()
     observe(function, 20)
@@ -275,7 +323,7 @@ def _affordable(function: ReleasedFunction) -> int:
 
 
 def _generators(seed: int | None) -> Iterator[np.random.Generator]:
-    """Generators of which no two share a seed; without `seed`, each of the system's randomness."""
+    """Yields generators with distinct seeds; without `seed`, from the system's randomness."""
     number = 0
     while True:
         yield np.random.default_rng(None if seed is None else [seed, number])

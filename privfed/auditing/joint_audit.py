@@ -1,4 +1,4 @@
-"""What several runs over one population spent together: the epsilon of tuning, say."""
+"""The joint audit of several runs over one population, for example the epsilon of tuning."""
 
 from __future__ import annotations
 
@@ -26,16 +26,20 @@ from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
 
 _TRUSTED = "all but a trusted server"
-"""The party that epsilon is about where a ledger names none."""
+"""The party that epsilon is against if a ledger names none."""
 
 
 @dataclass(frozen=True)
 class JointAudit:
-    """What several runs prove together.
+    """The guarantees that several runs prove together.
 
-    `bound` is the guarantee that covers a client over all `runs` and over those that these count as
-    `earlier`; None where a run is broken, and `problems` says so. `examples` and `other` are the
-    joint guarantees for one example of a silo, and against the party that the budget does not gate.
+    Attributes:
+      runs: the audits of the runs.
+      earlier: names of further runs that these count as earlier.
+      bound: the guarantee for a client over all `runs` and `earlier` runs; None if a run is broken.
+      problems: contradictions that the audits found.
+      examples: the joint guarantee for one example of a silo.
+      other: the joint guarantee against the party for which the budget is not enforced.
     """
 
     runs: tuple[RunAudit, ...]
@@ -46,10 +50,11 @@ class JointAudit:
     other: Guarantee | None = None
     assumed: Assumed | None = None
     """Assumptions of the joint guarantees: the largest number of colluders and Byzantine clients of
-    any run, and every party that any run trusts."""
+    any run, and every party that any run trusts.
+    """
 
     def to_json(self) -> Mapping[str, Any]:
-        """What `privfed audit A B --json` prints."""
+        """Returns the object that `privfed audit A B --json` prints."""
         bound = self.bound
         notes = {str(note) for run in self.runs if (note := run.terms.get("note"))}
         return {
@@ -74,11 +79,15 @@ class JointAudit:
 
 
 def audit_together(paths: Sequence[Path], accountant: str | None = None) -> JointAudit:
-    """Compose the ledgers of the runs at `paths`, each once, with what they count as earlier.
+    """Composes the ledgers of several runs, each once, with the runs that they count as earlier.
 
-    `accountant` (default: tightest) is one of rdp, pld, tightest. Raises `Refused` for runs over
-    different populations, or whose guarantees say different things: no epsilon covers one client
-    over these.
+    Args:
+      paths: the run directories.
+      accountant: rdp, pld or tightest; None: tightest.
+
+    Raises:
+      Refused: if the runs have different populations or incompatible guarantees, so that no epsilon
+        covers one client over all of them.
     """
     if accountant is not None and accountant not in CHOICES:
         raise Refused(f"over several runs, --accountant is one of {', '.join(CHOICES)}")
@@ -116,7 +125,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
 
 
 def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
-    """Charges `run` under the joint assumptions. Raises `Refused` where that cannot be computed."""
+    """Charges `run` under the joint assumptions. Raises `Refused` if that cannot be computed."""
     try:
         return run.under(assumed.with_proved(culprits) if culprits else assumed)
     except Incomposable as error:
@@ -124,9 +133,9 @@ def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
 
 
 def _toward(run: Prior, party: str | None) -> Prior:
-    """The same `run` with its charges against `party`, whom the first run's epsilon is about.
+    """Returns `run` with its charges against `party`, the party of the first run's epsilon.
 
-    Raises `Refused` where no ledger states these.
+    Raises `Refused` if no ledger states these charges.
     """
     toward = run.toward(party)
     if toward is None:
@@ -138,16 +147,17 @@ def _toward(run: Prior, party: str | None) -> Prior:
 
 
 def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
-    """Raises `Refused` where two runs speak of different populations, or mean different things.
+    """Raises `Refused` if two runs differ in their population or in the meaning of epsilon.
 
-    Against different parties relations may differ: what is composed are charges against one.
+    Runs against different parties may differ in the relation, because the composed charges are
+    against one party.
     """
     first = audits[0]
     for other in audits[1:]:
         if _population(other) != _population(first):
             raise _differ(first, other, "population")
     keys = ["unit", "relation", "delta"]
-    if any(run.terms.get("against") for run in audits):  # what is charged may have another
+    if any(run.terms.get("against") for run in audits):  # its charges may have another
         keys.remove("relation")
     for key in keys:
         for other in audits[1:]:
@@ -169,7 +179,7 @@ def _differ(first: RunAudit, other: RunAudit, what: str) -> Refused:
 
 
 def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> None:
-    """Raises `Refused` where runs declared different clients public.
+    """Raises `Refused` if the runs declared different clients public.
 
     A client that one run published is covered by no epsilon over all of them.
     """
@@ -184,10 +194,10 @@ def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> Non
 def _runs_and_earlier(
     directories: Sequence[RunDirectory],
 ) -> tuple[list[Prior], tuple[str, ...]]:
-    """Every run once, and the names of those that others count as earlier.
+    """Returns every run once, and the names of the runs that others count as earlier.
 
-    Raises `Refused` for two directories of one run: a ledger cannot tell an older copy from one
-    that went on apart and spent twice.
+    Raises `Refused` for two directories of one run: a ledger cannot distinguish an older copy from
+    a copy that continued separately and spent twice.
     """
     by_id: dict[str, tuple[Ledger, Prior]] = {}
     for directory in directories:

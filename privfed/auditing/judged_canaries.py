@@ -1,10 +1,11 @@
 """Judges another pipeline's claim by the canaries that took part in it.
 
-The hypothesis is that the pipeline's releases, all together, are (epsilon, delta)-private about
-each canary, under the neighbouring relation that the folder declares. Coins are fair, independent
-of each other and of all else, and were drawn before: how many of them can be guessed from what was
-released is then bounded (`accounting.empirical`), whatever the pipeline does with its clients and
-whatever canaries do to each other. Scores look at no coin, and numbers of guesses are fixed.
+The hypothesis is that all of the pipeline's releases together are (epsilon, delta)-private for each
+canary, under the adjacency relation that the folder declares. The secret bits are fair, independent
+of each other and of everything else, and were fixed before the run. Then the number of bits that
+can be guessed from the releases is bounded (`accounting.empirical`), however the pipeline treats
+its clients and however canaries affect each other. Scores do not depend on the bits, and numbers of
+guesses are fixed.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from privfed.canary.layouts import Numbers
 from privfed.core.errors import Refused
 
 _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).tolist())
-"""Where the curve of a Gaussian claim is looked at, beside its own delta."""
+"""Deltas at which the curve of a Gaussian claim is evaluated, in addition to its own delta."""
 
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """`points` (epsilon, delta) that all hold, the one to be shown first, and their source `by`.
+    """A claim: `points` (epsilon, delta) that all hold, the headline first, and their source `by`.
 
-    `gaussian`: the points are a whole profile, that of Gaussian noise.
+    If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
 
     points: Sequence[Claim]
@@ -52,23 +53,29 @@ class PipelineClaim:
 
     @classmethod
     def at(cls, points: Sequence[Claim]) -> PipelineClaim:
-        """These points, and nothing of the mechanism."""
+        """Returns the claim of these points, without an assumption on the mechanism."""
         return cls(points, "whatever the mechanism", gaussian=False)
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """The one Gaussian mechanism that is `claim`, with everybody in each round."""
+        """Returns the claim of one Gaussian mechanism through `claim`, with full participation."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod
     def of_rounds(
         cls, noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
     ) -> PipelineClaim:
-        """What accountants know of so many `rounds` of Gaussian noise on Poisson cohorts.
+        """Returns the claim that follows from `rounds` of Gaussian noise on Poisson cohorts.
 
-        `noise_multiplier` is its deviation over how far neighbours' sums lie apart, and
-        `sampling_rate` the probability with which a client takes part. Raises `Refused` where
-        nothing finite is claimed.
+        Args:
+          noise_multiplier: standard deviation of the noise over the distance between neighbours'
+            sums.
+          sampling_rate: probability with which a client takes part.
+          rounds: number of rounds.
+          delta: delta of the headline.
+
+        Raises:
+          Refused: if no finite epsilon is claimed.
         """
         event, count = gaussian_rounds(noise_multiplier, sampling_rate, rounds)
         points = list(claimed_profile({event: count}, delta))
@@ -83,9 +90,9 @@ class PipelineClaim:
 
 
 def gaussian_points(claim: Claim) -> list[Claim]:
-    """The `claim`, and further points of the Gaussian mechanism of which it is one."""
+    """Returns `claim`, and further points of the Gaussian mechanism through it."""
     delta = claim[1]
-    # A root that is 0 from there on, and not one point; of a small delta as far as a double shows.
+    # The root: epsilon is 0 from there on; for a small delta up to the precision of a double.
     at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)
     mu = max(GaussianCurve.of(claim).mu, at_epsilon_0)
     return [claim, *((gaussian_epsilon(1 / mu, delta), delta) for delta in _DELTAS)]
@@ -93,15 +100,22 @@ def gaussian_points(claim: Claim) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Judgement(Verdicts, Encoded):
-    """What `canaries` show of a claim, of which `heads` had coins that show heads.
+    """The evidence of `canaries` about a claim.
 
-    Figures `_final` are by the whole way from the initial model to the last, and others by single
-    releases; these are None where there was one only. Bounds `_gaussian` hold if the pipeline's
-    noise is Gaussian; where the claim is by such noise (`gaussian`, `claimed_by`), it is tested as
-    a whole. Bounds `_most` are what so many canaries could show were all guesses right, and
-    `epsilon_refutable` is the largest claim at `delta` that this would refute; None for no claim.
-    So would `canaries_needed` refute this claim, and no fewer; None for more than 100,000.
-    `p_value` is the smallest of all tests of the claim, times their number.
+    Figures `_final` use the difference between the last and the initial model, and others single
+    releases; the latter are None if there was only one release. Bounds `_gaussian` hold if the
+    pipeline's noise is Gaussian. A claim by such noise (`gaussian`, `claimed_by`) is tested as a
+    whole profile. Bounds `_most` are the largest bounds that this number of canaries could give, if
+    all guesses were right.
+
+    Attributes:
+      canaries: number of canaries.
+      heads: number of canaries whose bit is heads.
+      epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
+        none.
+      canaries_needed: the smallest number of canaries that could refute this claim if all guesses
+        were right; None for more than 100,000.
+      p_value: the smallest p-value of all tests of the claim, multiplied by their number.
     """
 
     stated_last = ("doubted", "refuted")
@@ -130,7 +144,7 @@ class Judgement(Verdicts, Encoded):
 
 
 def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
-    """The rows of the table, which tell estimates, bounds and what nobody could see apart."""
+    """Returns the rows of the table: estimates, bounds and the limits of the test."""
     j, sure = judgement, f"{judgement.confidence:.0%}"
     pairs = {
         "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
@@ -153,7 +167,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
 
 
 def _verdict(judgement: Judgement) -> str:
-    """Whether the canaries refute the claim, make it doubtful, or do not contradict it."""
+    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
     if judgement.refuted:
         return "REFUTED: the pipeline does not deliver what is claimed"
     if judgement.doubted:
@@ -165,7 +179,7 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _power(judgement: Judgement) -> str:
-    """Which claims could be refuted at all, and why none where there are none."""
+    """Returns in words which claims could be refuted, and why none could if there are none."""
     needed = judgement.canaries_needed
     this = f"this claim takes {'more than 100,000' if needed is None else needed} at least"
     if judgement.epsilon_refutable is not None:
@@ -181,7 +195,7 @@ def _power(judgement: Judgement) -> str:
 
 
 def _two(every: float | None, final: float | None) -> str:
-    """A figure by either statistic."""
+    """Returns a figure by either statistic, in words."""
     return f"{_shown(every)} by single releases, {_shown(final)} by the whole way (the final model)"
 
 
@@ -190,17 +204,24 @@ def _shown(epsilon: float | None) -> str:
 
 
 _FEWEST = 5
-"""Canaries of either kind (heads or tails) below which nothing is estimated."""
+"""Number of canaries with either bit below which nothing is estimated."""
 _HALVINGS, _LARGEST = 9, 25.0
 
 
 def judge_releases(
     folder: Folder, releases: Path, claim: PipelineClaim, confidence: float
 ) -> Judgement:
-    """Judge a `claim` by the models in `releases`.
+    """Judges a claim by the models that a pipeline released.
 
-    Raises `Broken` where the canaries' folder was changed since it was made, and `Refused` for
-    models that do not fit them.
+    Args:
+      folder: the canaries that took part.
+      releases: a folder of models.
+      claim: the claim under test.
+      confidence: confidence of the lower bounds on epsilon.
+
+    Raises:
+      Broken: if the folder was changed since it was made.
+      Refused: if the models do not fit the canaries.
     """
     declared = folder.manifest()
     folder.check_commitments()
@@ -238,10 +259,16 @@ def judge_releases(
 
 @cache
 def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> float | None:
-    """The largest epsilon at `delta` that so many canaries refute if all of them betray themselves.
+    """Returns the largest epsilon at `delta` that all right guesses of the canaries would refute.
 
-    None where they refute no claim: with a probability of delta, a pipeline that is (epsilon,
-    delta)-private and no better may show all coins.
+    Returns None if no claim is refuted: an (epsilon, delta)-private pipeline may reveal all bits
+    with probability delta.
+
+    Args:
+      canaries: number of canaries.
+      statistics: number of statistics among which the tests are corrected.
+      delta: delta of the claim.
+      gaussian: whether the claim is a Gaussian profile.
     """
 
     def refuted(epsilon: float) -> bool:
@@ -259,10 +286,11 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
 
 
 def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float | None:
-    """Epsilon between Gaussians fitted to the scores of either kind; None for too few of one.
+    """Returns epsilon between Gaussians fitted to the scores; None for too few canaries.
 
-    As Andrew et al. 2024, section 3, but with one deviation for both, that of the noise: two that
-    are fitted apart differ by chance, and of a hundred canaries this alone says some epsilon of 2.
+    As Andrew et al. 2024, section 3, but with one standard deviation for both Gaussians, that of
+    the noise. Two standard deviations fitted separately differ by chance, which for a hundred
+    canaries alone yields an epsilon of about 2.
     """
     out, into = scores[~coins], scores[coins]
     if min(len(out), len(into)) < _FEWEST:

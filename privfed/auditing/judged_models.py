@@ -1,4 +1,4 @@
-"""Models that another pipeline released, as files in a folder, in their order."""
+"""Models that another pipeline released, read from a folder in order."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from privfed.canary.layouts import Numbers, flatten
 from privfed.core.errors import Refused, public_text, refuse_too_large
 
 _AT_ONCE = 2**26
-"""Numbers of differences that are multiplied with all directions at a time."""
+"""Number of entries of model differences that are multiplied with all directions at a time."""
 
 
 @dataclass(frozen=True)
 class Cosines:
-    """Cosines of K directions with what each of T releases changed, `[T, K]`.
+    """Cosines of K directions with the model change of each of T releases, `[T, K]`.
 
-    `final` `[K]` are those with the whole way, from the initial model to the last.
+    `final` `[K]` are the cosines with the total change, from the initial model to the last.
     """
 
     by_release: Numbers
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """A score of each canary `[K]`: "iterates" by single releases, "final" by the whole way.
+        """Returns scores of canaries `[K]`: "iterates" by single releases, "final" by the total.
 
-        No coin is looked at. The first leaves out what releases have in common, which is the
-        model's way where cohorts change, and hides canaries that take part in every round; these
-        the second shows. Of one release both say the same, and the second stands alone.
+        The scores do not depend on the secret bits. The first score removes the components common
+        to all releases: the model's path if cohorts change. This also hides canaries that take part
+        in every round; the second score shows those. With a single release both scores agree, and
+        only "final" is returned.
         """
         if len(self.by_release) == 1:
             return {"final": self.final}
@@ -44,9 +45,16 @@ class Cosines:
 
 
 def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosines:
-    """Cosines of `directions` `[K, d]` with the differences of successive `models` `[d]`.
+    """Returns the cosines of `directions` with the differences of successive models.
 
-    Releases that changed nothing are left out. Raises `Refused` where none changed anything.
+    Releases that changed nothing are left out.
+
+    Args:
+      directions: unit directions, shape `[K, d]`.
+      models: flat models, each of shape `[d]`.
+
+    Raises:
+      Refused: if the last model equals the first.
     """
     ends: list[Numbers] = []
     units = _units(models, ends)
@@ -62,7 +70,7 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
 
 
 def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
-    """The way from each model to the next, at length one; the first and last go into `ends`."""
+    """Yields normalised differences of pairs of models; stores the first and last in `ends`."""
     for before, after in pairwise(models):
         ends[:] = [ends[0] if ends else before, after]
         if (after != before).any():
@@ -74,13 +82,14 @@ def _unit(vector: Numbers) -> NDArray[np.float32]:
 
 
 _LARGEST = 1e100
-"""A model's number whose square is finite still, as is the sum of many."""
+"""Largest accepted entry of a model: its square, and sums of many squares, are finite."""
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files of models in `folder`, in the order of the last number in their names.
+    """Returns the model files in `folder`, in the order of the last number in their names.
 
-    Raises `Refused` for fewer than two, and where numbers do not put them in one order.
+    Raises:
+      Refused: if there are fewer than two, or their numbers do not define an order.
     """
     if not folder.is_dir():
         raise Refused(f"--releases: {folder} is no directory; expected one of released models")
@@ -110,9 +119,10 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
-    """The models in the files at `paths`, each as one vector `[d]`.
+    """Yields the models in the files at `paths`, each as one vector `[d]`.
 
-    Raises `Refused` for a file that holds no model of `dimension` numbers, or one that diverged.
+    Raises:
+      Refused: if a file holds no finite model of `dimension` parameters.
     """
     for path in paths:
         model = _read(path)
@@ -138,7 +148,7 @@ def _read(path: Path) -> Numbers:
         raise Refused(f"{path}: {public_text(error)}") from None
     except MemoryError:
         raise
-    except Exception as error:  # of libraries that read what anybody may have written
+    except Exception as error:  # raised by libraries that parse untrusted files
         raise Refused(
             f"{path} cannot be read as a {path.suffix} file of arrays: {public_text(error)}; "
             "nothing that could run code is unpickled: save arrays, tensors, or a state_dict"
@@ -146,7 +156,7 @@ def _read(path: Path) -> Numbers:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Raises `Refused` for an archive that unpacks to more than is free, before it is unpacked."""
+    """Raises `Refused` for an archive that would unpack to more than the free memory."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
@@ -159,7 +169,7 @@ def _read_npy(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    """A list where `numpy.savez` was given no names, and otherwise a mapping."""
+    """Returns a list if `numpy.savez` was given no names, and a mapping otherwise."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     if all(re.fullmatch(r"arr_\d+", name) for name in arrays):
@@ -186,4 +196,4 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".pth": _read_torch,
     ".safetensors": _read_safetensors,
 }
-"""How a file of each kind is read."""
+"""Reader of each file type, by suffix."""

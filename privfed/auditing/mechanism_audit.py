@@ -1,16 +1,17 @@
-"""A test of a mechanism as configured, without training: does what it releases keep its claim?
+"""A test of a mechanism as configured, without training: do its releases satisfy its claim?
 
-Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are told apart as
-well as a linear rule can, fitted to one half of them, and the other half is held against every
-point of the claimed privacy profile (`accounting.empirical.two_sample`). Beside that, the noise of
-releases on clients that send nothing is held against the deviation that was charged: an accountant
-that knows a loose bound only would not miss a fifth of the noise.
+Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are distinguished
+by a linear rule fitted to one half of them. The other half is tested against every point of the
+claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases on
+clients that send nothing is compared with the standard deviation that was charged: an accountant
+with a loose bound would not notice a fifth of the noise missing.
 
-What is tested: sampler, rule with all its passes, secure sum (its arithmetic, no cryptography),
-clip, noise and divisor, on updates of 16 numbers. Where participation is public, all who are there
-take part: as few as noise is guaranteed for. Where sites make up the noise, the audit plays the
-server, the network and colluding sites: as many drop out or collude as may, and these sites' noise
-is known. What is not tested: local training, and clients' states.
+The test covers the sampler, the rule with all its passes, the secure sum (its arithmetic, no
+cryptography), clipping, noise and divisor, on updates of 16 numbers. If participation is public,
+all available clients take part: the smallest number for which the noise is guaranteed. If sites add
+the noise, the audit plays the server, the network and colluding sites: the largest tolerated number
+of sites drops out or colludes, and these sites' noise is known. The test does not cover local
+training and clients' states.
 """
 
 from __future__ import annotations
@@ -57,21 +58,29 @@ Numbers = NDArray[np.float64]
 
 
 def _column_norm(event: Event, algorithm: Algorithm) -> float:
-    """How far one row of a client moves C x, where noise is correlated over rounds by C; else 1."""
+    """Returns the norm by which one row changes C x, for noise correlated by C; else 1."""
     if isinstance(event.release, BufferedToeplitz):
         return column_norm(event.release.decays, event.release.outputs)
     return float(np.linalg.norm(algorithm.mechanism.coefficients()))
 
 
 def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tuple[float, float]:
-    """The noise of releases `[n, k]` over what was charged, and a p-value that it is no less.
+    """Returns the ratio of measured to charged noise, and a p-value for it being no less than 1.
 
-    The clients send nothing. In clips, one exchange's noise deviates by at least z times what one
-    client can change, times the root of the exchanges, as together they are charged as one; of a
-    client's sites charged apart, the noises add up. Where noise is correlated over rounds, the
-    releases are those of the first one. p is the probability of squares so small, of Gaussians:
-    chi-squared, with a degree less for the mean of every number. Raises `ValueError` for an event
-    without noise.
+    The clients send nothing. In clipping norms, the noise of one exchange has a standard deviation
+    of at least z times the change by one client, times the root of the number of exchanges, because
+    the exchanges are charged together as one event. If a client's sites are charged separately,
+    their noises add up. If noise is correlated over rounds, the releases are those of the first
+    round. The p-value is the probability that Gaussian noise has such a small sum of squares:
+    chi-squared, with one degree of freedom less per number for the estimated mean.
+
+    Args:
+      released: releases, shape `[n, k]`.
+      algorithm: the tested algorithm.
+      event: the event charged per round.
+
+    Raises:
+      ValueError: if the event has no noise.
     """
     noise = event.noise
     if noise is None:
@@ -89,12 +98,12 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
 
 
 _SECONDS, _FEWEST, _MOST = 60.0, 400, 10_000
-"""How long an audit may take, about, and how many releases it makes of each neighbour."""
+"""Approximate time limit of an audit in seconds, and limits on releases per neighbour."""
 
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """What was claimed for a scenario's rounds at `verdict.delta`, and what releases say."""
+    """The claim for a scenario's rounds at `verdict.delta`, and the verdict on the releases."""
 
     scenario: str
     rounds: int
@@ -102,7 +111,7 @@ class ScenarioVerdict:
     verdict: Verdict
 
     def to_json(self) -> dict[str, Any]:
-        """The scenario's object in `privfed audit --mechanism --json`."""
+        """Returns the scenario's object in `privfed audit --mechanism --json`."""
         return {
             "scene": self.scenario,
             "rounds": self.rounds,
@@ -116,11 +125,15 @@ class ScenarioVerdict:
 
 @dataclass(frozen=True)
 class MechanismAudit(Verdicts):
-    """What testing a mechanism in several scenarios says about its claim.
+    """The result of testing a mechanism's claim in several scenarios.
 
-    `noise` is the deviation that was measured, over the one that was charged; `noise_p_value` that
-    it is no less. `releases` were made for each neighbour and scenario, and `event` is what a round
-    is charged.
+    Attributes:
+      tested: the verdict of each scenario.
+      noise: measured over charged standard deviation of the noise.
+      noise_p_value: p-value of the hypothesis that the noise is no less than charged.
+      confidence: confidence of the lower bounds on epsilon.
+      releases: number of releases per neighbour and scenario.
+      event: the event charged per round.
     """
 
     tested: tuple[ScenarioVerdict, ...]
@@ -130,17 +143,17 @@ class MechanismAudit(Verdicts):
     releases: int
     event: Event
     evaluation: MechanismAudit | None = None
-    """The same of rounds in which clients evaluate, where there are any."""
+    """The same test of evaluation rounds, if there are any."""
 
     @property
     def p_value(self) -> float:
-        """The smallest of all tests' p-values, times their number."""
+        """The smallest of all tests' p-values, multiplied by their number."""
         smallest = min([self.noise_p_value, *(test.verdict.p_value for test in self.tested)])
         alone = min(1.0, smallest * (len(self.tested) + 1))
         return min(1.0, 2 * min(alone, self.evaluation.p_value)) if self.evaluation else alone
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed audit --mechanism --json` prints."""
+        """Returns the object that `privfed audit --mechanism --json` prints."""
         return {
             "refuted": self.refuted,
             "doubted": self.doubted,
@@ -156,9 +169,15 @@ class MechanismAudit(Verdicts):
 
 
 def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAudit:
-    """Test the mechanism that `config` runs. Raises `Refused` where it claims nothing.
+    """Tests the mechanism that `config` runs.
 
-    `releases` for each neighbour and scenario: 10,000, or as many as a minute or two allows.
+    Args:
+      config: the configuration of the run.
+      releases: number of releases per neighbour and scenario; None: 10,000, or the number that
+        takes a minute or two.
+
+    Raises:
+      Refused: if the configuration claims no finite epsilon.
     """
     planned = plan_of_mechanism(config)
     torch.set_num_threads(config.run.threads)
@@ -174,7 +193,7 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
 
 
 def _examined(planned: Plan, releases: int | None) -> MechanismAudit:
-    """The test of rounds as they are `planned`."""
+    """Returns the test of rounds as they are `planned`."""
     (algorithm, scenarios), config = scenarios_of(planned), planned.config
     count = releases or _affordable(algorithm, scenarios)
     return examine(algorithm, scenarios, count, config.privacy.delta, config.audit.confidence)
@@ -188,10 +207,17 @@ def examine(
     confidence: float,
     seed: int | None = None,
 ) -> MechanismAudit:
-    """Run `scenarios` that often for either neighbour, and hold them against what they are charged.
+    """Runs each scenario for either neighbour and tests the releases against the charges.
 
-    The first scenario's releases without the target also measure the noise. A `seed` makes all of
-    it repeatable.
+    The first scenario's releases without the target also measure the noise.
+
+    Args:
+      algorithm: the tested algorithm.
+      scenarios: the scenarios, with the one as configured first.
+      releases: number of releases per neighbour and scenario.
+      delta: delta of the claim.
+      confidence: confidence of the lower bounds on epsilon.
+      seed: makes the test repeatable; None: system randomness.
     """
     tested, noise = [], (math.nan, 1.0)
     for number, scenario in enumerate(scenarios):
@@ -222,9 +248,17 @@ def examine(
 def evidence(
     observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
 ) -> NDArray[np.float64]:
-    """What of releases `[n, rounds, k]` may tell of the target: all that it moves `[n, rounds, m]`.
+    """Returns the numbers of releases that the target may affect.
 
-    Of whole epochs, what they say together of its slots `[n, 1, 4]`.
+    Args:
+      observed: releases, shape `[n, rounds, k]`.
+      scenario: the scenario.
+      neighbours: the tested pair of populations.
+      event: the event charged per round.
+
+    Returns:
+      Shape `[n, rounds, m]`; for whole epochs of random allocation, statistics of the slots, `[n,
+      1, 4]`.
     """
     if not scenario.steady or not isinstance(event.release, RandomAllocation):
         return observed[:, :, neighbours.moved(scenario)]
@@ -236,7 +270,7 @@ def evidence(
 
 
 def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:
-    """Releases per neighbour and scenario that take about a minute in all."""
+    """Returns the number of releases per neighbour and scenario that take about a minute in all."""
     began = time.perf_counter()
     examine(algorithm, scenarios, 20, 0.1, 0.95)
     each = (time.perf_counter() - began) / 20
@@ -244,7 +278,7 @@ def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:
 
 
 def _streams(seed: int | None, side: int, count: int) -> Iterator[Streams]:
-    """Randomness of `count` repetitions: no two share any."""
+    """Yields independent randomness for `count` repetitions."""
     for number in range(count):
         if seed is None:
             yield Streams(0, key=os.urandom(32))

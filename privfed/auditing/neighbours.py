@@ -1,8 +1,8 @@
-"""Rounds as configured, on made-up clients: what two neighbouring populations release.
+"""Rounds as configured, on synthetic clients: the releases on two neighbouring populations.
 
 Sampler, rule, sum, mechanism and divisor are those of the run, and `privfed.round.round` runs them.
-Clients follow a script (`privfed.auditing.scenarios`). What is then observed of the two populations
-may differ as much as was claimed, and no more.
+Clients follow a script (`privfed.auditing.scenarios`). The releases on the two populations may then
+differ by as much as was claimed, and no more.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from privfed.sampling.cohort import Cohort, People
 from privfed.secure.summation import Aborted
 
 _REACH, _WEIGHT = 100.0, 1000.0
-"""The target's row in clips, and its weight: both far beyond what may matter."""
+"""The target's row norm in clipping norms, and its weight: far above any effective limit."""
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ScriptedClients:
-    """An executor whose clients do as `scenario` says, in place of training.
+    """An executor whose clients follow `scenario` instead of training.
 
-    The first `target` rows are the target's, of whom there may be none, or one at each of several
-    sites; it pulls by `pull` clips with all of them.
+    The first `target` rows belong to the target: none, one, or one at each of several sites. The
+    target sends rows of `pull` clipping norms.
     """
 
     scenario: Scenario
@@ -78,7 +78,7 @@ class ScriptedClients:
 
 
 class LastRelease:
-    """A ledger and a release store in memory, which remember the last round's releases only."""
+    """An in-memory ledger and release store that keeps only the last round's releases."""
 
     def __init__(self) -> None:
         self.released: list[Tensor] = []
@@ -93,15 +93,21 @@ class LastRelease:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two neighbouring populations, under `relation`, that `algorithm` releases results on."""
+    """Two populations, neighbouring under `relation`, on which `algorithm` is run."""
 
     algorithm: Algorithm
     relation: str
 
     def observe(self, scenario: Scenario, member: bool, streams: Streams) -> Numbers:
-        """All that is released in a scenario's rounds `[rounds, k]`, in clips; NaN for an abort.
+        """Runs a scenario and returns everything that is released.
 
-        With the target as a `member`, or as the relation's other neighbour has it.
+        Args:
+          scenario: the clients' script.
+          member: includes the target; otherwise the population is the relation's other neighbour.
+          streams: the randomness of the rounds.
+
+        Returns:
+          Releases in clipping norms, shape `[rounds, k]`; NaN for an aborted round.
         """
         algorithm = self.algorithm
         present = member or self.relation != ADD_REMOVE
@@ -130,7 +136,7 @@ class Neighbours:
         return observed
 
     def moved(self, scenario: Scenario) -> NDArray[np.bool_]:
-        """Which of the numbers that are observed of a round `[k]` the target moves."""
+        """Returns a mask `[k]` of the observed numbers that the target affects."""
         wire = self.algorithm.wire(self.algorithm.objective.layout(LENGTH))
         moved = np.ones(wire.length, dtype=bool)
         moved[:LENGTH] = scenario.along().numpy() != 0
@@ -138,7 +144,7 @@ class Neighbours:
         return np.concatenate([np.tile(moved, self.algorithm.exchanges), state])
 
     def _numbers(self, release: LastRelease) -> Numbers:
-        """The releases of all exchanges `[k]`, then the mechanism's numbers, as logarithms."""
+        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's numbers."""
         released = torch.cat(release.released).double().numpy()
         scaled = released * float(self.algorithm.sampler.size) / self._clip
         state = [np.log(float(release.state[name])) for name in self._released_state]
@@ -146,16 +152,16 @@ class Neighbours:
 
     @property
     def _released_state(self) -> list[str]:
-        """The names of the mechanism's numbers that are released beside the sum."""
+        """Names of the mechanism's numbers that are released in addition to the sum."""
         return [name for name in self.algorithm.mechanism.init() if name == "clip"]
 
     @property
     def _clip(self) -> float:
-        """The clip that a run starts with; whatever claims something has one."""
+        """The initial clipping norm; every mechanism with a claim has one."""
         return float(self.algorithm.mechanism.clip)
 
 
 def _dealt(rows: int, sites: int) -> People:
-    """So many clients' rows, dealt over `sites` where there are any: the target's at the first."""
+    """Returns `rows` clients, assigned to `sites` in turn if any, the target's first."""
     people = People.of(np.ones(rows, dtype=np.int64))
     return replace(people, sites=people.identities % sites) if sites else people

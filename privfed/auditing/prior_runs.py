@@ -1,8 +1,9 @@
-"""Earlier runs over the same population: what they spent counts before a new one starts.
+"""Earlier runs over the same population, whose spending counts before a new run starts.
 
-The guarantee of the new run then covers a client over all of them together. So the runs have to
-speak of the same clients, no client whose data an earlier run published may be claimed as covered
-now, and a run that was counted may not go on spending behind the back of the one that counted it.
+The guarantee of the new run then covers a client over all of these runs together. This needs three
+conditions. The runs must have the same clients. A client whose data an earlier run published must
+not be claimed as covered now. A run that was counted must not spend more without being counted
+again.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ from privfed.store.run_directory import RunDirectory
 
 
 def priors(config: Config) -> Priors:
-    """The runs that `privacy.prior` names, and those that count before them.
+    """Returns the runs that `privacy.prior` names, and the runs that those count as earlier.
 
-    Raises `Refused` for a path that is no run, that is still running, is broken or a simulation, or
-    over another population: what cannot be composed is never left out silently.
+    Args:
+      config: the configuration of the new run.
+
+    Raises:
+      Refused: if a path is not a run, or the run is still in progress, broken, a simulation, or
+        over another population. Runs that cannot be composed are never left out silently.
     """
     named: dict[tuple[str, str], Prior] = {}
     before: dict[tuple[str, str], Prior] = {}
@@ -46,7 +51,7 @@ def priors(config: Config) -> Priors:
         before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
         public |= set(directory.public_clients.of_all_runs())
         culprits[run.run] = len(directory.exclusions.culprits())
-    runs = tuple((before | named).values())  # a run's own ledger says no less than another's
+    runs = tuple((before | named).values())  # a run's own ledger states at least as much
     for prior in runs:
         _refuse_gone_on(prior)
     counted = Priors(
@@ -62,13 +67,13 @@ def priors(config: Config) -> Priors:
 
 
 def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
-    """The run that `privacy.prior` names, and its ledger.
+    """Returns the run that `privacy.prior` names, and its ledger.
 
-    Raises `Refused` where it is still going on, and would spend more, or its ledger is broken.
+    Raises `Refused` if the run is still in progress or its ledger is broken.
     """
     directory = RunDirectory.open(Path(name))
     with contextlib.suppress(PermissionError), directory.locked():
-        pass  # which refuses a run that goes on
+        pass  # raises Refused for a run in progress
     problems = audit(directory.path).problems
     if problems:
         raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
@@ -76,22 +81,22 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 
 def _party(config: Config) -> str | None:
-    """The party that the headline is against; None where that is all but a trusted server."""
+    """Returns the party that the headline is against; None: all except a trusted server."""
     return config.against or None
 
 
 def _promises(config: Config) -> bool:
-    """Whether this run guarantees anything to anybody."""
+    """Whether this run gives any privacy guarantee."""
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
 def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
     """Charges `prior` against the party of this run's budget, under this run's assumptions.
 
-    As many parties of it as were proved to be Byzantine (`culprits`) are never counted on.
+    The proven Byzantine parties of `prior` (`culprits` of them) never count as honest.
 
     Raises:
-      Refused: where no ledger states that charge, or it cannot be computed.
+      Refused: if no ledger states that charge, or it cannot be computed.
     """
     toward = prior.toward(_party(config))
     if toward is None:
@@ -110,9 +115,9 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
 
 
 def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) -> None:
-    """Raises `Refused` for a run that is not composable with `config`'s.
+    """Raises `Refused` for a run that cannot be composed with `config`'s.
 
-    Such a run guarantees nothing, is a simulation, or trained other people.
+    Such a run guarantees nothing, is a simulation, or trained on another population.
     """
     if terms.get("guarantee"):
         raise Refused(f"privacy.prior: the guarantee of {name} is {terms['guarantee']}")
@@ -138,7 +143,7 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
 
 
 def _refuse_gone_on(prior: Prior) -> None:
-    """Raises `Refused` where a counted run is at hand and does not stand where it was counted."""
+    """Raises `Refused` if a counted run is available here and was charged after it was counted."""
     if went_on(prior.to_json()):
         raise Refused(
             f"privacy.prior: {prior.path} was charged more after another run had counted it; what "
@@ -147,9 +152,9 @@ def _refuse_gone_on(prior: Prior) -> None:
 
 
 def refuse_once_public(counted: Priors, federation: Federation) -> None:
-    """Raises `Refused` where clients would be covered whom a `counted` run declared public.
+    """Raises `Refused` if a client to be covered was declared public by a `counted` run.
 
-    A client whose data an earlier run published is not covered by any guarantee now.
+    A client whose data an earlier run published is not covered by any guarantee of this run.
     """
     covered = {*federation.examples.clients} if federation.identities is not None else set()
     both = sorted(covered & counted.public)
@@ -163,10 +168,10 @@ def refuse_once_public(counted: Priors, federation: Federation) -> None:
 
 
 def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
-    """The runs that `privacy.disjoint` names, and their ids.
+    """Returns the ids of the runs that `privacy.disjoint` names.
 
-    Raises `Refused` for what is no run, one that is among the counted `runs`, and one over this
-    run's population.
+    Raises `Refused` for a path that is not a run, a run that is counted in `runs`, and a run over
+    this run's population.
     """
     declared = {}
     for name in config.privacy.disjoint:
@@ -186,9 +191,9 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
-    """Raises `Refused` where `origin` made this run's start, and is not among the counted runs.
+    """Raises `Refused` if `origin` produced this run's initial model and is not counted.
 
-    A model trained on the same people is a release about them, and has to be counted.
+    A model trained on the same population is a release about it, and has to be counted.
     """
     if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
         return
@@ -222,12 +227,12 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
 
 
 def _start_key(config: Config) -> str:
-    """The key that says what the model starts from."""
+    """Returns the configuration key that names the initial model."""
     return "model.init" if config.start.init else "model"
 
 
 def _folder(config: Config) -> Path | None:
-    """The folder of the run that made the start, as far as it is known; None without one."""
+    """Returns the folder of the run that produced the initial model, if known; None without one."""
     init, model = config.start.init, config.model
     if init:
         return Path(init) if Path(init).is_dir() else Path(init).parent
@@ -236,7 +241,7 @@ def _folder(config: Config) -> Path | None:
 
 
 def _folder_of_run(beside: Path | None, origin: Origin) -> Path | None:
-    """The folder `beside`, where it is the directory of the run `origin`."""
+    """Returns the folder `beside` if it is the directory of the run `origin`, else None."""
     if beside is None:
         return None
     try:

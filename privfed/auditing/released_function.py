@@ -1,9 +1,9 @@
-"""A randomised function of somebody's own, which releases numbers about one of two neighbours.
+"""A user's randomised function, which releases numbers about one of two neighbouring inputs.
 
-It is called as `release(member, generator)`. `member` says which of two neighbouring inputs it is
-to work on, whatever these are: with the person in question, or without. `generator` is a
-`numpy.random.Generator` of its own for every call; who has other randomness leaves it. What comes
-back are numbers, as many each time: all that is published.
+It is called as `release(member, generator)`. `member` selects one of two neighbouring inputs, with
+or without the tested individual; their content is up to the function. `generator` is a new
+`numpy.random.Generator` for every call; a function with its own randomness may ignore it. The
+function returns the same number of real numbers each time: everything that is published.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from privfed.core.parts import imported
 
 Numbers = NDArray[np.float64]
 MOST_NUMBERS = 2**27
-"""How many numbers are held at most, of one release or of all on one neighbour."""
+"""Largest number of values held in memory, of one release or of all releases on one neighbour."""
 _REAL = "biuf"
-"""The kinds of numpy's types that hold real numbers."""
+"""Kinds of NumPy dtypes that hold real numbers."""
 _EXACT = 2**53
-"""Up to here double precision holds every integer."""
+"""Largest integer up to which float64 represents every integer exactly."""
 
 
 @dataclass(frozen=True)
 class ReleasedFunction:
-    """The function `call`, which messages call `name`."""
+    """The function `call`, with the `name` that messages use."""
 
     name: str
     call: Callable[[bool, np.random.Generator], Any]
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """The function at `name`, `module:name`, for the option `key`. Raises `Refused`."""
+        """Imports the function at `name` ("module:name") for option `key`. Raises `Refused`."""
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)
 
     @classmethod
     def of(cls, function: Any, name: str | None = None) -> ReleasedFunction:
-        """The callable `function`. Raises `Refused` for anything else."""
+        """Wraps the callable `function`. Raises `Refused` for other objects."""
         name = name or str(getattr(function, "__qualname__", type(function).__qualname__))
         if not callable(function) or isinstance(function, type):
             raise Refused(
@@ -56,12 +56,23 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """Its own claim, epsilon by delta, where it has one: its attribute `profile`."""
+        """The function's own claim, epsilon by delta (its attribute `profile`); None without."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
     def release(self, member: bool, generator: np.random.Generator) -> Numbers:
-        """What it releases `[k]`. Raises `Refused` where it fails, or returns no numbers."""
+        """Calls the function once and returns its release.
+
+        Args:
+          member: selects the neighbouring input with the member, or the one without.
+          generator: randomness for this call.
+
+        Returns:
+          The released numbers, shape `[k]`, float64.
+
+        Raises:
+          Refused: if the function fails or does not return real numbers.
+        """
         released = self._asked(self.call, member, generator)
         array = _array(released)
         if not array.size or array.dtype.kind not in _REAL:
@@ -95,10 +106,10 @@ class ReleasedFunction:
         return epsilon
 
     def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What `function` answers. Raises `Refused` where it fails, with the user's own lines."""
+        """Returns the result of `function`. Raises `Refused` with the user's lines if it fails."""
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as error:  # it is the user's own code
+        except (Exception, SystemExit) as error:  # raised by the user's code
             reason = " ".join(str(error).split())
             raise Refused(
                 f"{self.name} failed: {type(error).__name__}: {reason}; it is called as "
@@ -107,14 +118,14 @@ class ReleasedFunction:
 
 
 def _array(released: Any) -> NDArray[Any]:
-    """What was `released` as an array; an empty one where it is none, of one form or that fits."""
+    """Returns `released` as an array; an empty array if it cannot be converted."""
     try:
         return np.asarray(released)
-    except Exception:  # what a value does when it is read is the user's own, too
+    except Exception:  # converting a user's object may run the user's code too
         return np.empty(0)
 
 
 def _described(released: Any) -> str:
-    """The type of `released`, and that of its elements where it is an array."""
+    """Returns the type of `released`, with the dtype of an array."""
     kind = type(released).__name__
     return f"{kind} of {released.dtype}" if isinstance(released, np.ndarray) else kind

@@ -1,4 +1,4 @@
-"""What a run really spent: re-computed from its ledger alone, by accountants of one's choice."""
+"""The audit of a run: re-computes the spent privacy budget from the run's ledger alone."""
 
 from __future__ import annotations
 
@@ -53,10 +53,20 @@ CROSS_CHECKS = ("opacus_rdp", "opacus_prv")
 
 
 def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
-    """The epsilon of `spending` by opacus' RDP or PRV, on the same Gaussians and Poisson draws.
+    """Returns the epsilon of `spending` by opacus' RDP or PRV accountant, as a cross-check.
 
-    None where opacus has no accountant for an event. Its GDP accountant is never asked: it
-    under-counts. Raises `Refused` where opacus is not installed.
+    Opacus' GDP accountant is never used: it underestimates epsilon.
+
+    Args:
+      spending: the number of charges of each event.
+      delta: delta of the guarantee.
+      accountant: "opacus_rdp" or "opacus_prv".
+
+    Returns:
+      Epsilon; None if opacus has no accountant for one of the events.
+
+    Raises:
+      Refused: if opacus is not installed or fails.
     """
     history = []
     for event, count in apart(spending).items():
@@ -79,7 +89,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
     opacus.history = history
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on orders that could be wider: it is a cross-check
+            warnings.simplefilter("ignore")  # about the range of orders: this is a cross-check
             slack = sum(event.slack * count for event, count in spending.items())
             epsilon = with_slack(lambda left: float(opacus.get_epsilon(delta=left)), delta, slack)
             return epsilon if history else 0.0
@@ -90,10 +100,18 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
 def audit_silos(
     directory: RunDirectory, ledger: Ledger, earlier: Priors
 ) -> tuple[Guarantee | None, list[str]]:
-    """The guarantee for one example of the silo that spent most, and what is wrong with ledgers.
+    """Returns the guarantee for one example of the silo that spent most, and the ledgers' problems.
 
-    None without DP-SGD in silos. By the silos' own ledgers, where all are at hand and who took part
-    is no secret: else as if one had taken part in every round. Earlier runs are included.
+    The silos' own ledgers are used if all of them are available and participation is not secret.
+    Otherwise the bound is that of a silo that took part in every round.
+
+    Args:
+      directory: the run.
+      ledger: the run's ledger.
+      earlier: earlier runs, which are included.
+
+    Returns:
+      The guarantee, None without DP-SGD in silos; and the problems found.
     """
     stated = ledger.terms.get("examples")
     if stated is None:
@@ -101,7 +119,7 @@ def audit_silos(
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
     in_every_round = _example_bound(charged_under(ledger, "examples"), earlier, delta)
     opened = (Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl")))
-    # Before the first round, one may be torn as it was begun: nothing was charged to it.
+    # Before the first round a ledger may be incomplete: nothing was charged to it yet.
     silos = [silo for silo in opened if silo.opened or ledger.charges]
     rounds = {charge.round for charge in ledger.charges}
     problems = [
@@ -123,28 +141,38 @@ def _example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarant
 
 
 ALL = "all"
-"""Every accountant that applies, cross-checks included."""
+"""Selects every accountant that applies, including the cross-checks."""
 _GRID, _GRID_ABSOLUTE = 1.02, 0.02
-"""What PLD's grid may add to RDP's bound: a factor, and a term."""
+"""Tolerance of PLD's grid over RDP's bound: a factor, and an additive term."""
 
 
 def audit(
     run: Path | RunDirectory | RunRecord, accountant: str | None = None, head: str | None = None
 ) -> RunAudit:
-    """Audit the run at (or opened or read as) `run`, changing nothing.
+    """Audits a run and changes nothing.
 
-    `head` is one that its ledger had, which proves that nothing before it was cut off or changed;
-    where the run keeps its heads elsewhere (`run.heads`), the ledger is held against that file.
-    `accountant` (default: the run's own) is one of rdp, pld, tightest, or an independent
-    cross-check, opacus_rdp or opacus_prv ("all": both): these are shown beside the others and never
-    become the headline. Raises `Refused` for a path that is no run, and for an accountant that is
-    not known.
+    If the run keeps its ledger heads elsewhere (`run.heads`), the ledger is also compared with that
+    file.
+
+    Args:
+      run: the run's directory, or the run as opened or read.
+      accountant: rdp, pld or tightest, or an independent cross-check: opacus_rdp, opacus_prv, or
+        "all" for both. Cross-checks are reported separately and never become the headline. None:
+        the run's own accountant.
+      head: an earlier head of the ledger; the audit then verifies that no line before it was
+        removed or changed.
+
+    Returns:
+      The audit. A broken or contradictory run yields an infinite epsilon and its problems.
+
+    Raises:
+      Refused: if the path is not a run, or the accountant is unknown.
     """
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
         raise Refused(f"accountant is {accountant!r}; expected one of {names}")
     path = RunRecord.path_of(run)
-    # The ledger last: of a run that goes on, it then holds all that the other files cite.
+    # The ledger is read last, so that it holds every charge the other files of a live run cite.
     try:
         record = RunRecord.open(run)
         _ = record.releases, [*record.claims], record.digest, record.companions
@@ -177,9 +205,9 @@ def audit(
 
 
 def _accounted(record: RunRecord, accountant: str) -> RunAudit:
-    """Every guarantee by the ledger, and where the other files claim less.
+    """Returns every guarantee by the ledger, and the claims in other files that are lower.
 
-    Raises `AccountingError`, `Broken`, or what reading terms of another form raises.
+    Raises `AccountingError`, `Broken`, or an error from reading terms of another form.
     """
     directory, ledger = record.directory, record.ledger
     terms, charges = ledger.terms, len(ledger.charges)
@@ -188,7 +216,7 @@ def _accounted(record: RunRecord, accountant: str) -> RunAudit:
     problems = [
         *lower_claims(record),
         *uncounted_charges(terms),
-        *(() if ledger.chosen else _crossed(bound)),  # of a choice neither bound is exact
+        *(() if ledger.chosen else _crossed(bound)),  # for a selection neither bound is exact
     ]
     examples, foreign = audit_silos(directory, ledger, before)
     problems += [*foreign, *lower_example_claims(record, examples)]
@@ -216,15 +244,16 @@ def _accounted(record: RunRecord, accountant: str) -> RunAudit:
 
 
 def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evidence | None:
-    """What the run's canaries say of its own charges, whose guarantee is `alone`.
+    """Returns the evidence of the run's canaries about its own charges, whose guarantee is `alone`.
 
-    None without any, without private/, before the run has ended, or for too few of them.
+    Returns None without canaries, without their secrets, before the run has ended, or for too few
+    canaries.
     """
     count = ledger.terms.get("canaries", 0)
     record = CanaryLog(directory.canaries, count).read() if count else None
     if record is None or not record.ended or not ledger.run_spending:
         return None
-    # Few runs have canaries, and these two import torch.
+    # Imported lazily: few runs have canaries, and these modules import torch.
     from privfed.auditing.canaries.scores import Scale, weigh
 
     config = directory.config.read()
@@ -235,9 +264,9 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:
-    """A problem where PLD's bound is above RDP's.
+    """Yields a problem if PLD's bound is above RDP's.
 
-    PLD is the exact composition on a grid: above RDP's bound, one of the two is wrong.
+    PLD is the exact composition on a grid. If its bound exceeds RDP's, one of the two is wrong.
     """
     rdp, pld = bound.by_accountant["rdp"], bound.by_accountant["pld"]
     if rdp is not None and pld is not None and pld > rdp * _GRID + _GRID_ABSOLUTE:
@@ -248,9 +277,9 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
 
 
 def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
-    """What distributed noise guaranteed beside after so many `charges`, earlier runs included.
+    """Returns the secondary guarantee (`privacy.against`) after `charges` and prior runs.
 
-    None without such noise. Against that party the budget does not gate.
+    Returns None without distributed noise. The budget is not enforced for this guarantee.
     """
     stated = ledger.terms.get("other")
     if stated is None:
@@ -261,9 +290,9 @@ def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
 
 
 def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
-    """The noise multiplier and the sampling rate, where all rounds share one event.
+    """Returns the noise multiplier and the sampling rate if all rounds share one event.
 
-    The first is the noise's deviation over the clip.
+    The first is the standard deviation of the noise over the clipping norm.
     """
     if len(spending) != 1:
         return None, None
@@ -283,5 +312,5 @@ def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
 
 
 def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:
-    """The audit of a run that proves nothing, because of `problems`."""
+    """Returns the audit of a run that proves no guarantee because of `problems`."""
     return RunAudit(path, None, None, 0, terms, None, None, problems)

@@ -1,13 +1,12 @@
-"""Scenarios in which a mechanism is tested: what clients do, who is there, and at which noise.
+"""Scenarios that test a mechanism: the clients' messages, the population, and the noise.
 
-Clients are not trained: one of them, the target, sends what betrays it most, the others nothing, or
-what it shows up best against.
+Clients are not trained. One of them, the target, sends the message that reveals it most. The others
+send zeros, or a message against which the target is most visible.
 
-What the server and colluding sites together see of sums over sites, in the worst case allowed.
-
-As many sites stay as have to, and so many of these work with the server as may: what they sent is
-known, and taken off. Left is what honest survivors sent, with the noise that they really added:
-what PRIVACY, section 9.1, calls Y.
+For sums over sites, the scenario shows the joint view of the server and colluding sites in the
+worst tolerated case: as few sites survive and as many of these collude as tolerated. The colluders'
+messages are known and subtracted. The rest is the sum over the honest survivors with the noise that
+they really added (docs/explanation/distributed_noise.md).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from privfed.secure.summation import Session
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites, less all that the sites from number `honest` on sent."""
+    """The arithmetic of a sum over sites, without messages of sites from `honest` on."""
 
     def __init__(
         self,
@@ -77,15 +76,14 @@ class WithoutColluders(Arithmetic):
 
 @dataclass(frozen=True)
 class SeenWithColluders(EncodedSummation):
-    """Sums over sites as the server sees them that works with colluding sites.
+    """Sums over sites, as a server that colludes with sites sees them.
 
-    The first `honest` sites neither drop out nor collude. The last ones drop out, as many as may,
-    beside whoever else does.
+    The first `honest` sites neither drop out nor collude; as many others drop out as tolerated.
     """
 
     @property
     def honest(self) -> int:
-        """How many sites stay and do not collude: |H|, as few as the proof counts on."""
+        """The number of surviving sites that do not collude, |H|: the least the proof allows."""
         return self.limits.minimum - self.limits.colluders
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
@@ -100,16 +98,17 @@ class SeenWithColluders(EncodedSummation):
 
 
 class SeenBesideOthers(RowRule):
-    """The sum of rows by `weights`, that says most of the first one: its noise is the least."""
+    """The sum of rows by `weights`, in which the first row has the least noise."""
 
     weights: tuple[float, ...]
 
     @classmethod
     def of(cls, noise: PairwiseNoise, divisor: int) -> Self:
-        """The weights `[n]` over rows with this noise, the first of them being 1 / `divisor`.
+        """Returns the rule for rows with this noise; the first weight is 1 / `divisor`.
 
-        They are the first line of S^-1, S being the covariance over rows, over its first number: of
-        all linear functions that the first row moves as much, this one has the least variance.
+        The weights are the first row of S^-1 over its first entry, where S is the covariance over
+        rows. Of all linear functions with the same coefficient of the first row, this has the least
+        variance.
         """
         n, ratio = noise.clients, noise.shared / noise.alone if noise.alone else 0.0
         covariance = np.eye(n) + ratio**2 * (n * np.eye(n) - np.ones((n, n)))
@@ -122,21 +121,28 @@ class SeenBesideOthers(RowRule):
 
 
 LENGTH, AIMED = 16, 4
-"""Numbers of an update, and how many of them, the first, the target moves."""
+"""Length of an update, and the number of its first entries that the target changes."""
 _ONE, _SPREAD = (1.0, 0.0, 0.0, 0.0), (1.0, -1.0, 1.0, -1.0)
 _WEAK = 0.5
-"""The noise multiplier at which what a client may do, and may not, are told apart best."""
+"""The noise multiplier at which permitted and forbidden behaviour are most distinguishable."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What clients do for some `rounds`: the target pulls along `direction` `[AIMED]`.
+    """The clients' behaviour over some `rounds`: the target sends rows along `direction` `[AIMED]`.
 
-    It does so in every round that it may, the other way round each time, so that what rounds share
-    cancels; `steady`, the same way. `against`: all `others` pull against it, so that it matters
-    whose place it takes; `aside`: across it, so that one sees how many of them take part.
-    `weak`: with little noise, in place of the noise multiplier that is `configured`. Clients are
-    dealt over `sites`, 0 of which are none, and the target is the first client at the first.
+    Unless `steady`, the target alternates the sign of its row in each round in which it may take
+    part, so that effects common to all rounds cancel. The target is the first client at the first
+    site.
+
+    Attributes:
+      others: number of other clients.
+      against: all others send rows opposite to the target's, so that replacing any of them is
+        visible.
+      steady: the target sends the same row each time.
+      aside: all others send a row orthogonal to the target's, so that their number is visible.
+      weak: uses little noise instead of the noise multiplier that is `configured`.
+      sites: number of sites to which clients are assigned; 0 for none.
     """
 
     name: str
@@ -151,21 +157,21 @@ class Scenario:
     sites: int = 0
 
     def along(self) -> Tensor:
-        """The direction as a unit vector `[LENGTH]`."""
+        """Returns the direction as a unit vector `[LENGTH]`."""
         padded = torch.zeros(LENGTH)
         padded[:AIMED] = torch.tensor(self.direction)
         return torch.nn.functional.normalize(padded, dim=0)
 
     def across(self) -> Tensor:
-        """A direction across all that the target may move, as a unit vector `[LENGTH]`."""
+        """Returns a unit vector `[LENGTH]` orthogonal to every direction of the target."""
         return torch.eye(LENGTH)[AIMED]
 
 
 @dataclass
 class TakesEverybody:
-    """A sampler that draws everybody: for claims that hold for who is known to take part.
+    """A sampler that samples all clients, for claims that hold if participation is known.
 
-    It claims what `sampler` claims, and its cohorts count as of `size`.
+    It makes the same claims as `sampler`, and its cohorts count as having `size` clients.
     """
 
     sampler: Sampler
@@ -193,17 +199,17 @@ class TakesEverybody:
 
 
 _MOST_ROUNDS = 120
-"""How many rounds of epochs are played at most."""
+"""Largest number of simulated rounds of epochs."""
 _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement | Repeated
-"""Releases that rest on a secret draw."""
+"""Releases whose privacy relies on secret subsampling."""
 
 
 def plan_of_mechanism(config: Config) -> Plan:
-    """The plan of `config` for updates of `LENGTH` numbers; of a secure sum, its arithmetic.
+    """Returns the plan of `config` for updates of `LENGTH` numbers, with simulated sums.
 
-    Messages are not compressed, as whatever is sent is bounded and noised alike; but where that
-    takes several exchanges, these are what is charged, and what is tested. It has no canaries:
-    these test runs, and nobody but those of a scenario is in its populations.
+    Messages are not compressed, because any message is bounded and noised alike; several exchanges
+    of a compression are kept, charged and tested. The plan has no canaries, because these test
+    runs.
     """
     config = overridden(config, ["audit.canaries=0"])
     if config.secured:
@@ -214,10 +220,10 @@ def plan_of_mechanism(config: Config) -> Plan:
 
 
 def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
-    """The algorithm to test, and the scenarios that its claims are tested in.
+    """Returns the algorithm to test, and the scenarios in which its claims are tested.
 
-    Of claims that rest on a secret draw the sampler is tested as well; else everybody takes part
-    who is there, as few as noise is guaranteed for.
+    If the claims rely on secret subsampling, the sampler is tested too. Otherwise all available
+    clients take part: the smallest number for which the noise is guaranteed.
     """
     if noised_jointly(planned.mechanism):
         return _seen_jointly(planned, planned.mechanism)
@@ -245,7 +251,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     )
     others = everybody if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
-        # Who, with the target, make up the noise.
+        # The clients that generate the noise together with the target.
         others = config.row_hiding.begun(planned.cost.limits) - 1
     several = f"{separation + 1} rounds, several numbers"
     return algorithm, [
@@ -255,7 +261,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
 
 
 def _of_messages(planned: Plan) -> Algorithm:
-    """The algorithm, by a plain mean where messages are seen: no rule tells more than these."""
+    """Returns the algorithm, with a plain mean if messages are visible: they reveal most."""
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":
         return replace(algorithm, rule=Mean(), byzantine=0)
@@ -263,10 +269,10 @@ def _of_messages(planned: Plan) -> Algorithm:
 
 
 def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
-    """The algorithm as the server and colluders see it, who took off what they know, and scenarios.
+    """Returns the algorithm as server and colluders see it, less their part, and scenarios.
 
-    Left are the honest clients, among whom there are no colluders, with the noise that they share.
-    Of their rows the one average is looked at that says most of the target's.
+    The honest clients and their shared noise remain. The observed average of their rows is the one
+    that reveals most of the target's row.
     """
     algorithm, honest = planned.algorithm(), mechanism.among_honest()
     sampler = algorithm.sampler
@@ -290,9 +296,9 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
 def _of_slots(
     drawn: RandomAllocation, everybody: int, scenario: Callable[..., Scenario]
 ) -> list[Scenario]:
-    """Scenarios of one epoch, and of several, as many as are played: the target pulls in its slots.
+    """Returns scenarios of one and of several epochs, in which the target sends in its slots.
 
-    The others are not there, or in the last one show when they take part.
+    The other clients are absent; in the last scenario they reveal when they take part.
     """
     epoch = min(drawn.slots, _MOST_ROUNDS)
     epochs = min(4, max(1, _MOST_ROUNDS // drawn.slots))
@@ -306,11 +312,12 @@ def _of_slots(
 
 
 def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]:
-    """The algorithm as somebody sees it whom its claim is about, and at how many sites clients are.
+    """Returns the algorithm as its adversary sees it, and the number of observed sites.
 
-    Noise that sites share: the server with colluding sites sees what as few sites sent as is
-    counted on. Noise that each site adds by itself: the sums of the target's sites are seen, here
-    as their own sum. Central noise: all sites' sum. Who drops out only hides, and nobody does.
+    With noise that sites share, the server and colluding sites see the messages of the smallest
+    number of honest sites. With noise that each site adds, the sums of the target's sites are
+    visible, here as their sum; with central noise, the sum over all sites. Dropouts only hide
+    information, so none are simulated.
     """
     algorithm = replace(algorithm, dropout=0.0)
     if planned.mechanism.trust == "client":
@@ -324,7 +331,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
 
 
 def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
-    """`algorithm` with the noise of `scenario`: where that is strong, a test sees little."""
+    """Returns `algorithm` with the noise of `scenario`: strong noise would hide a fault."""
     noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm

@@ -1,8 +1,9 @@
-"""What releases of whole epochs say about a client who took part in a slot of each, unknown which.
+"""Statistics of whole epochs, for a client that took part in one unknown slot of each.
 
-Slots are tested against what would break their claim: slots that are not fresh, and slots that can
-be read from when others take part. What a claim says about releases holds for any function of them,
-so that how these numbers are made decides what is noticed, and not whether it is right.
+The statistics test the ways in which the claim about slots could be wrong: slots that are not
+resampled, and slots that can be inferred from the other clients' participation. A claim about
+releases holds for any function of them. The choice of statistics therefore affects the power of the
+test, but not its validity.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ Numbers = NDArray[np.float64]
 def of_fresh_slots(
     of_rounds: Numbers, rounds: NDArray[np.int64], drawn: RandomAllocation
 ) -> Numbers:
-    """The log likelihood `[n]` of one who took part in a fresh slot of each epoch, to a constant.
+    """Returns the log-likelihood, up to a constant, of a client with a new slot in each epoch.
 
-    `of_rounds` `[n, T]` is what each of the `rounds` `[T]`, counted from 0, says by itself. The
-    slots are those of one group, which may be any.
+    Args:
+      of_rounds: the log-likelihood of each round alone, shape `[n, T]`.
+      rounds: round numbers, from 0, shape `[T]`.
+      drawn: the allocation; all slots of a client belong to one unknown group.
+
+    Returns:
+      Shape `[n]`.
     """
     epoch, place = np.divmod(rounds, drawn.slots)
     of_groups = []
@@ -38,9 +44,12 @@ def of_fresh_slots(
 
 @dataclass(frozen=True)
 class SlotEvidence:
-    """How a client of norm one in its slots shows, where noise is of `deviation` in clips.
+    """The statistics of a client that sends a row of norm one in its slots.
 
-    `coefficients` `[bands]` are those by which noise is correlated over rounds.
+    Attributes:
+      drawn: the allocation of slots.
+      deviation: standard deviation of the noise, in clipping norms.
+      coefficients: coefficients that correlate the noise over rounds, shape `[bands]`.
     """
 
     drawn: RandomAllocation
@@ -48,12 +57,19 @@ class SlotEvidence:
     coefficients: Numbers
 
     def of(self, along: Numbers, aside: Numbers) -> Numbers:
-        """Four numbers of each release `[n, 1, 4]`, the more, the likelier the client took part.
+        """Returns four statistics of each release; larger values make participation more likely.
 
-        `along` `[n, rounds]` is what moves by one in the client's slots, and `aside` what moves by
-        one for each other client who takes part. The first number is the likelihood's logarithm
-        where slots are fresh, the next two where two epochs in a row have the same, or all, and the
-        last where a slot with fewer of the others is likelier the client's.
+        The first is the log-likelihood for slots that are resampled each epoch. The next two assume
+        the same slot in two successive epochs and in all epochs. The last assumes that a slot with
+        fewer of the other clients is more likely the target's.
+
+        Args:
+          along: the projection that moves by one in the target's slots, shape `[n, rounds]`.
+          aside: the projection that moves by one per other participating client, shape `[n,
+            rounds]`.
+
+        Returns:
+          Shape `[n, 1, 4]`.
         """
         each = self._of_rounds(along)
         fewer = (aside.mean(1, keepdims=True) - aside) / self.deviation**2
@@ -63,9 +79,9 @@ class SlotEvidence:
         return np.stack(numbers, axis=1)[:, None]
 
     def _of_rounds(self, along: Numbers) -> Numbers:
-        """The log likelihood ratio of each round by itself `[n, rounds]`, noise made independent.
+        """Returns each round's log-likelihood ratio `[n, rounds]`, with decorrelated noise.
 
-        For noise of correlated rounds, of the round's column of C.
+        For noise correlated over rounds, the signal is the round's column of C.
         """
         rounds = along.shape[1]
         filtered = lfilter(self.coefficients, [1.0], along, axis=1)
@@ -75,11 +91,11 @@ class SlotEvidence:
         return np.asarray((products - lengths / 2) / self.deviation**2)
 
     def _fresh(self, each: Numbers) -> Numbers:
-        """A slot of its own in each epoch."""
+        """Returns the log-likelihood for a new slot in each epoch."""
         return of_fresh_slots(each, np.arange(each.shape[1]), self.drawn)
 
     def _same(self, each: Numbers, together: int) -> Numbers:
-        """The same slot in as many epochs in a row, and then another."""
+        """Returns the log-likelihood for one slot in `together` successive epochs at a time."""
         slots = self.drawn.slots
         rounds = together * slots
         times = -(-each.shape[1] // rounds)

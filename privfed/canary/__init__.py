@@ -1,6 +1,6 @@
-"""Canaries in other people's pipelines: secret directions and coins, and a client that sends them.
+"""Canaries for other pipelines: secret directions and bits, and a client that sends them.
 
-This room imports NumPy alone, so that it can be carried to wherever clients run.
+This package imports only NumPy, so that it can run wherever clients run.
 """
 
 from __future__ import annotations

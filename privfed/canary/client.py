@@ -1,4 +1,4 @@
-"""A canary as a client of any pipeline: it is given a model, and says what to send back."""
+"""A canary as a client of any pipeline: it receives a model and returns an update."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ from privfed.core.errors import Refused
 
 @dataclass(frozen=True)
 class CanaryClient:
-    """The canary of this `number`, from 0, in the folder that `privfed canary new` made.
+    """One canary client of a folder that `privfed canary new` made. It reads no data.
 
-    It reads no data. It sends an update of the declared length along its own direction, so long
-    that an honest pipeline clips it, or by its coin none or the opposite. Raises `Broken` for a
-    damaged folder, and `Refused` for a number that takes no part.
+    It sends an update of the declared length along its own direction, long enough that a correct
+    pipeline clips it. Depending on its secret bit, it may instead send no update or the opposite
+    one.
+
+    Args:
+      directory: the folder of canaries.
+      number: the canary's number, from 0.
+
+    Raises:
+      Broken: if the folder is damaged.
+      Refused: if the number is out of range, or that canary does not take part.
     """
 
     directory: str | Path
@@ -42,17 +50,23 @@ class CanaryClient:
             )
 
     def answer(self, received: Any) -> Any:
-        """The parameters to send back: `received`, moved by this canary's update.
+        """Returns the parameters to send back: `received` plus this canary's update.
 
-        They have the layout and precision of those received: a flat array or tensor, a list of
-        these, or a mapping of these (a state_dict). Arrays of integers come back as they are.
-        Raises `Refused` for a model of another dimension than was declared.
+        Args:
+          received: the model: a flat array or tensor, a list of these, or a mapping of these (a
+            state_dict).
+
+        Returns:
+          Parameters in the same layout and precision; integer arrays are unchanged.
+
+        Raises:
+          Refused: if the model's dimension differs from the declared one.
         """
         return shifted(received, self.update)
 
     @cached_property
     def update(self) -> NDArray[np.float64]:
-        """What this canary adds to a model, flat `[d]`: for pipelines that send differences."""
+        """This canary's flat update `[d]`, for pipelines that send differences of models."""
         declared = self._folder.manifest()
         times = 1.0 if self._heads else declared.meaning.tails
         direction = self._folder.directions()[self.number].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Makes canaries: draws coins and directions, and commits to them before any run."""
+"""Generates canaries: samples secret bits and directions, and commits to them before any run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ from privfed.core.streams import Keys, Streams
 
 _KEY = 32
 _LONG = 1e3
-"""A canary's update, in clips."""
+"""Length of a canary's update, in multiples of the clipping norm."""
 _MOST_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What canaries to draw: `count` of them for models of `dimension` numbers.
+    """A request for new canaries.
 
-    `clip` is that of the pipeline that they are for. With a `seed` coins and directions follow from
-    it and are no secret: for simulations.
+    Attributes:
+      count: number of canaries.
+      dimension: number of parameters of the model.
+      clip: clipping norm of the pipeline under test.
+      relation: adjacency relation, a key of `RELATIONS`.
+      seed: makes bits and directions reproducible and not secret, for simulations; None: secret.
     """
 
     count: int
@@ -58,9 +62,10 @@ class Drawing:
             raise Refused(f"--relation is {self.relation!r}; expected one of {[*RELATIONS]}")
 
     def write(self, path: Path) -> Folder:
-        """Make the folder `path`, mode 700, and return it once it is whole and durable.
+        """Creates the folder `path` with mode 700 and returns it once it is complete and durable.
 
-        Raises `Refused`, changing nothing, where anything lies there.
+        Raises:
+          Refused: if `path` exists; nothing is changed then.
         """
         refuse_lost_link(path)
         if path.exists():
@@ -96,18 +101,18 @@ class Drawing:
         create(folder.manifest_path, manifest.to_bytes())
 
     def _coins(self) -> NDArray[np.bool_]:
-        """A fair coin of each canary `[K]`: the operating system's, but in a simulation."""
+        """Returns a fair bit for each canary `[K]`, from the operating system unless seeded."""
         simulated = Streams(self.seed or 0, simulated=True).at("canaries/coins")
         keys = Keys(None) if self.seed is None else simulated
         return (keys.bits(self.count) & np.uint64(1)).astype(bool)
 
     def _write_directions(self, path: Path, key: bytes) -> None:
-        """Write `[K, d]` random directions, each from the key and the canary's number alone."""
+        """Writes random unit directions `[K, d]`, each from the key and the canary's number."""
         streams = Streams(self.seed or 0, simulated=self.seed is not None, key=key)
         keys = streams.at("canaries/directions", clients=np.arange(self.count))
         shape = self.count, self.dimension
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        with path.open("xb") as file:  # not mapped: a full disk is an error then, and no SIGBUS
+        with path.open("xb") as file:  # not mapped: a full disk raises an error, not SIGBUS
             np.lib.format.write_array_header_1_0(file, header)
             for each in keys.each():
                 numbers = each.normal(self.dimension)
@@ -118,9 +123,10 @@ class Drawing:
 
 @contextlib.contextmanager
 def _half_made(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, removed where it is not renamed, as are those that a kill left.
+    """Yields a temporary folder next to `path`, which is removed unless it is renamed.
 
-    Who is making one holds it by a lock, which ends with its process.
+    Temporary folders that killed processes left are removed too. The process that writes a folder
+    holds a lock on it, which ends with the process.
     """
     prefix = f".{path.name}.half-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
@@ -137,7 +143,7 @@ def _half_made(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process alone. Raises `OSError` where another one has it."""
+    """Locks `folder` for this process. Raises `OSError` if another process holds the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

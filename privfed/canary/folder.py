@@ -1,4 +1,4 @@
-"""The folder of canaries by name: its files, and the manifest that states what was drawn."""
+"""The folder of canaries: its files, and the manifest that states what was generated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from privfed.core.errors import Broken, public_text
 
 @dataclass(frozen=True)
 class Relation:
-    """What canaries do by their coins.
+    """The behaviour of canaries, by their secret bit, under one adjacency relation.
 
-    A canary whose coin shows heads sends its direction, and one whose coin shows tails sends it
-    `tails` times; `absent` tails are no clients at all. Populations that differ in a coin are then
-    neighbours, and each canary's pair of answers is as far apart as the relation allows: a clip
-    under add/remove and zero-out, two under replace-one.
+    A canary whose bit is heads sends its direction. One whose bit is tails sends `tails` times its
+    direction, or is not a client at all if `absent`. Populations that differ in one bit are then
+    neighbouring datasets. The two messages of a canary are as far apart as the relation allows: one
+    clipping norm under add/remove and zero-out, two under replace-one.
     """
 
     tails: float
@@ -38,22 +38,23 @@ RELATIONS = {
     "zero-out": Relation(0.0, False, "send their direction", "send no change"),
     "replace-one": Relation(-1.0, False, "send their direction", "send its opposite"),
 }
-"""Each relation that canaries can test, by its name."""
+"""Adjacency relations that canaries can test, by name."""
 
 
 FORMAT = 1
 _DIGEST = 64
-"""Hexadecimal digits of a SHA-256."""
+"""Number of hexadecimal digits of a SHA-256."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`count` canaries for models of `dimension` numbers; it holds no secret.
+    """The public declaration of `count` canaries for models of `dimension` parameters.
 
-    Every canary that takes part sends an update of `length`, far beyond the clip that it was
-    declared for. The commitments are SHA-256, and each covers the secret key of 32 random bytes:
-    who was given them before a run can check afterwards that coins and directions were fixed by
-    then. `simulated` coins follow from a seed and are no secret.
+    It holds no secret. Every canary that takes part sends an update of `length`, far above the
+    clipping norm for which it was declared. The commitments are SHA-256 digests, and each covers
+    the secret key of 32 random bytes. A party that received them before a run can check afterwards
+    that bits and directions were fixed by then. `simulated` bits follow from a seed and are not
+    secret.
     """
 
     format: int
@@ -68,16 +69,20 @@ class Manifest:
 
     @property
     def meaning(self) -> Relation:
-        """What coins mean under the relation."""
+        """The meaning of the bits under the manifest's adjacency relation."""
         return RELATIONS[self.relation]
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Returns the content of the manifest's file."""
         return (json.dumps(asdict(self), indent=2) + "\n").encode()
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """The manifest at `path`. Raises `Broken` where it is missing, damaged, or newer."""
+        """Reads the manifest at `path`.
+
+        Raises:
+          Broken: if it is missing, damaged, or of a newer format.
+        """
         try:
             content = from_json(regular.read_bytes(path))
         except (OSError, ValueError) as error:
@@ -103,7 +108,7 @@ def _is_manifest(content: dict[str, Any]) -> bool:
         all(type(count) is int and count > 0 for count in counts)
         and all(isinstance(digest, str) and len(digest) == _DIGEST for digest in digests)
         and type(length) in (int, float)
-        and 0 < length <= sys.float_info.max  # also of an integer that no float holds
+        and 0 < length <= sys.float_info.max  # also refuses integers beyond the range of a float
         and isinstance(simulated, bool)
         and isinstance(content["relation"], str)
         and content["relation"] in RELATIONS
@@ -115,43 +120,43 @@ _BLOCK = 2**24
 
 @dataclass(frozen=True)
 class Folder:
-    """The files of canaries under `path`: secret until the run that they test has ended."""
+    """The files of canaries under `path`, secret until the tested run has ended."""
 
     path: Path
 
     @property
     def manifest_path(self) -> Path:
-        """What is declared; it may be shown to anybody, before the run."""
+        """The public declaration; it may be published before the run."""
         return self.path / "manifest.json"
 
     @property
     def key_path(self) -> Path:
-        """Thirty-two random bytes, from which directions follow."""
+        """The key: 32 random bytes from which the directions are derived."""
         return self.path / "key"
 
     @property
     def coins_path(self) -> Path:
-        """A coin of each canary, `[K]` bool."""
+        """The secret bits of the canaries, `[K]` bool."""
         return self.path / "coins.npy"
 
     @property
     def directions_path(self) -> Path:
-        """A direction of each canary, `[K, d]` float32 of length one."""
+        """The directions of the canaries, `[K, d]` float32, of length one."""
         return self.path / "directions.npy"
 
     def manifest(self) -> Manifest:
-        """What is declared. Raises `Broken`."""
+        """Reads the public declaration. Raises `Broken` if it is damaged."""
         return Manifest.read(self.manifest_path)
 
     def coins(self) -> NDArray[np.bool_]:
-        """The coins `[K]`. Raises `Broken` where they are damaged."""
+        """Reads the secret bits `[K]`. Raises `Broken` if they are damaged."""
         coins = self._array(self.coins_path)
         if coins.dtype != np.bool_ or coins.shape != (self.manifest().count,):
             raise Broken(f"{self.coins_path} is not what the manifest declares; restore the file")
         return np.array(coins)
 
     def directions(self) -> NDArray[np.float32]:
-        """The directions `[K, d]`, read from the disk where they are used. Raises `Broken`."""
+        """Returns the directions `[K, d]`, memory-mapped. Raises `Broken` if they are damaged."""
         declared, directions = self.manifest(), self._array(self.directions_path)
         shape = declared.count, declared.dimension
         if directions.dtype != np.float32 or directions.shape != shape:
@@ -161,7 +166,7 @@ class Folder:
         return directions
 
     def check_commitments(self) -> None:
-        """Compare what is secret with the commitments. Raises `Broken` where it was changed."""
+        """Compares the secret files with the commitments. Raises `Broken` if one was changed."""
         declared = self.manifest()
         try:
             now = commitments(self)
@@ -182,13 +187,13 @@ class Folder:
         try:
             regular.refuse_irregular(path)
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-        except Exception as error:  # numpy's parser of headers raises any
+        except Exception as error:  # numpy's parser of headers raises exceptions of any type
             raise Broken(f"{path} cannot be read: {public_text(error)}; restore the file") from None
 
 
 @dataclass(frozen=True)
 class SecretDigests:
-    """SHA-256 of the key, and of the key with what is in each other file."""
+    """SHA-256 digests of the key, and of the key with the content of each other file."""
 
     key: str
     coins: str
@@ -196,7 +201,7 @@ class SecretDigests:
 
 
 def commitments(folder: Folder) -> SecretDigests:
-    """The commitments to what lies in `folder` now."""
+    """Computes the commitments to the current content of `folder`."""
     key = regular.read_bytes(folder.key_path)
     return SecretDigests(
         hashlib.sha256(b"privfed canaries, key|" + key).hexdigest(),
@@ -206,10 +211,13 @@ def commitments(folder: Folder) -> SecretDigests:
 
 
 def participants(directory: str | Path) -> list[int]:
-    """The numbers of the canaries that take part as clients, in order: secret, as coins are.
+    """Returns the numbers of the canaries that take part as clients, in ascending order.
 
-    Under add/remove these are those whose coins show heads; under other relations all of them.
-    Raises `Broken` for a folder that is damaged, or none.
+    The list is as secret as the bits. Under add/remove it holds the canaries whose bit is heads,
+    under other relations all canaries.
+
+    Raises:
+      Broken: if the folder is damaged or holds no canaries.
     """
     folder = Folder(Path(directory))
     declared = folder.manifest()
@@ -219,7 +227,7 @@ def participants(directory: str | Path) -> list[int]:
 
 
 def _committed(key: bytes, path: Path) -> str:
-    """A commitment that hides the file at `path` from who does not know the key, and binds it."""
+    """Returns a commitment to the file at `path`, hiding without the key and binding."""
     digest = hashlib.sha256(f"privfed canaries, {path.name}|".encode() + key)
     with regular.opened(path) as file:
         while block := file.read(_BLOCK):

@@ -1,8 +1,8 @@
-"""A model's parameters as one flat vector, and back in the layout in which they came.
+"""Conversion of a model's parameters to one flat vector, and back to the original layout.
 
-The vector has the floating-point numbers of a flat array or tensor, of a list of these in its
-order, or of a mapping of these in the order of its sorted names: files keep no other. Arrays of
-integers, as counters of batches, are no part of it.
+The vector holds the floating-point numbers of a flat array or tensor, of a list of these in its
+order, or of a mapping of these in the order of its sorted names, because some file formats do not
+keep another order. Integer arrays, such as batch counters, are not part of it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ Numbers = NDArray[np.float64]
 
 
 def flatten(parameters: Any) -> Numbers:
-    """The floating-point numbers of `parameters` `[d]`. Raises `Refused` for what is no model."""
+    """Returns the floating-point numbers of a model `[d]`. Raises `Refused` for other objects."""
     vectors = [_numbers(leaf) for _, leaf in _leaves(parameters) if _is_real(leaf)]
     return np.concatenate([np.empty(0), *vectors])
 
 
 def shifted(parameters: Any, shift: NDArray[np.floating[Any]]) -> Any:
-    """`parameters` with `shift` `[d]` added, in the same layout and precision.
+    """Returns `parameters` plus `shift`, in the same layout and precision.
 
-    The originals are left as they are. Raises `Refused` for another count of numbers than d, and
-    where a number is beyond what its precision holds.
+    Args:
+      parameters: a flat array or tensor, a list of these, or a mapping of these; left unchanged.
+      shift: the difference to add, shape `[d]`.
+
+    Raises:
+      Refused: if the model does not have d numbers, or a result exceeds the range of its precision.
     """
     count = len(flatten(parameters))
     if not count and len(shift):
@@ -48,7 +52,7 @@ def _sizes(parameters: Any) -> list[int]:
 
 
 def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
-    """Every array of `parameters`, with its place there, in the order of the vector."""
+    """Yields every array of `parameters` with its place, in the order of the vector."""
     if isinstance(parameters, Mapping):
         places = sorted(parameters)
     elif isinstance(parameters, list | tuple):
@@ -61,10 +65,10 @@ def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
-    """`parameters` with every array as `change` has it, asked in the order of the vector."""
+    """Returns `parameters` with every array replaced by `change` of it, called in vector order."""
     changed = {place: change(leaf) for place, leaf in _leaves(parameters)}
     if isinstance(parameters, Mapping):
-        if not isinstance(parameters, MutableMapping):  # as what numpy.load has of an archive
+        if not isinstance(parameters, MutableMapping):  # such as an archive of numpy.load
             return changed
         answer = copy(parameters)
         answer.update(changed)
@@ -75,7 +79,7 @@ def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _checked(leaf: Any, what: str) -> Any:
-    """`leaf`, an array. Raises `Refused` for anything else, and for complex numbers."""
+    """Returns the array `leaf`. Raises `Refused` for other objects and for complex numbers."""
     if not (_is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)):
         raise Refused(
             f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: "
@@ -87,7 +91,7 @@ def _checked(leaf: Any, what: str) -> Any:
 
 
 def _is_tensor(leaf: Any) -> bool:
-    """Whether `leaf` is a torch tensor; torch need not be installed to ask."""
+    """Whether `leaf` is a torch tensor; works without torch installed."""
     return hasattr(leaf, "detach") and hasattr(leaf, "is_floating_point")
 
 
@@ -97,13 +101,13 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _numbers(leaf: Any) -> Numbers:
-    """The numbers of one array, flat."""
+    """Returns the numbers of one array, flat, as float64."""
     array = leaf.detach().cpu().double().numpy() if _is_tensor(leaf) else np.asarray(leaf)
     return array.astype(np.float64).ravel()
 
 
 def _moved(leaf: Any, shift: NDArray[np.floating[Any]]) -> Any:
-    """One array with its part of the shift added."""
+    """Returns one array with its part of the shift added."""
     moved = (_numbers(leaf) + shift).reshape(tuple(leaf.shape))
     with np.errstate(over="ignore"):
         answer = leaf.new_tensor(moved) if _is_tensor(leaf) else moved.astype(leaf.dtype)

@@ -1,1 +1,1 @@
-"""What does a client's row of measures hold, and what follows from the noised sum of rows?"""
+"""Measures of federated evaluation: a client's bounded row, and estimates from the noised sum."""

@@ -1,4 +1,4 @@
-"""Accuracy, and recall at k: the share of examples whose class is among the k likeliest."""
+"""Accuracy, and recall at k: the fraction of examples whose class is among the k most likely."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from privfed.metrics.measure import Count, Scoring
 
 
 class Accuracy(MeanMeasure):
-    """The share of examples, or of a sequence's labelled positions, whose class is predicted.
+    """The fraction of examples, or of a sequence's labelled positions, whose class is predicted.
 
-    An example is correct or not; a sequence counts once, by the share of its positions.
+    An example is correct or not. A sequence counts once, by the fraction of its positions that are
+    correct.
     """
 
     def title(self, scoring: Scoring) -> str:
@@ -32,7 +33,16 @@ class Accuracy(MeanMeasure):
 
 
 def per_position(values: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
-    """The mean of `values` `[n, *positions]` over each example's labelled positions: `[n]`."""
+    """Returns the mean of `values` over each example's labelled positions.
+
+    Args:
+      values: one value per position, shape `[n, *positions]`; `[n]` if examples are not sequences.
+      y: labels, shape `[n, *positions]`; `NO_LABEL` marks padding.
+      scoring: the form of the examples.
+
+    Returns:
+      One value per example, shape `[n]`; 0 for an example without labelled positions.
+    """
     if not scoring.sequences:
         return values
     labelled = (y != NO_LABEL).flatten(1).double()
@@ -40,13 +50,14 @@ def per_position(values: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
 
 
 class RecallAtK(MeanMeasure):
-    """The share of an example's labels among the k likeliest: whether its class is one of them.
+    """The fraction of an example's labels that are among the k most likely classes.
 
-    An example of several labels that has none counts for nothing.
+    With one class per example, this is 1 if the class is among the k most likely and 0 otherwise.
+    An example of a multi-label task without any label is not counted.
     """
 
     k: int = Field(5, ge=1)
-    """How many of the likeliest are looked at."""
+    """Number of most likely classes that count as predicted."""
 
     def title(self, scoring: Scoring) -> str:
         return f"recall_at_{self.k}"

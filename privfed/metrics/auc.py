@@ -1,4 +1,4 @@
-"""The area under the ROC curve, by histograms of scores."""
+"""The area under the ROC curve, estimated from histograms of scores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum, Scoring
 
 
 def haar(levels: int) -> Tensor:
-    """The matrix `[n, n]`, n = 2^levels, float64: the sum of all cells, and differences of halves.
+    """Returns Haar's matrix: the sum of all cells, and the differences of halves.
 
-    Rows are orthogonal, and every column has levels + 1 numbers of size 1. Of n noised cells, a sum
-    of the first ones has a noise variance of up to n; of the n numbers that this matrix makes, of
-    about log n, times levels + 1 for the longer columns (Xiao, Wang and Gehrke 2011).
+    Rows are orthogonal, and every column has levels + 1 entries of size 1. The sum of the first
+    cells of n noised cells has a noise variance of up to n. The sum of the corresponding wavelet
+    coefficients has about log n, times levels + 1 for the longer columns (Xiao, Wang and Gehrke
+    2011).
+
+    Args:
+      levels: base-2 logarithm of the number of cells n.
+
+    Returns:
+      The matrix, shape `[n, n]`, float64.
     """
     matrix = torch.ones(1, 1, dtype=torch.float64)
     pair = torch.ones(1, 2, dtype=torch.float64)
@@ -26,25 +33,27 @@ def haar(levels: int) -> Tensor:
 
 
 def inverse_haar(levels: int) -> Tensor:
-    """The inverse of `haar`, `[n, n]`."""
+    """Returns the inverse of `haar(levels)`, shape `[n, n]`."""
     matrix = haar(levels)
     return matrix.T / matrix.square().sum(1)
 
 
 class AreaUnderCurve(Measure):
-    """The area under the ROC curve of two classes, by a histogram of scores of each.
+    """The area under the ROC curve of two classes, from a histogram of scores per class.
 
-    An example is one of 2^levels cells of its class's histogram, of which Haar's wavelets are sent:
-    levels + 1 numbers of size 1 / sqrt(levels + 1), so that its norm is 1. Cells are of equal width
-    in sqrt(odds) / (1 + sqrt(odds)), which resolves sure scores better than probabilities would.
-    Two scores in one cell count as a tie, whose share of the area is put at one half.
+    An example falls into one of the 2^levels cells of its class's histogram. The client sends the
+    Haar wavelet coefficients of that cell: levels + 1 entries of size 1 / sqrt(levels + 1), so the
+    norm is 1. Cells have equal width in sqrt(odds) / (1 + sqrt(odds)), which resolves confident
+    scores better than probabilities do. Two scores in one cell count as a tie and contribute one
+    half.
 
-    Noised histograms are unbiased, and so is the product of both, whose noises are independent. The
-    area, their ratio to the product of their sums, is biased by what the noise on these explains.
+    The noised histograms are unbiased and their noises independent, so their product is unbiased
+    too. The area is the ratio of that product to the product of the histograms' sums, and is biased
+    only by the noise on these sums.
     """
 
     levels: int = Field(5, ge=1, le=10)
-    """Each histogram has 2^levels cells."""
+    """Base-2 logarithm of the number of cells in each histogram."""
 
     def title(self, scoring: Scoring) -> str:
         return "auc"
@@ -61,7 +70,10 @@ class AreaUnderCurve(Measure):
         return 2 * int(2**self.levels)
 
     def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
-        """Wavelets of one cell; a score that is no number is the worst for its example's class."""
+        """Returns the wavelet coefficients of each example's cell, shape `[n, 2 * 2^levels]`.
+
+        A non-finite score counts as the worst score for its example's class.
+        """
         probability = scoring.loss.expectation(outputs, scoring.form.meaning)[:, 1].double()
         valid = outputs.isfinite().all(-1) & probability.isfinite()
         probability = torch.where(valid, probability, (y == 0).double()).clamp(0, 1)
@@ -73,11 +85,12 @@ class AreaUnderCurve(Measure):
         return torch.cat([wavelets * ~positive, wavelets * positive], 1)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """sum_ij p_i n_j K_ij / (P N), K_ij = [j < i] + [j = i] / 2, of histograms p and n.
+        """Returns sum_ij p_i n_j K_ij / (P N), K_ij = [j < i] + [j = i] / 2, of histograms p and n.
 
-        Fieller's interval of that ratio: with a = K n and b = K' p, the noise moves it by
-        (a - r N) dp + (b - r P) dn to first order, and the draw of clients by at most as much as if
-        each were in one cell (Jensen), which is more than where clients' examples lie in many.
+        The interval is Fieller's interval of that ratio. With a = K n and b = K' p, the noise moves
+        the ratio by (a - r N) dp + (b - r P) dn to first order. Client sampling moves it by at most
+        as much as if each client's examples lay in one cell (Jensen). This bound is conservative if
+        a client's examples lie in many cells.
         """
         cells, longer = self.columns(scoring) // 2, (self.levels + 1) ** 0.5
         inverse = inverse_haar(self.levels) * longer
@@ -91,7 +104,7 @@ class AreaUnderCurve(Measure):
         area, pairs = float(positive @ above), positives * negatives
         variances = [0.0, 0.0, 0.0]
         for histogram, gain, others in ((positive, above, negatives), (negative, below, positives)):
-            # by the wavelets' noises, then by clients of one cell
+            # noise of the wavelet coefficients, then sampling of clients with one cell each
             changes = torch.stack([gain, torch.full_like(gain, others)])
             noises = changes @ inverse * noised.deviation
             draws = changes * (_cleaned(histogram) * noised.unsampled).sqrt()
@@ -103,6 +116,6 @@ class AreaUnderCurve(Measure):
 
 
 def _cleaned(cells: Tensor) -> Tensor:
-    """Cells `[n]` that are not negative, of the same sum, or of 1."""
+    """Returns the cells `[n]` cut at zero and rescaled to their original sum, at least 1."""
     positive = cells.clamp(min=0)
     return positive * cells.sum().clamp(min=1) / positive.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""The expected calibration error: how far confidence is from accuracy."""
+"""The expected calibration error: the mean distance between confidence and accuracy."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from privfed.metrics.accuracy import per_position
 from privfed.metrics.measure import Estimate, Measure, NoisedSum, Scoring, with_slack
 
 _STEPS = 2001
-"""How many errors from 0 to 1 an interval is looked for among."""
+"""Number of candidate errors in [0, 1] among which an interval is sought."""
 
 
 class Calibration(Measure):
     """The expected calibration error (Naeini, Cooper and Hauskrecht 2015), in bins of confidence.
 
-    Confidence is the probability of the predicted class, and its bins are of equal width from
-    1 / classes to 1. An example's gap is 1 - confidence where it is right, -confidence where not,
-    and what it says is its gap, in its bin, and 0 in all others. The error is the sum over bins of
-    |gaps added up|, over the count of examples. Of a client's mean its slack is sent, too.
+    Confidence is the probability of the predicted class; its bins have equal width from 1 / classes
+    to 1. An example's gap is 1 - confidence if its prediction is right and -confidence otherwise.
+    The example's vector holds the gap in the example's bin and 0 in all others. The error is the
+    sum over bins of the absolute summed gaps, divided by the count of examples. Clients also send
+    the slack of their mean vector (`with_slack`).
     """
 
     lower_is_better: ClassVar[bool] = True
     bins: int = Field(10, ge=1)
-    """How many bins of confidence there are."""
+    """Number of confidence bins."""
 
     def title(self, scoring: Scoring) -> str:
         return "calibration"
@@ -39,7 +40,10 @@ class Calibration(Measure):
         return self.bins
 
     def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
-        """An answer that is no probability counts as sure and wrong: gap -1."""
+        """Returns each example's gap in its bin, shape `[n, bins]`.
+
+        An output that is not a probability counts as fully confident and wrong: gap -1.
+        """
         expected = scoring.loss.expectation(outputs, scoring.form.meaning).double()
         confidence, prediction = expected.max(-1)
         least = 1 / scoring.form.classes
@@ -55,7 +59,7 @@ class Calibration(Measure):
         return with_slack(means)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """sum_b |D_b| / S, of which noise would make too much: see `_estimated`."""
+        """Returns sum_b |D_b| / S, corrected for the upward bias of noise: see `_estimated`."""
         count = max(noised.count, 1.0)
         if noised.count <= noised.quantile * noised.count_deviation:
             return Estimate(0.0, 0.0, 1.0)
@@ -65,14 +69,22 @@ class Calibration(Measure):
 
 
 def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> Estimate:
-    """The error of noised `gaps` `[bins]` of `count` clients, whose draw adds the variance `drawn`.
+    """Estimates the error and its interval from noised gaps.
 
-    |D + noise| is larger than |D| on average, the more the smaller D is. The estimate takes the
-    noise off the squares, sqrt(max(D^2 - variance, 0)): consistent, and at most about a quarter of
-    a deviation too large per bin where D is 0. The interval inverts a test of T = sum |D_b|. Given
-    the sum of true |D_b|, T's mean is least where all are alike and largest where one bin has all
-    (a folded normal's mean is convex in |D|): an error is refuted only if the first makes T too
-    large, or the second too small. It holds wherever the gaps lie, and is wider than it need be.
+    The absolute value |D + noise| exceeds |D| on average, and the more so the smaller D is. The
+    estimate subtracts the noise variance from the squares, sqrt(max(D^2 - variance, 0)). It is
+    consistent, and at most about a quarter of a standard deviation too large per bin where D is 0.
+    The interval inverts a test of T = sum |D_b|. Given the sum of the true |D_b|, the mean of T is
+    smallest if all bins are alike and largest if one bin holds the whole sum (the mean of a folded
+    normal is convex in |D|). An error is rejected only if T is too large for the first case or too
+    small for the second. The interval holds for any distribution of the gaps over bins, and is
+    wider than necessary.
+
+    Args:
+      gaps: noised sums of gaps per bin, shape `[bins]`.
+      noised: the noised sum; its standard deviations and quantile are used.
+      count: noised number of clients, at least 1.
+      drawn: variance that client sampling adds to the gaps.
     """
     bins, k = len(gaps), noised.quantile
     observed = float(gaps.abs().sum())
@@ -87,7 +99,7 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     most = most + k * (lone_variance + (bins - 1) * none_variance + uncertain).sqrt()
     step = count / (_STEPS - 1)
     possible = total[(least - step <= observed) & (observed <= most + step)]
-    if not len(possible):  # less noise in T than is likely even without any error
+    if not len(possible):  # T is smaller than is likely even if the error is 0
         return Estimate(0.0, 0.0, 1 / (_STEPS - 1))
     value = float((gaps.square() - apart**2).clamp(min=0).sqrt().sum())
     low, high = float(possible[0]), float(possible[-1])
@@ -95,7 +107,7 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
 
 
 def _folded(mean: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance `[n]` of |X|, X normal (Leone, Nelson and Nottingham 1961)."""
+    """Returns mean and variance `[n]` of |X| for normal X (Leone, Nelson and Nottingham 1961)."""
     if deviation == 0:
         return mean.abs(), torch.zeros_like(mean)
     scaled = mean / deviation

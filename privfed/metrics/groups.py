@@ -1,4 +1,4 @@
-"""The group of each example, by a declared column or by its class: public what groups there are."""
+"""Groups of examples and clients, by a declared column, class or site; group names are public."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from privfed.data.pieces import Mapped
 from privfed.models.form import Form
 
 LABEL = "label"
-"""What names the class of an example instead of a column."""
+"""Name that selects the class of an example instead of a column."""
 _NONE = "none of these"
 
 
 @dataclass(frozen=True)
 class ExampleGroups:
-    """The `names` of groups, and where an example says which is its own.
+    """The names of the groups, and the features that determine an example's group.
 
-    `columns` are those of its features, one for each group but the last, which is everybody of
-    whom none of them is 1; None: it is the label.
+    Attributes:
+      names: the group names.
+      columns: indicator features, one per group except the last. The last group holds the examples
+        in which none of these features is 1. None: the label is the group.
     """
 
     names: tuple[str, ...] = ()
@@ -31,9 +33,15 @@ class ExampleGroups:
 
     @classmethod
     def by(cls, column: str, form: Form, key: str = "evaluation.group") -> ExampleGroups:
-        """The groups that `column` makes, a category of a table or "label"; "" makes none.
+        """Returns the groups that `column` defines; no groups for an empty `column`.
 
-        Raises `Refused`, naming the run file's `key`, where it makes no groups.
+        Args:
+          column: a categorical column of a table, "label", or "".
+          form: the form of the examples.
+          key: the run file's key that errors name.
+
+        Raises:
+          Refused: if `column` defines no groups.
         """
         if not column:
             return cls()
@@ -54,7 +62,15 @@ class ExampleGroups:
         )
 
     def of(self, x: Tensor | Mapped, y: Tensor) -> Indices | None:
-        """The group `[n]` of examples x `[n, *features]` with labels y; None without groups."""
+        """Returns the group of each example.
+
+        Args:
+          x: features, shape `[n, *features]`.
+          y: labels, shape `[n]`.
+
+        Returns:
+          Group indices, shape `[n]`, int64; None if there are no groups.
+        """
         if not self.names:
             return None
         if self.columns is None:
@@ -65,18 +81,22 @@ class ExampleGroups:
 
 
 SITE = "site"
-"""What names the site of a client instead of a column."""
+"""Name that selects the site of a client instead of a column."""
 _KEY = "client.group"
 NO_GROUP = -1
-"""The group of a client that has no example."""
+"""Group of a client without examples."""
 
 
 @dataclass(frozen=True)
 class ClientGroups:
-    """The `names` of groups, and what tells a client's own: its examples, or, without, its site.
+    """The names of the groups, and the rule that assigns a client to one of them.
 
-    What there is is declared and public; which of it is a client's follows from that client's own
-    rows alone, so that no other client moves it.
+    The possible groups are declared and public. A client's group depends only on that client's own
+    rows, so no other client affects it.
+
+    Attributes:
+      names: the group names.
+      examples: the groups of examples; None assigns clients by site.
     """
 
     names: tuple[str, ...]
@@ -84,9 +104,15 @@ class ClientGroups:
 
     @classmethod
     def by(cls, column: str, form: Form, sites: int) -> ClientGroups:
-        """The groups that `column` makes: a category of a table, "label", or one of the `sites`.
+        """Returns the groups that `column` defines.
 
-        Raises `Refused` where it makes none.
+        Args:
+          column: a categorical column of a table, "label", or "site".
+          form: the form of the examples.
+          sites: the number of sites; 0 if there are none.
+
+        Raises:
+          Refused: if `column` defines no groups.
         """
         if column == SITE and sites:
             return cls(tuple(map(str, range(sites))), None)
@@ -96,7 +122,15 @@ class ClientGroups:
         return cls(groups.names, groups)
 
     def of(self, people: Federation, ids: Indices) -> Indices:
-        """The groups `[c]` of clients `ids` `[c]`; of several as frequent ones the first."""
+        """Returns the most frequent group of each client's examples; of equal ones the first.
+
+        Args:
+          people: the clients and their examples.
+          ids: client ids, shape `[c]`.
+
+        Returns:
+          Group indices, shape `[c]`; `NO_GROUP` for a client without examples or site.
+        """
         if self.examples is None:
             sites = people.sites
             return np.full(len(ids), NO_GROUP) if sites is None else sites[ids].astype(np.int64)

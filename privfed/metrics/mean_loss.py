@@ -1,4 +1,4 @@
-"""Mean errors, cut at a public bound: the loss, and the absolute error."""
+"""Mean errors clipped to a public bound: the loss and the absolute error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from privfed.metrics.measure import Scoring
 
 
 class MeanAbsoluteError(MeanMeasure):
-    """How far a predicted number is from the label, in the label's units, cut at a public bound.
+    """The absolute error of a prediction, in label units, clipped to a public bound.
 
-    Predictions and labels lie within the declared bounds of the label, so that without a `clip` of
-    its own nothing is cut; a smaller one has less noise.
+    Predictions and labels lie within the declared bounds of the label, so nothing is clipped unless
+    `clip` is set. A smaller `clip` reduces the noise.
     """
 
     lower_is_better: ClassVar[bool] = True
     clip: float = Field(0.0, ge=0)
-    """The bound of an example's error, in the label's units; 0: the width of its bounds."""
+    """Largest error of an example, in the label's units; 0: the width of the label's bounds."""
 
     def title(self, scoring: Scoring) -> str:
         return "mean_absolute_error"
@@ -38,16 +38,16 @@ class MeanAbsoluteError(MeanMeasure):
 
 
 class MeanLoss(MeanMeasure):
-    """The loss of the model, that of each example cut at a public bound.
+    """The mean loss of the model, with each example's loss clipped to a public bound.
 
-    The bound is twice the loss of the best constant answer where all labels are as frequent, e.g.
-    2 log(classes) for cross-entropy, unless `clip` states another: what lies beyond it counts as
-    the bound, so that a model which is sure and wrong looks better than it is.
+    Unless `clip` is set, the bound is twice the loss of the baseline (best constant prediction)
+    where all labels are equally frequent, e.g. 2 log(classes) for cross-entropy. Larger losses
+    count as the bound, so a model that is confident and wrong looks better than it is.
     """
 
     lower_is_better: ClassVar[bool] = True
     clip: float = Field(0.0, ge=0)
-    """The bound of an example's loss; 0: twice the loss of a guess."""
+    """Largest loss of an example; 0: twice the loss of the baseline."""
 
     def title(self, scoring: Scoring) -> str:
         return "loss"

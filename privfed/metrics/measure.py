@@ -1,7 +1,7 @@
-"""What a measure of federated evaluation is: what an example says of it, and what a sum says.
+"""The contract of a measure of federated evaluation: vectors per example, estimates from the sum.
 
-Clients score a released model on examples of theirs, each sends one bounded row
-(`privfed.metrics.measure_row`), and the server knows the sum of rows with noise, nothing else.
+Clients score a released model on their own examples and each sends one bounded row
+(`privfed.metrics.measure_row`). The server learns only the noised sum of rows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from privfed.models.form import Form
 from privfed.models.loss import Loss
 
 _MOST = 64
-"""How many labels a guess is looked at beside, at most."""
+"""Largest number of labels on which the baseline is evaluated."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """The form of examples and the loss of the model that is scored: neither is anybody's."""
+    """The form of the examples and the loss of the scored model; both are public."""
 
     form: Form
     loss: Loss
@@ -45,7 +45,7 @@ class Scoring:
 
     @property
     def labels(self) -> str:
-        """What labels are, in words."""
+        """A description of the labels in words."""
         if self.label_columns:
             return f"{self.form.classes} columns of 0/1 labels"
         if self.numbers:
@@ -54,16 +54,17 @@ class Scoring:
         return f"one of {self.form.classes} classes per {where}"
 
     def labelled(self, y: Tensor) -> Tensor:
-        """Which examples of labels y `[n, *]` have any: bool `[n]`, False where all is padding."""
+        """Returns a mask `[n]` of the examples that have a label; False if all is padding."""
         if not self.sequences:
             return torch.ones(len(y), dtype=torch.bool, device=y.device)
         return (y != NO_LABEL).flatten(1).any(1)
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """The best constant answer, beside labels of which none is more frequent.
+        """Returns the baseline (best constant prediction) with labels that are equally frequent.
 
-        Outputs `[n, *positions, width]` and labels y `[n, *]` of up to 64 examples, which are
-        nobody's, and of one position where they are sequences.
+        Returns:
+          Outputs `[n, *positions, width]` and labels `[n, *]` of up to 64 synthetic examples;
+          sequences have one position.
         """
         form, loss = self.form, self.loss
         width = loss.width(form.empty())
@@ -79,13 +80,13 @@ class Scoring:
         return outputs.expand(len(some), -1), some
 
     def guess_loss(self) -> float:
-        """The mean loss of `guess`."""
+        """Returns the mean loss of the baseline, `guess`."""
         return float(self.loss.losses(*self.guess()).double().mean())
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure's estimate `value`, and the interval from `low` to `high`, in its units."""
+    """A measure's estimate, with an interval from `low` to `high` in the measure's units."""
 
     value: float
     low: float
@@ -93,7 +94,14 @@ class Estimate:
 
     @classmethod
     def within(cls, value: float, low: float, high: float, bounds: tuple[float, float]) -> Estimate:
-        """The estimate cut to `bounds`, its value to the interval."""
+        """Returns the estimate, interval clipped to `bounds` and value to the interval.
+
+        Args:
+          value: the estimate.
+          low: lower end of the interval.
+          high: upper end of the interval.
+          bounds: smallest and largest possible value.
+        """
         least, most = bounds
         low, high = min(max(low, least), most), min(max(high, least), most)
         return cls(min(max(value, low), high), low, high)
@@ -101,13 +109,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NoisedSum:
-    """The sum over clients of their parts of one measure, with noise, in units of a client.
+    """The noised sum over clients of their parts of one measure, in units of a client.
 
-    `values` `[k]` add up parts, each with noise of the `deviation`, and `count` the share of each
-    client's examples that the measure counts, with noise of `count_deviation` (NaN both, where the
-    measure takes no count). `rate` is the probability by which a client took part: at 1 those who
-    did are all that the estimate is about; below, they stand for the others; at 0 they are a sample
-    of many more. `quantile` is that of the standard normal, two-sided, for the interval.
+    Attributes:
+      values: noised sum of the parts, shape `[k]`.
+      deviation: standard deviation of the noise on each entry of `values`.
+      count: noised sum of each client's fraction of examples that the measure counts; NaN if the
+        measure takes no count.
+      count_deviation: standard deviation of the noise on `count`; NaN likewise.
+      rate: probability with which a client took part. At 1 the estimate is about the participants
+        only; below 1 they represent all clients; at 0 they are a sample of a much larger
+        population.
+      quantile: two-sided quantile of the standard normal, for the interval.
     """
 
     values: Tensor
@@ -119,17 +132,17 @@ class NoisedSum:
 
     @property
     def unsampled(self) -> float:
-        """1 - rate: the part of the clients' spread that the draw of the cohort puts in a sum.
+        """The fraction of the clients' variance that client sampling adds to a sum: 1 - rate.
 
-        Under Poisson sampling the Horvitz-Thompson estimate sum_C t_u of q sum_u t_u has a
-        variance of q (1 - q) sum_u t_u^2, which (1 - q) sum_C t_u^2 estimates without bias
-        (Särndal, Swensson and Wretman 1992, section 3.2).
+        Under Poisson sampling the Horvitz-Thompson estimate sum_C t_u of q sum_u t_u has a variance
+        of q (1 - q) sum_u t_u^2, which (1 - q) sum_C t_u^2 estimates without bias (Särndal,
+        Swensson and Wretman 1992, section 3.2).
         """
         return 1.0 - self.rate
 
 
 class Count(Enum):
-    """Whose count of examples the estimate of a measure divides by."""
+    """The count of examples by which the estimate of a measure is divided."""
 
     SHARED = "that of all examples, which a row's measures have in common"
     APART = "that of the examples that the measure counts, of its own"
@@ -137,49 +150,66 @@ class Count(Enum):
 
 
 class Measure(Part):
-    """A measure of a model that clients' examples are scored by."""
+    """A measure by which a model is scored on clients' examples."""
 
     lower_is_better: ClassVar[bool] = False
 
     def title(self, scoring: Scoring) -> str:
-        """The name of what is estimated, as results have it: "recall_at_5"."""
+        """Returns the name of the estimated quantity, as results show it: "recall_at_5"."""
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """What labels it needs that these are not, in words; empty where it suits them."""
+        """Returns in words which labels the measure needs and lacks; empty if it suits them."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Whose count of examples the estimate divides by: apart, where it cannot score each."""
+        """Returns the count that divides the estimate: apart if some examples cannot be scored."""
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:
-        """Which of the examples of labels y `[n, *]` it can score: bool `[n]`."""
+        """Returns a mask of the examples that can be scored, by labels y `[n, *]`: bool `[n]`."""
         return scoring.labelled(y)
 
     def columns(self, scoring: Scoring) -> int:
-        """k, the length of its vector of an example."""
+        """Returns k, the length of an example's vector."""
         raise NotImplementedError
 
     def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
-        """What each example says: float64 `[n, k]`, each of L2 norm at most 1.
+        """Returns a vector for each example, with L2 norm at most 1.
 
-        The norm holds for any `outputs` `[n, *positions, width]` of a model, also where they are
-        not finite: then the example counts as the worst there is.
+        The norm must hold for any model outputs. An example with non-finite outputs counts as the
+        worst possible.
+
+        Args:
+          outputs: the model's outputs, shape `[n, *positions, width]`.
+          y: labels, shape `[n, *]`.
+          scoring: the form of the examples and the loss.
+
+        Returns:
+          The vectors, shape `[n, k]`, float64.
         """
         raise NotImplementedError
 
     def parts(self, means: Tensor) -> Tensor:
-        """What clients send `[c, j]`, by the means `[c, k]` of their vectors; norms at most 1."""
+        """Returns clients' messages `[c, j]` from means `[c, k]` of vectors; norms at most 1."""
         return means
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """What the noised sum of clients' parts, each times its share of examples, says."""
+        """Returns the estimate from the noised sum of parts, weighted by example fractions.
+
+        Args:
+          noised: the sum over clients of `parts` times the client's fraction of examples, with
+            noise.
+          scoring: the form of the examples and the loss.
+
+        Returns:
+          The value and its interval, in the measure's units.
+        """
         raise NotImplementedError
 
 
 def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
-    """Raises `Refused` where `measure` cannot score labels of this form."""
+    """Raises `Refused` if `measure` cannot score labels of this form."""
     if needed := measure.lacks(scoring):
         raise Refused(
             f"evaluation.measures has {measure.title(scoring)!r}, which needs {needed}, but the "
@@ -189,16 +219,16 @@ def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
 
 
 def with_slack(means: Tensor) -> Tensor:
-    """(m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
+    """Returns (m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
 
-    Its norm is sqrt(1 - |m|^2 + |m|^4) <= 1: the last number, by which the server learns how much
-    clients differ, adds nothing to the sensitivity.
+    Its norm is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the sensitivity.
+    From that entry the server learns how much clients differ.
     """
     return torch.cat([means, 1 - means.square().sum(1, keepdim=True)], 1)
 
 
 def within_unit(vectors: Tensor) -> Tensor:
-    """`vectors` `[n, k]` in float64, shortened to norm 1 where longer; not finite ones are 0."""
+    """Returns `vectors` `[n, k]` in float64, scaled to norm at most 1; non-finite ones become 0."""
     vectors = vectors.double()
     finite = vectors.isfinite().all(-1, keepdim=True)
     vectors = torch.where(finite, vectors, 0.0)

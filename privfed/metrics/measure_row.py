@@ -1,8 +1,8 @@
-"""A client's row of measures, and what the noised sum of rows says.
+"""A client's row of measures, and the estimates from the noised sum of rows.
 
-**What a row is.** A client's examples each belong to one group (one for all, where none are
-declared). For group g and measure j let s be the share of all the client's examples that lie in g
-and that j counts, and m the mean over these of j's vectors. The row joins
+**Content of a row.** Each example belongs to one group (a single group if none are declared). For
+group g and measure j let s be the fraction of all the client's examples that lie in g and that j
+counts. Let m be the mean of j's vectors over these examples. The row joins
 
     s of all its examples in g, times the weight of the count, and
     s phi_j(m) times the weight w of a measure, phi_j = `Measure.parts` (and s times w, for a
@@ -10,17 +10,19 @@ and that j counts, and m the mean over these of j's vectors. The row joins
 
 over all g and j. A client without examples sends zeros.
 
-**Its bound.** Every phi_j(m) has norm at most 1, so a group's part has norm at most its share of
-the client's examples as the squares of the weights sum to 1, and the whole row has at most
-sqrt(sum of squared shares) <= 1, whatever the examples, the model and its outputs are, and however
-many examples there are: a client counts once. Neighbouring populations that differ by one client
-(add/remove, zero-out: its row becomes zero) have sums at most 1 apart in L2; those that have one
-client replaced, at most 2. The unit is the client. Rounding to float32 may lift a norm by some 1e-7
-over 1: what adds the noise clips to 1, as it does with every row.
+**Its bound.** Every phi_j(m) has norm at most 1 and the squares of the weights sum to 1, so a
+group's part has norm at most the group's fraction of the client's examples. The whole row has norm
+at most sqrt(sum of squared fractions) <= 1. This holds for any examples, any model, any outputs and
+any number of examples: a client counts once. The unit is the client. The sums of neighbouring
+datasets that differ in one client are at most 1 apart in L2 under add/remove and zero-out (the
+client's row becomes zero), and at most 2 apart under replace-one. Rounding to float32 may raise a
+norm about 1e-7 above 1; the mechanism that adds the noise clips rows to 1, as it does for every
+row.
 
-**The weights.** The ratio V / S of a measure's sum and the count has a variance in proportion to
-1 / w^2 + r^2 / w_S^2, at worst with r = 1. For K measures, of which k share the count, w_S^2 =
-sqrt(k) w^2 makes the sum of the worst variances of those k least. One measure alone: 1/2 and 1/2.
+**The weights.** The ratio V / S of a measure's sum and the count has a variance proportional to 1 /
+w^2 + r^2 / w_S^2, in the worst case with r = 1. For K measures, k of them with a shared count,
+w_S^2 = sqrt(k) w^2 minimises the sum of the worst variances of those k. With one measure, both
+squared weights are 1/2.
 """
 
 from __future__ import annotations
@@ -48,13 +50,23 @@ from privfed.metrics.measure import (
 
 
 def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, count: int) -> Tensor:
-    """Sums of clients' `examples` `[n, k]` by group, over all of the client's: `[c * count, k]`.
+    """Computes sums of clients' example vectors by group, divided by the client's example count.
 
-    Client i's are `examples[offsets[i]:offsets[i + 1]]`, and `groups` `[n]` their groups, of
-    `count` (None: all in the first). Row i * count + g is client i's of group g. The sum over a
-    client's groups is the mean of its examples, so that many examples weigh as much as few; a
-    client without any has zeros. Raises `ValueError` where offsets do not reach from 0 to n, or a
-    group is none of them.
+    The sum over a client's groups is the mean of its examples, so clients with many and with few
+    examples have equal weight.
+
+    Args:
+      examples: vectors of all examples, shape `[n, k]`.
+      offsets: client i owns `examples[offsets[i]:offsets[i + 1]]`; shape `[c + 1]`.
+      groups: the group of each example, shape `[n]`; None puts all in the first group.
+      count: the number of groups.
+
+    Returns:
+      Shape `[c * count, k]`, float64; row i * count + g is group g of client i. Clients without
+      examples have zeros.
+
+    Raises:
+      ValueError: if `offsets` do not rise from 0 to n, or a group is out of range.
     """
     if offsets[0] != 0 or offsets[-1] != len(examples) or (np.diff(offsets) < 0).any():
         raise ValueError(
@@ -73,7 +85,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """By what a measure's part of a row is multiplied, and the count that measures share."""
+    """The weight of a measure's part of a row, and the weight of the count that measures share."""
 
     measure: float
     count: float
@@ -81,7 +93,13 @@ class Weights:
 
 @dataclass(frozen=True)
 class MeasureRow:
-    """The row of clients that are scored by `measures`, in each of the `groups`."""
+    """The row of a client that is scored by `measures` in each of the `groups`.
+
+    Attributes:
+      measures: the measures, in the order of the row.
+      scoring: the form of the examples and the loss.
+      groups: names of groups; empty for a single group.
+    """
 
     measures: tuple[Measure, ...]
     scoring: Scoring
@@ -91,7 +109,16 @@ class MeasureRow:
     def of(
         cls, measures: Sequence[Measure], scoring: Scoring, groups: Sequence[str] = ()
     ) -> MeasureRow:
-        """The row of these measures. Raises `Refused` for none, for one twice, or one unsuited."""
+        """Returns the row of these measures.
+
+        Args:
+          measures: the measures, at least one.
+          scoring: the form of the examples and the loss.
+          groups: names of groups; empty for a single group.
+
+        Raises:
+          Refused: if there are no measures, one is repeated, or one does not suit the labels.
+        """
         if not measures:
             raise Refused(
                 "evaluation.measures is empty; name one or more", key="evaluation.measures"
@@ -109,13 +136,18 @@ class MeasureRow:
 
     @property
     def length(self) -> int:
-        """m, how many numbers a row has."""
+        """The number of entries m of a row."""
         return max(len(self.groups), 1) * self._group_length
 
     def of_examples(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """What examples say `[n, k]`: 1, and for each measure whether it counts them, its vector.
+        """Returns the vector of each example: 1, and per measure whether it counts, and its vector.
 
-        `outputs` `[n, *positions, width]` are those of the model, y `[n, *]` their labels.
+        Args:
+          outputs: the model's outputs, shape `[n, *positions, width]`.
+          y: labels, shape `[n, *]`.
+
+        Returns:
+          Shape `[n, k]`, float64.
         """
         columns = [torch.ones(len(y), 1, dtype=torch.float64, device=y.device)]
         for measure in self.measures:
@@ -129,10 +161,16 @@ class MeasureRow:
     def of_clients(
         self, examples: Tensor, offsets: Indices, groups: Indices | None = None
     ) -> Tensor:
-        """The rows `[c, m]`, float64, of what clients' examples say, `of_examples` `[n, k]`.
+        """Returns the rows of clients.
 
-        Client i's are `examples[offsets[i]:offsets[i + 1]]`, with `offsets` `[c + 1]` from 0 to n,
-        and `groups` `[n]` says in which group each is, a place among the row's.
+        Args:
+          examples: the vectors from `of_examples`, shape `[n, k]`.
+          offsets: client i owns `examples[offsets[i]:offsets[i + 1]]`; shape `[c + 1]`, from 0 to
+            n.
+          groups: index of each example's group, shape `[n]`; None for a single group.
+
+        Returns:
+          Rows of L2 norm at most 1, shape `[c, m]`, float64.
         """
         clients = len(offsets) - 1
         means = group_means(examples, offsets, groups, max(len(self.groups), 1))
@@ -151,12 +189,17 @@ class MeasureRow:
     def estimates(
         self, total: Tensor, deviation: float, rate: float, confidence: float = 0.95
     ) -> dict[str, dict[str, Estimate]]:
-        """What the noised sum of rows says: estimates by title of measure, by group.
+        """Returns the estimates that follow from the noised sum of rows, as post-processing.
 
-        `total` `[m]` is the sum of rows with noise, near enough to normal, of this `deviation` in
-        each number; `rate` the probability by which a client took part, as `NoisedSum` has it. The
-        group "" is everybody: the sum of all groups, and of their noise. Each interval has the
-        `confidence` by itself, not all of them together. It is post-processing of the sum.
+        Args:
+          total: sum of rows with approximately normal noise, shape `[m]`.
+          deviation: standard deviation of the noise on each entry.
+          rate: probability with which a client took part, as in `NoisedSum`.
+          confidence: confidence of each interval alone, not of all jointly.
+
+        Returns:
+          Estimates by group and title of measure. The group "" is the whole population: the sum of
+          all groups and of their noise.
         """
         by_group = total.detach().double().cpu().view(-1, self._group_length)
         quantile = NormalDist().inv_cdf((1 + confidence) / 2)
@@ -173,7 +216,7 @@ class MeasureRow:
 
     @cached_property
     def weights(self) -> Weights:
-        """The weights of a measure, and of the count that measures share."""
+        """The weight of a measure, and of the count that measures share."""
         counts = [measure.count(self.scoring) for measure in self.measures]
         root = math.sqrt(counts.count(Count.SHARED))
         square = 1 / (len(counts) + counts.count(Count.APART) + root)
@@ -193,7 +236,7 @@ class MeasureRow:
     def _noised(
         self, numbers: Tensor, deviation: float, rate: float, quantile: float
     ) -> Iterator[tuple[Measure, NoisedSum]]:
-        """Each measure with its part of a group's noised sum, in units of a client."""
+        """Yields each measure with its part of a group's noised sum, in units of a client."""
         weights, at = self.weights, int(self.weights.count > 0)
         for measure in self.measures:
             kind = measure.count(self.scoring)
@@ -216,18 +259,26 @@ class MeasureRow:
 
 
 _DRAWS = 20
-"""How many made-up sums a width is the mean over."""
+"""Number of simulated sums over which an interval's width is averaged."""
 
 
 def half_widths(
     row: MeasureRow, clients: float, deviation: float, confidence: float = 0.95
 ) -> dict[str, float]:
-    """Half the width of each measure's interval, by its title, that noise alone would leave.
+    """Returns half the width of each measure's interval that noise alone would cause.
 
-    It is the mean over made-up sums of a cohort of so many `clients`, whose model does no better
-    than a constant answer, with noise of this `deviation` on each number of the sum; of everybody,
-    where there are groups. Nobody's data are in it, and the made-up noise is always the same. How
-    much clients differ, where they are drawn, comes on top.
+    The width is a mean over simulated sums of a cohort whose model predicts no better than the
+    baseline. No data are used, and the simulated noise is always the same. With groups, the width
+    is that of the whole population. Client sampling adds to the width.
+
+    Args:
+      row: the row of measures.
+      clients: the cohort size.
+      deviation: standard deviation of the noise on each entry of the sum.
+      confidence: confidence of each interval.
+
+    Returns:
+      Half-widths by title of measure, in the measure's units.
     """
     scored = row.of_examples(*row.scoring.guess())
     total = clients * row.of_clients(scored, np.array([0, len(scored)]))[0]

@@ -1,1 +1,1 @@
-"""What does a run give away? Attacks of `attacks/` on what a server or a reader sees."""
+"""Privacy attacks on a run: attacks of `attacks/` on the view of a server or of a reader."""

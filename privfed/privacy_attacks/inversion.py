@@ -1,7 +1,7 @@
-"""Gradient inversion: what a client's update gives away of its examples, view by view.
+"""Gradient inversion: reconstructs a client's examples from its update, view by view.
 
-The same clients are attacked in the same way with less and less to see: raw updates, clipped ones,
-with noise, in a sum.
+The same clients are attacked in the same way with less and less information: raw updates, clipped
+updates, noised updates, and sums of updates.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from privfed.privacy_attacks.subject import Subject, View, examples_of, views
 
 @dataclass(frozen=True)
 class ViewQuality:
-    """What came out of one view: reconstructions `x` `[N, *features]`, and their quality `[N]`.
+    """The reconstructions `x` `[N, *features]` from one view, and their quality `[N]`.
 
-    `ssim` is empty where examples are no pictures. `labels` is the part of the labels that were
-    found, and None where an adversary had to guess whose they are.
+    `ssim` is empty if examples are not images. `labels` is the fraction of labels that were
+    recovered. It is None without an update, and for a sum of several clients, where the adversary
+    does not know the owner of a label.
     """
 
     view: View
@@ -39,7 +40,7 @@ class ViewQuality:
     labels: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """The view and its medians: in a mean of decibels, one exact find would outweigh all."""
+        """Returns the view and its medians; one exact result would dominate mean decibels."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -58,7 +59,15 @@ class ViewQuality:
 def view_quality(
     view: View, attack: Adversary, reconstructed: Tensor, originals: Tensor, labels: float | None
 ) -> ViewQuality:
-    """How like `originals` the examples `reconstructed` are (both `[N, *features]`), one by one."""
+    """Compares reconstructed examples with their originals, one by one.
+
+    Args:
+      view: the adversary's view.
+      attack: the adversary; its bounds set the dynamic range.
+      reconstructed: reconstructions, shape `[N, *features]`.
+      originals: the attacked examples, shape `[N, *features]`.
+      labels: fraction of recovered labels, or None.
+    """
     span = attack.high - attack.low
     pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(reconstructed, originals, strict=True))
     similarity: tuple[float, ...] = ()
@@ -76,17 +85,22 @@ def view_quality(
 
 
 JOINTLY = 10
-"""The most examples of a sum that are searched together; more, as if they were one client's."""
+"""Most examples of a sum that are searched jointly; larger sums are attacked as one client."""
 GUESS = View("no update", "anybody: the mean public example")
 
 
 @dataclass(frozen=True)
 class InversionOptions:
-    """The clients to attack, and how to.
+    """The clients to attack, and the settings of the attack.
 
-    The `clients` are attacked, who hold `examples` examples, or the first `columns` of those who
-    do; each takes `steps` local steps on these. `method` None is what fits the model, and
-    `iterations` None the usual number of the method.
+    Attributes:
+      clients: numbers of the attacked clients; empty for the first `columns` eligible ones.
+      columns: number of attacked clients if `clients` is empty.
+      examples: number of examples that a client must hold and trains on.
+      steps: local steps of each client on these examples.
+      epsilons: privacy budgets whose noise is simulated.
+      method: the attack; None selects the one that suits the model.
+      iterations: search iterations; None for the method's default.
     """
 
     clients: tuple[int, ...] = ()
@@ -100,7 +114,7 @@ class InversionOptions:
 
 @dataclass(frozen=True)
 class Inverted:
-    """The attacked `originals` `[N, *features]`, and what each view gave away of them."""
+    """The attacked `originals` `[N, *features]`, and the reconstructions from each view."""
 
     target: Subject
     options: InversionOptions
@@ -111,7 +125,7 @@ class Inverted:
     views: tuple[ViewQuality, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed attack inversion --json` prints."""
+        """Returns the object that `privfed attack inversion --json` prints."""
         return {
             "attack": "inversion",
             "method": self.attack.method,
@@ -129,7 +143,15 @@ class Inverted:
 
 
 def invert(target: Subject, options: InversionOptions) -> Inverted:
-    """Attack the clients of `target` under every view. Raises `Refused`."""
+    """Attacks the clients of `target` under every view.
+
+    Args:
+      target: the run under attack.
+      options: the clients to attack, and the settings of the attack.
+
+    Raises:
+      Refused: if a client holds too few examples, or the method does not suit the model.
+    """
     holders = target.clients_holding(options.examples)
     clients = _attacked_clients(options, holders)
     attack = adversary(target, options.steps, options.method, options.iterations)
@@ -153,7 +175,7 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
 
 
 def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
-    """The clients to attack, by number. Raises `Refused` for those who do not hold enough."""
+    """Returns the clients to attack. Raises `Refused` if one holds too few examples."""
     if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
             f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
@@ -170,7 +192,7 @@ def _updates(
     client: int,
     crowd: int,
 ) -> Tensor:
-    """The updates `[crowd, d]` of `client` and of the clients after it, `crowd` in all."""
+    """Returns `crowd` updates `[crowd, d]`: that of `client` and those of the clients after it."""
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:
@@ -188,9 +210,9 @@ def _reconstructed(
     x: Tensor,
     y: Tensor,
 ) -> tuple[Tensor, float | None]:
-    """The examples that `view` gives in the order of x `[B, *]`, and the share of right labels.
+    """Returns reconstructions from `view`, matched to x `[B, *]`, and the label recovery rate.
 
-    Every view draws the same noise and the same start.
+    Every view uses the same noise and the same start.
     """
     seed = target.setup.streams.at("inversion", 0, np.array([client])).derived(b"%d" % client)
     generator = torch.Generator().manual_seed(seed.integer())
@@ -205,14 +227,14 @@ def _reconstructed(
 
 
 def _share_of_labels(labels: Tensor, y: Tensor) -> float:
-    """The share of the labels y `[B]` that are among `labels`, each as often as it stands there."""
+    """Returns the fraction of labels y `[B]` among `labels`, counted with multiplicity."""
     size = int(max(labels.max(), y.max())) + 1
     counts = torch.minimum(labels.bincount(minlength=size), y.bincount(minlength=size))
     return int(counts.sum()) / len(y)
 
 
 def _guess(target: Subject, attack: Adversary, originals: Tensor) -> ViewQuality:
-    """What is known without any update: the mean of the public examples."""
+    """Returns the baseline without any update: the mean of the public examples."""
     test = target.setup.federation.test
     mean = test.x[torch.arange(len(test))].mean(0)
     return view_quality(GUESS, attack, mean.expand_as(originals), originals, None)

@@ -1,8 +1,9 @@
-"""Membership inference on what a run ends with, over all users or all examples (simulation only).
+"""Membership inference on a run's final model, over all users or examples (simulation only).
 
-A configuration is run several times, on people of whom each target is left out by a fair coin, and
-every run in turn is attacked with the others as its shadows. A run that exists is attacked as it
-is: its clients are the members, its public test set, who took no part, the others.
+A configuration is run several times on random subsets of the clients, where each target is left out
+with probability 1/2. Each run in turn is attacked, with the other runs as its shadow models. An
+existing run is attacked as it is: its clients are the members, and its public test set, which took
+no part in training, supplies the non-members.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from privfed.store.run_directory import RunDirectory
 
 Level = Literal["user", "example"]
 Progress = Callable[[int, int], None]
-"""A callback that is told how many runs are done, and of how many."""
+"""A callback that receives the number of finished runs and the number of all runs."""
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Mean losses of targets, and means of their confidence, each `[s, t]`, under s models."""
+    """Mean losses and mean confidence statistics of t targets under s models, each `[s, t]`."""
 
     losses: Reals
     statistics: Reals
 
     def beside(self, other: TargetScores) -> TargetScores:
-        """These targets and then those of `other`, under the same models."""
+        """Returns these targets followed by those of `other`, under the same models."""
         pairs = ((self.losses, other.losses), (self.statistics, other.statistics))
         return TargetScores(*(np.concatenate(pair, axis=1) for pair in pairs))
 
@@ -64,7 +65,15 @@ class TargetScores:
 def target_scores(
     net: Network, models: Sequence[Tensor], examples: Examples, offsets: Indices, level: Level
 ) -> TargetScores:
-    """What `models` `[d]` say of `examples`, or of the users between `offsets` who hold any."""
+    """Computes the scores of the targets under each model.
+
+    Args:
+      net: the network.
+      models: flat parameters, each of shape `[d]`.
+      examples: the examples to score.
+      offsets: user i owns the examples `offsets[i]:offsets[i + 1]`; users without any are left out.
+      level: "example" scores each example, "user" averages over a user's examples.
+    """
     losses = np.stack([_losses(net, params, examples) for params in models])
     scores = TargetScores(losses, confidence(losses))
     if level == "example":
@@ -75,7 +84,7 @@ def target_scores(
 
 
 def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
-    """The loss of each example `[N]`, in float64: a confident model's are too small for less."""
+    """Returns each example's loss `[N]` in float64; float32 is too coarse for confident models."""
     losses = [
         net.loss.losses(outputs.double(), y.double() if y.is_floating_point() else y)
         for outputs, y in net.scored(params, examples)
@@ -86,9 +95,13 @@ def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
 def models_on_halves(
     setup: Setup, level: Level, runs: int, seed: int, rounds: int, show: Progress
 ) -> tuple[list[Tensor], Flags]:
-    """The final models `[d]` of `runs` runs, each on a half of the targets by fair coins.
+    """Trains `runs` models for `rounds` rounds, each target included with probability 1/2.
 
-    Returns, beside them, who was inside, `[runs, targets]`. Raises `Refused` where nobody was.
+    Returns:
+      The final models, each of shape `[d]`, and the membership of targets, bool `[runs, targets]`.
+
+    Raises:
+      Refused: if a subset is empty.
     """
     people = setup.federation
     sizes = np.diff(people.client_offsets)
@@ -109,19 +122,25 @@ def models_on_halves(
 
 
 def fair_coins(seed: int, stream: str, runs: int, targets: int) -> Flags:
-    """Fair coins `[runs, targets]`."""
+    """Returns independent fair bits, bool `[runs, targets]`."""
     return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5
 
 
 def outsiders(
     config: Config, people: Federation, level: str, seed: int, path: Path
 ) -> tuple[Examples, Indices]:
-    """The test examples, and the offsets `[users + 1]` of the users that they make up.
+    """Returns the test examples and their division into non-member users.
 
-    They are dealt by chance in the sizes of the run's clients, where those were dealt by chance;
-    else as the source says whose they are. For single examples the offsets mean nothing. Raises
-    `Refused` where neither is known: members would then differ from non-members by more than having
-    taken part.
+    If the run's clients were formed at random, the test examples are randomly divided into users of
+    the same sizes. Otherwise the owners stated by the data source are used. At level "example" the
+    offsets have no meaning.
+
+    Returns:
+      The examples, and offsets of shape `[users + 1]`.
+
+    Raises:
+      Refused: if the owners are unknown and not random. Members would then differ from non-members
+        in more than participation.
     """
     test, rest = people.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
@@ -150,7 +169,7 @@ def outsiders(
 
 
 def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
-    """Shuffled test examples, cut in the sizes of clients drawn by chance; the rest is left out."""
+    """Returns shuffled test examples in users of the clients' sizes; leaves out the rest."""
     rng = Streams(seed).at("membership/outsiders").generator()
     sizes = np.diff(people.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
@@ -166,12 +185,21 @@ def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
 
 @dataclass(frozen=True)
 class Exposure:
-    """How well each attack, by name, told members from non-members at `level`.
+    """The success of each attack at distinguishing members from non-members.
 
-    `path` is the run or run file that was attacked, if any. Each of `targets` was a trial in
-    `attacked` runs, beside `shadows` other runs. `guarantee` is the user-level claim; `examples` is
-    that about one example of a silo, if any. `score` is the first `measure` on the test set, a mean
-    over the attacked runs. `others` says who the non-members are.
+    Attributes:
+      path: the attacked run or run file, if any.
+      level: unit of a target.
+      curves: the ROC curve of each attack, by name.
+      targets: number of targets; each was a trial in every attacked run.
+      attacked: number of attacked runs.
+      shadows: number of shadow models.
+      seed: seed of the subsets.
+      guarantee: the claimed user-level guarantee.
+      examples: the guarantee for one example of a silo, if any.
+      measure: name of the first measure on the test set.
+      score: value of `measure`, a mean over the attacked runs.
+      others: a description of the non-members.
     """
 
     path: Path | None
@@ -196,11 +224,18 @@ def attack_configuration(
     show: Progress,
     path: Path | None = None,
 ) -> Exposure:
-    """Attack `shadows` + 1 runs of `config`, each with the others as its shadows.
+    """Attacks `shadows` + 1 runs of `config`, each with the others as its shadow models.
 
-    `path` is the run file that it was read from, to be named in the report.
+    Args:
+      config: the configuration to run.
+      level: unit of a target.
+      shadows: number of shadow models per attacked run.
+      seed: seed of the subsets and of the runs.
+      show: receives the progress.
+      path: the run file, named in the report.
 
-    Raises `Refused` where the configuration cannot run, or a coin leaves nobody on a side.
+    Raises:
+      Refused: if the configuration cannot run, or a random subset is empty or complete.
     """
     before = priors(config)
     setup = prepare(config, before)
@@ -230,14 +265,22 @@ def attack_configuration(
 
 
 def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress) -> Exposure:
-    """Attack the model of the run at `path`, which stays as it is.
+    """Attacks the model of the run at `path`, which is left unchanged.
 
-    LiRA is offline: shadows are trained without some of the run's clients, never on the test set.
-    Non-members are compared with a random half of the shadows too, as members are with those that
-    are without them, so that neither side's scores say more than the other's.
+    LiRA is used offline. Shadow models are trained without some of the run's clients, and never on
+    the test set. Members are compared with the shadow models trained without them, and non-members
+    with a random half of the shadow models, so that both sides' scores are equally informative.
 
-    Raises `Refused` where the test set has nobody like the run's targets, `Broken` where the ledger
-    proves nothing.
+    Args:
+      path: the run directory.
+      level: unit of a target.
+      shadows: number of shadow models.
+      seed: seed of the subsets and of the shadow runs.
+      show: receives the progress.
+
+    Raises:
+      Refused: if the test set has no targets comparable to the run's.
+      Broken: if the ledger proves no guarantee.
     """
     setup, last, claimed = _finished_run(path)
     people = setup.federation.at(last.round)
@@ -272,7 +315,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
 
 def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
-    """The run at `path`, where it stands, and what its ledger guarantees of users and examples."""
+    """Returns the run at `path` as it is, and its ledger's user and example guarantees."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.round():
@@ -286,7 +329,7 @@ def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guara
 
 
 def _roc(scores: Reals, member: Flags) -> Roc:
-    """The curve over all trials, of any shape. Raises `Refused` where all are on one side."""
+    """Returns the ROC curve over all trials. Raises `Refused` if all are on one side."""
     if member.all() or not member.any():
         raise Refused(
             f"all of {member.size} trials are on one side, so nothing can be told apart; take more "

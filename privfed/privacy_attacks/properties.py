@@ -1,7 +1,7 @@
-"""Property inference: a client's label distribution, from the update that it sends in training.
+"""Property inference: estimates a client's label distribution from its training update.
 
-The clients train as the run has them train. Compared with what everybody knows without any update:
-the label distribution of the public examples.
+The clients train as in the run. The baseline is the label distribution of the public examples,
+which is known without any update.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ GUESS = View("no update", "anybody: the public examples' labels")
 
 @dataclass(frozen=True)
 class LabelEstimate:
-    """Estimated label shares `[c, K]` from one view, and how far off they are `[c]`.
+    """Estimated label distributions `[c, K]` from one view, and their errors `[c]`.
 
-    `distance` is the total variation, half the sum of absolute differences; `majority` says whether
-    the label estimated as most frequent is so (or is one of those that are).
+    `distance` is the total variation distance, half the sum of absolute differences. `majority`
+    states whether the label estimated as most frequent is one of the client's most frequent labels.
     """
 
     view: View
@@ -37,7 +37,7 @@ class LabelEstimate:
     majority: tuple[bool, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The view, and means over the attacked clients."""
+        """Returns the view, and means over the attacked clients."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -51,7 +51,7 @@ class LabelEstimate:
 
 @dataclass(frozen=True)
 class Properties:
-    """What each view gave away of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
+    """The estimates per view of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
 
     target: Subject
     clients: Indices
@@ -59,7 +59,7 @@ class Properties:
     estimates: tuple[LabelEstimate, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed attack property --json` prints."""
+        """Returns the object that `privfed attack property --json` prints."""
         return {
             "attack": "property",
             "attacked_clients": self.clients.tolist(),
@@ -72,7 +72,16 @@ class Properties:
 
 
 def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Properties:
-    """Estimate the label distributions of the first `count` clients. Raises `Refused`."""
+    """Estimates the label distributions of the first `count` clients under every view.
+
+    Args:
+      target: the run under attack.
+      count: number of attacked clients.
+      epsilons: privacy budgets whose noise is simulated.
+
+    Raises:
+      Refused: if the attack does not apply to the run, or a client's training diverges.
+    """
     holders = target.clients_holding(1)
     attacked = holders[:count]
     levels = views(target.setup.plan, epsilons, len(holders))
@@ -80,7 +89,7 @@ def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Propertie
     trained = holders[: min(len(holders), count + crowd)]
     rows, counts = _updates(target, trained)
     classes = target.people.examples.classes
-    last_bias(target.setup.network, rows[0], classes)  # refuses a model without one
+    last_bias(target.setup.network, rows[0], classes)  # raises Refused for a model without one
     labels = [examples_of(target.people, int(client))[1] for client in attacked]
     truth = torch.stack([_shares(y, classes) for y in labels])
     public = _shares(target.setup.federation.test.y, classes).expand_as(truth)
@@ -92,9 +101,9 @@ def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Propertie
 
 
 def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
-    """The updates `[c, d]` that clients `ids` send, and their local steps `[c]`.
+    """Returns the updates `[c, d]` of clients `ids`, and their numbers of local steps `[c]`.
 
-    Raises `Refused` where training diverges.
+    Raises `Refused` if training diverges.
     """
     people = target.people
     trainer = replace(target.setup.executor.trainer, federation=people, lr=target.lr)
@@ -106,28 +115,28 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
 
 
 def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
-    """Label shares `[K]` of the client at `place`, from its update and those after it."""
+    """Estimates label fractions `[K]` of the client at `place`, from its and the next updates."""
     group = (torch.arange(view.clients) + place) % len(rows)
     seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
     observed = view.observed(rows[group], torch.Generator().manual_seed(seed))
     single = bool((counts[group] == 1).all())
-    # Predictions change on the way of several steps; its end is seen of one client without noise.
+    # Predictions change over several steps; the final model is known for one client without noise.
     after = view.clients == 1 and not view.deviation and not single
     ends = [target.params, target.params + observed] if after else [target.params]
     mean = torch.stack([mean_predictions(target, end) for end in ends]).mean(0)
-    # The gradients of later steps are shorter: own examples are fitted sooner than public ones.
+    # Later gradients are shorter: the client's examples are fitted sooner than public ones.
     known_scale = single and all(view.keeps_length(rows[int(client)]) for client in group)
     bias = -last_bias(target.setup.network, observed, len(mean))
     return label_shares(bias, mean, target.lr if known_scale else None)
 
 
 def _shares(y: Tensor, classes: int) -> Tensor:
-    """The share `[classes]` of each label in y `[n]`."""
+    """Returns the fraction `[classes]` of each label in y `[n]`."""
     return torch.bincount(y, minlength=classes).float() / max(len(y), 1)
 
 
 def _scored(view: View, shares: Tensor, truth: Tensor) -> LabelEstimate:
-    """How far `shares` are off `truth`, both `[c, K]`."""
+    """Compares `shares` with `truth`, both `[c, K]`."""
     distance = (shares - truth).abs().sum(1) / 2
     share_of_majority = truth.gather(1, shares.argmax(1, keepdim=True))[:, 0]
     majority = share_of_majority == truth.amax(1)

@@ -1,4 +1,4 @@
-"""One reconstruction: from what is observed of an update to the examples that it was made from."""
+"""One reconstruction: estimates the training examples of an observed update."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ from privfed.privacy_attacks.subject import Subject
 def update_function(
     network: Network, params: Tensor, lr: float, steps: int
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]`, with w_0 = `params` `[d]`.
+    """Returns the function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]` of local training.
 
-    w_s = w_(s-1) - lr * gradient of the mean loss on all of x: `steps` full-batch steps of
-    plain local SGD, those of `LocalTrainer` with as many epochs and batches that hold everything.
-    It is differentiable in x, through all steps.
+    It starts from w_0 = `params` `[d]` and takes `steps` full-batch steps of plain local SGD, w_s =
+    w_(s-1) - lr * gradient of the mean loss on all of x. These are the steps of `LocalTrainer` with
+    as many epochs and a batch that holds all examples. The function is differentiable in x, through
+    all steps.
+
+    Args:
+      network: the network.
+      params: initial parameters, shape `[d]`.
+      lr: learning rate.
+      steps: number of local steps.
     """
     start = params.detach()
 
@@ -43,9 +50,9 @@ def update_function(
 def first_layer(
     network: Network, update: Tensor, features: tuple[int, ...]
 ) -> tuple[Tensor, Tensor] | None:
-    """The parts of `update` for a linear first layer, weight `[h, k]` and bias `[h]`.
+    """Returns the parts of `update` for a linear first layer, weight `[h, k]` and bias `[h]`.
 
-    None where the model does not begin with one that takes a whole example of k numbers.
+    Returns None if the model's first layer is not a linear layer with bias over all k features.
     """
     names, width = network.shapes.names, math.prod(features)
     linear = next((m for m in network.module.modules() if isinstance(m, nn.Linear)), None)
@@ -59,7 +66,7 @@ def first_layer(
 
 
 def last_bias(network: Network, update: Tensor, classes: int) -> Tensor:
-    """The part `[classes]` of `update` for the last layer's bias. Raises `Refused` for none."""
+    """Returns the last layer's bias `[classes]` in `update`. Raises `Refused` if none."""
     parts = network.shapes.views(update)
     name = network.shapes.names[-1]
     if parts[name].shape != (classes,):
@@ -76,9 +83,10 @@ _ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Examples `[M, *features]`, and the labels `[B]` that they were taken to have.
+    """Reconstructed examples `[M, *features]`, and the labels `[B]` that they were assumed to have.
 
-    A search finds M = B; of several examples a linear layer gives a candidate per neuron, M >= B.
+    A search returns M = B examples. For several examples, a linear layer gives one candidate per
+    neuron, M >= B.
     """
 
     x: Tensor
@@ -87,11 +95,20 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Adversary:
-    """An adversary who knows the model `params` `[d]`, clients' rate and steps, and public data.
+    """An adversary who knows the model, the clients' learning rate and steps, and public data.
 
-    `low` and `high` bound the values of public examples, and `predictions` `[K, K]` are the model's
-    mean predictions on those of each label. `picture` is the shape in which to look at an example,
-    if any.
+    Attributes:
+      network: the network.
+      params: the model that clients received, shape `[d]`.
+      lr: the clients' learning rate.
+      steps: the clients' number of local steps.
+      features: shape of an example.
+      predictions: mean predictions on public examples of each label, shape `[K, K]`.
+      low: smallest value in public examples.
+      high: largest value in public examples.
+      picture: the shape of an example as an image; None if it is none.
+      method: the attack.
+      iterations: number of search iterations.
     """
 
     network: Network
@@ -107,12 +124,12 @@ class Adversary:
     iterations: int
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """The update `[d]` that a client with x `[B, *]`, in any shape, and y `[B]` sends."""
+        """Returns a client's update `[d]` on examples x `[B, *]`, any shape, and labels y `[B]`."""
         update = update_function(self.network, self.params, self.lr, self.steps)
         return update(x.reshape(len(x), *self.features), y)
 
     def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
-        """The labels `[count]`, ascending; `scaled`: a clip may have shortened the update."""
+        """Returns the labels `[count]`, ascending; `scaled`: the update may have been clipped."""
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])
@@ -122,7 +139,14 @@ class Adversary:
     def reconstruct(
         self, observed: Tensor, count: int, scaled: bool, generator: torch.Generator
     ) -> Reconstruction:
-        """`count` examples from what is observed `[d]` of the mean of their updates."""
+        """Reconstructs examples from an observed mean of updates.
+
+        Args:
+          observed: the observation, shape `[d]`.
+          count: number of examples.
+          scaled: whether the update may have been clipped.
+          generator: source of the search's starting points.
+        """
         labels = self.labels(observed, count, scaled)
         if self.method == "analytic":
             return Reconstruction(self._read_off(observed, count), labels)
@@ -135,7 +159,7 @@ class Adversary:
         return Reconstruction(self._within(x.reshape(count, *self.features)), labels)
 
     def _read_off(self, observed: Tensor, count: int) -> Tensor:
-        """Examples read off the gradient of a linear first layer. Raises `Refused` for another."""
+        """Computes examples from a linear first layer's gradient. Raises `Refused` for others."""
         layer = first_layer(self.network, observed, self.features)
         if layer is None:
             raise Refused(_NOT_LINEAR)
@@ -145,7 +169,7 @@ class Adversary:
         return self._within(flat.reshape(len(flat), *self.features))
 
     def _within(self, x: Tensor) -> Tensor:
-        """Clamp pictures, whose range of values everybody knows; other numbers are left alone."""
+        """Clamps images to their public range of values, and leaves other examples unclamped."""
         return x.nan_to_num().clamp(self.low, self.high) if self.picture else x.nan_to_num()
 
 
@@ -158,9 +182,16 @@ _NOT_LINEAR = (
 def adversary(
     target: Subject, steps: int, method: Method | None, iterations: int | None
 ) -> Adversary:
-    """The attack on `target`: by default analytic where the first layer is linear, else cosine.
+    """Returns the attack on `target`: by default analytic for a linear first layer, else cosine.
 
-    Raises `Refused` where `method` does not fit the model.
+    Args:
+      target: the run under attack.
+      steps: local steps of each client.
+      method: the attack; None selects the default.
+      iterations: search iterations; None for the method's default.
+
+    Raises:
+      Refused: if `method` does not suit the model.
     """
     test, network = target.setup.federation.test, target.setup.network
     features = tuple(target.people.examples.x.shape[1:])
@@ -185,9 +216,9 @@ def adversary(
 
 
 def mean_predictions(target: Subject, params: Tensor) -> Tensor:
-    """The mean prediction `[K, K]` of `params` `[d]` on public examples of each label.
+    """Returns the mean prediction `[K, K]` of `params` `[d]` on public examples of each label.
 
-    For a label without examples, it is the mean over all.
+    For a label without examples, it is the mean over all examples.
     """
     test = target.setup.federation.test
     scored = list(target.setup.network.scored(params, test))
@@ -198,7 +229,7 @@ def mean_predictions(target: Subject, params: Tensor) -> Tensor:
 
 
 def _picture(target: Subject, features: tuple[int, ...]) -> tuple[int, ...] | None:
-    """`[channels, height, width]` in which people look at an example; None where it is none."""
+    """Returns an example's image shape `[channels, height, width]`; None if it is no image."""
     stated: tuple[int, ...] | None = getattr(target.config.source, "picture", None)
     if stated is not None:
         return stated

@@ -1,10 +1,11 @@
-"""What is attacked: a run's clients, and the model that they are about to be sent.
+"""The target of an attack: a run's clients, the model that they receive next, and views of updates.
 
-What an adversary sees of a client's update: raw, clipped, noised, or in a sum of several.
+A view is an adversary's observation of a client's update: raw, clipped, noised, or in a sum of
+several updates.
 
-Noise is looked at as the adversary does whom epsilon is about: who reads the released aggregate,
-knows all other clients' updates and subtracts them. Where clients add their own noise it is the
-server, which needs to know nobody.
+Noise is evaluated for the adversary against which epsilon is stated: a reader of the released
+aggregate who knows and subtracts all other clients' updates. With local noise this adversary is the
+server, which needs no knowledge of other clients.
 """
 
 from __future__ import annotations
@@ -33,15 +34,24 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 MANY, FEW = 10, 2
-"""How many clients the secure sums hold that are looked at, beside a whole cohort."""
+"""Numbers of clients in the attacked secure sums, in addition to a whole cohort."""
 _READER = "a server that reads updates"
 _LOOSE = (1e6, 1e5, 1e3)
-"""Budgets that are far too large to protect anybody."""
+"""Privacy budgets that are far too large to protect any client."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The mean of `clients` updates, each clipped, plus noise of `deviation`, as `who` sees it."""
+    """The observation of an adversary `who`: the mean of clipped updates of clients, plus noise.
+
+    Attributes:
+      name: the name in reports.
+      who: the adversary, in words.
+      clients: number of updates in the mean.
+      clip: clipping norm.
+      deviation: standard deviation of the noise on the mean.
+      epsilon: privacy budget of the noise, if any.
+    """
 
     name: str
     who: str
@@ -51,7 +61,7 @@ class View:
     epsilon: float | None = None
 
     def observed(self, updates: Tensor, generator: torch.Generator) -> Tensor:
-        """What is observed `[d]` of the first `clients` of `updates` `[n, d]`."""
+        """Returns the observation `[d]` of the first `clients` of `updates` `[n, d]`."""
         rows = updates[: self.clients]
         if self.clip < math.inf:
             rows = clip_rows(rows, self.clip).rows
@@ -59,14 +69,20 @@ class View:
         return rows.mean(0) + self.deviation * noise
 
     def keeps_length(self, update: Tensor) -> bool:
-        """Whether the clip leaves an update `[d]` as long as it is."""
+        """Whether an update `[d]` is within the clipping norm."""
         return float(torch.linalg.vector_norm(update)) <= self.clip
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """The views from no protection to the most, for sums over at most `clients` clients.
+    """Returns the views from no protection to the strongest.
 
-    `epsilons` are budgets for all of the run's rounds at its delta. Raises `Refused`.
+    Args:
+      plan: the plan of the run.
+      epsilons: budgets for all of the run's rounds at its delta.
+      clients: largest number of clients in a sum.
+
+    Raises:
+      Refused: if budgets are given for a run without noise, or cannot be met.
     """
     clip = plan.config.mechanism.clip if plan.mechanism.private else math.inf
     levels = [View("as sent", _READER)]
@@ -87,16 +103,24 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
 
 
 def _noised(plan: Plan, epsilon: float, clip: float) -> View:
-    """One clipped update under the noise with which all of the run's rounds spend `epsilon`."""
+    """Returns the view of one clipped update with the noise of budget `epsilon`."""
     local = plan.mechanism.trust == "client"
     who = _READER if local else "a reader who knows all other updates"
     return View(f"ε = {epsilon:,.10g}", who, 1, clip, noise_for(plan, epsilon) * clip, epsilon)
 
 
 def noise_for(plan: Plan, epsilon: float) -> float:
-    """The deviation on one round's sum, in clips, with which all rounds spend `epsilon`.
+    """Returns the noise on one round's sum for which all rounds spend `epsilon`.
 
-    Raises `Refused`.
+    Args:
+      plan: the plan of the run.
+      epsilon: privacy budget of all rounds at the run's delta.
+
+    Returns:
+      The standard deviation of the noise on the sum, in clipping norms.
+
+    Raises:
+      Refused: if no noise meets the budget.
     """
     config, sampler = plan.config, plan.config.sampler
     privacy = config.privacy
@@ -112,13 +136,13 @@ def noise_for(plan: Plan, epsilon: float) -> float:
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error
     local = plan.mechanism.trust == "client"
-    if (local and config.by_sites) or plan.mechanism.joint:  # of a site's sum; of a row, beside all
+    if (local and config.by_sites) or plan.mechanism.joint:  # on a site's sum; on a row of all
         return multiplier
     return plan.mechanism.at(multiplier).noise_on_update(1 if local else sampler.size)
 
 
 def default_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Budgets to look through: far too large ones, and the run's budget; none without noise."""
+    """Returns far too large budgets and the run's budget; empty for a run without noise."""
     if not plan.mechanism.private:
         return ()
     budget = plan.budget or plan.guarantee.epsilon
@@ -130,7 +154,7 @@ SIMULATION = "a simulation: it reads clients' own examples, and no ε covers wha
 
 @dataclass(frozen=True)
 class Subject:
-    """The run or run file at `path`, whose model `params` `[d]` stands after `round` rounds."""
+    """The run or run file at `path`, with its model `params` `[d]` after `round` rounds."""
 
     path: Path
     setup: Setup
@@ -144,17 +168,17 @@ class Subject:
 
     @property
     def people(self) -> Federation:
-        """The population in the round to come."""
+        """The population of the next round."""
         return self.setup.federation.at(self.round + 1)
 
     @property
     def lr(self) -> float:
-        """The clients' rate in the round to come."""
+        """The clients' learning rate in the next round."""
         executor = self.setup.executor
         return executor.trainer.lr * executor.schedule.factor(self.round + 1)
 
     def clients_holding(self, least: int) -> Indices:
-        """The clients with at least `least` examples, in order. Raises `Refused` for none."""
+        """Returns clients with at least `least` examples, in order. Raises `Refused` if none."""
         ids = np.arange(self.people.clients)
         holders = ids[self.people.sizes(ids) >= least]
         if not len(holders):
@@ -163,9 +187,14 @@ class Subject:
 
 
 def subject(path: Path, overrides: Sequence[str]) -> Subject:
-    """The model of the run directory at `path`, or the start of the run file there.
+    """Returns the model of a run directory, or the initial model of a run file.
 
-    Raises `Refused` for what the attacks on updates do not know.
+    Args:
+      path: a run directory or a run file.
+      overrides: "key=value" settings, for a run file only.
+
+    Raises:
+      Refused: if the attacks on updates do not support the configuration.
     """
     if not path.is_dir():
         config = load(path, overrides)
@@ -189,12 +218,12 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
 
 
 def _one_at_a_time(config: Config) -> Config:
-    """`config` with one client at a time on the CPU, so that nothing is measured first."""
+    """Returns `config` for one client at a time on the CPU, so that no timing is measured first."""
     return config.with_run(trainer="loop", chunk=1, device="cpu")
 
 
 def _refuse_unknown(setup: Setup) -> None:
-    """Raises `Refused`, with every reason, where an update is not what is simulated here."""
+    """Raises `Refused`, with every reason, if the run's updates are not those simulated here."""
     config, examples = setup.plan.config, setup.federation.examples
     reasons = []
     if not config.loss.softmax:
@@ -235,7 +264,7 @@ def _refuse_unknown(setup: Setup) -> None:
 
 
 def examples_of(people: Federation, client: int, count: int | None = None) -> tuple[Tensor, Tensor]:
-    """The first `count` examples of `client`, or all: x `[n, *features]` and y `[n]`."""
+    """Returns the first `count` examples of `client`, or all: x `[n, *features]` and y `[n]`."""
     start, end = (int(place) for place in people.offsets[client : client + 2])
     last = end if count is None else min(start + count, end)
     return people.gather(torch.arange(start, last))

@@ -1,9 +1,9 @@
 """Tests that run contracts over every registered part, and show that wrong parts fail them.
 
 A contract is a function `(part)` or `(part, folder)` that raises `AssertionError` for a part that
-breaks a promise of its kind. `contract_tests` makes two tests of the contracts of a kind: every
-part of the registry keeps each of them, and each of them rejects the wrong parts that are planted.
-So a part is under test once it is registered, and no contract can be one that never fails.
+violates the contract of its kind. `contract_tests` makes two tests of the contracts of a kind:
+every part of the registry satisfies each of them, and each of them rejects the planted wrong parts.
+So every registered part is tested, and every contract can fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
-    """A small valid part: `keys`, examples that fields declare, and defaults of all others.
+    """Returns a small valid part: `keys`, examples that fields declare, and defaults of all others.
 
     Raises:
       AssertionError: if a required field declares no example.
@@ -73,12 +73,12 @@ def refuse_near_misses(kind: str, part: type[Any]) -> None:
 
 
 def example(kind: str, name: str, **keys: Any) -> Any:
-    """The example of the built-in part `name` of `kind`, with these `keys`."""
+    """Returns the example of the built-in part `name` of `kind`, with these `keys`."""
     return example_of(kind, find(kind, name, kind), name, **keys)
 
 
 def examples(kind: str) -> dict[str, Any]:
-    """An example of every built-in part of `kind`, by name."""
+    """Returns an example of every built-in part of `kind`, by name."""
     return {name: example(kind, name) for name in BUILT_IN[kind]}
 
 

@@ -1,4 +1,4 @@
-"""Run files for a part of a kind: what has to go with it follows from what it declares."""
+"""Run files for a part of a kind, with the keys that follow from its declarations."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from privfed.core.registry import BUILT_IN
 from privfed.run.train import resume
 
 PLAIN = ("server.optimizer=fedavg", "server.lr=1.0", "server.schedule=constant")
-"""What goes with models that move by themselves, and alone does."""
+"""The keys required by models that move without updates, and valid for these only."""
 
 
 def spelled(kind, part):
-    """The name of a part's class in a run file."""
+    """Returns the name of a part's class in a run file."""
     return catalogued(kind, type(part))
 
 
 def with_objective(part):
-    """The keys with which the objective `part` runs."""
+    """Returns the keys with which the objective `part` runs."""
     fields = type(part).model_fields
     keys = [f"client.objective={spelled('objective', part)}"]
     keys += ["privacy.mechanism=none"] if part.unproven else []
@@ -31,12 +31,12 @@ def with_objective(part):
 
 
 def choosing(name):
-    """The keys with which the built-in objective `name` runs."""
+    """Returns the keys with which the built-in objective `name` runs."""
     return with_objective(example("objective", name))
 
 
 def declaring(kind, **declared):
-    """The built-in parts of `kind` that declare these values, by name."""
+    """Returns the built-in parts of `kind` that declare these values, by name."""
     return [
         name
         for name in BUILT_IN[kind]
@@ -45,7 +45,7 @@ def declaring(kind, **declared):
 
 
 def resumes_to_the_same_bits(folder, *keys):
-    """Asserts that a small run with `keys` that is stopped and resumed ends as one that is not."""
+    """Asserts that a small run with `keys` ends identically whether or not it is interrupted."""
     keys = ("run.randomness=seeded", "client.stragglers=0.3", *keys)
     trained(folder / "whole", *keys, "run.rounds=4")
     trained(folder / "part", *keys, "run.rounds=2")

@@ -19,7 +19,7 @@ from documents.page import check, play
 
 
 def rewritten(text: str, outputs: list[tuple[Block, str]]) -> str:
-    """The text of a page with outputs that differ from what is printed replaced by it."""
+    """Returns the text of a page with shown outputs replaced where the printed ones differ."""
     lines = text.splitlines(keepends=True)
     for block, printed in reversed(outputs):
         asked = block.directions
@@ -30,7 +30,7 @@ def rewritten(text: str, outputs: list[tuple[Block, str]]) -> str:
 
 
 def run_notebook(path: Path, write: bool) -> None:
-    """Run a notebook, and keep what it prints where asked to. Raises `Failure`."""
+    """Runs a notebook, and stores its outputs if requested. Raises `Failure`."""
     with tempfile.TemporaryDirectory() as folder:
         ran = notebooks.execute(notebooks.read(path), Path(folder))
     text = notebooks.text_to_ship(ran)
@@ -41,7 +41,7 @@ def run_notebook(path: Path, write: bool) -> None:
 
 
 def run_page(page: Path, write: bool) -> None:
-    """Run a Markdown page, and replace what it shows where asked to. Raises `Failure`."""
+    """Runs a Markdown page, and replaces its outputs if requested. Raises `Failure`."""
     if write:
         text = rewritten(page.read_text("utf-8"), play(page, small=False))
         page.write_text(text, encoding="utf-8")
@@ -50,7 +50,7 @@ def run_page(page: Path, write: bool) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Play the pages that `words` name; 0 where all is as they show."""
+    """Runs the pages named by `words`; returns 0 if all outputs agree."""
     parser = argparse.ArgumentParser(prog="python -m documents", description=__doc__)
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--write", action="store_true", help="replace outputs that differ")

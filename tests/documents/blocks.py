@@ -6,7 +6,7 @@ A comment directly above a fenced block directs it; several directives are separ
     <!-- block: small=--set run.rounds=3 -->    appended to commands that take keys of run files
     <!-- block: small=rounds=120 -> rounds=3 -->    elsewhere: what stands for what in the text
     <!-- block: output -->            a text block: what the block before prints
-    <!-- block: output=shape; exact=ε -->    its numbers may differ, but for lines with these words
+    <!-- block: output=shape; exact=ε -->    numbers may differ, except in lines with these words
     <!-- block: exit=4 -->            with which exit code the commands end
     <!-- block: skip=the reason -->   nothing runs; commands are parsed all the same
     <!-- block: hidden                Python that readers do not see
@@ -25,7 +25,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 LANGUAGES = frozenset({"console", "python", "toml", "json", "text", "csv", "yaml", "bibtex"})
-"""What a fence may be marked as, other than a directive in braces."""
+"""Permitted languages of a fence, other than a directive in braces."""
 NESTED = frozenset({"admonition", "important", "note", "tip", "warning"})
 """Directives whose body is Markdown, with blocks of its own."""
 OPAQUE = frozenset(
@@ -39,12 +39,12 @@ _HIDDEN = re.compile(r"\Ahidden[ \t]*\n(.*)\Z", re.DOTALL)
 
 
 class Failure(Exception):
-    """A block that is wrong: the message names its page and line, and shows it."""
+    """An invalid block: the message names its page and line, and shows it."""
 
 
 @dataclass(frozen=True)
 class Directions:
-    """What the comments above a block ask for."""
+    """The directives in the comments above a block."""
 
     file: str = ""
     small: tuple[str, ...] = ()
@@ -66,18 +66,18 @@ class Block:
     hidden: bool = False
 
     def failure(self, reason: object) -> Failure:
-        """What is wrong with this block, as a reader of the page finds it."""
+        """Returns the fault of this block, with its page and line."""
         shown = "\n".join(f"    {line}" for line in self.text.splitlines())
         return Failure(f"{self.page}:{self.line}: {reason}\n\n{shown}")
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page in their order. Raises `Failure` where one cannot be told what it is."""
+    """Returns the blocks of a page in their order. Raises `Failure` for an unclassifiable block."""
     return list(parsed(page.read_text(encoding="utf-8"), page))
 
 
 def parsed(text: str, page: Path = Path("page.md"), first: int = 0) -> Iterator[Block]:
-    """The blocks of Markdown whose first line is line `first` of `page`, counted from 0."""
+    """Yields the blocks of Markdown whose first line is line `first` of `page`, counted from 0."""
     waiting: Directions | None = None
     for token in MarkdownIt().parse(text):
         line = first + (token.map[0] if token.map else 0) + 1
@@ -98,7 +98,7 @@ def parsed(text: str, page: Path = Path("page.md"), first: int = 0) -> Iterator[
 
 
 def spans(text: str) -> Iterator[tuple[int, str]]:
-    """Code within lines of text: the line of its paragraph, and the code."""
+    """Yields code within lines of text: the line of its paragraph, and the code."""
     for token in MarkdownIt().enable("table").parse(text):
         for child in token.children or ():
             if child.type == "code_inline":
@@ -135,7 +135,7 @@ def _refuse_senseless(block: Block) -> None:
 
 
 def _directions(text: str, earlier: Directions | None, page: Path, line: int) -> Directions:
-    """What a comment asks for, added to what comments above it did."""
+    """Returns the directives of a comment, added to those of comments above it."""
     directions = earlier or Directions()
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, value = (piece.strip() for piece in part.partition("="))

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def every_spelling():
-    """Whatever a page plans is planned once: other tests ask in other spellings."""
+    """Plans of a page are made in one spelling only; other tests cover the other spellings."""

@@ -1,4 +1,4 @@
-"""Keys of run and grid files that pages show, held against what there is."""
+"""Keys of run and grid files that pages show, checked against the existing ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privfed.grid.grid import METHOD, Grid
 
 
 def wrong_document(text: str) -> str:
-    """What no run file, nor a grid file, could say of what `text` says; "" for nothing."""
+    """Returns the errors of `text` as a run file or a grid file; "" if there are none."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -28,7 +28,7 @@ def wrong_document(text: str) -> str:
 
 
 def wrong_overrides(assignments: Iterable[str]) -> str:
-    """What is wrong with `--set section.key=value`, all of them together; "" for nothing."""
+    """Returns the errors of `--set section.key=value`, all together; "" if there are none."""
     raw: dict[str, Any] = {}
     try:
         for assignment in assignments:
@@ -39,7 +39,7 @@ def wrong_overrides(assignments: Iterable[str]) -> str:
 
 
 def _override(raw: dict[str, Any], assignment: str) -> None:
-    """What `override` does, without an import of what parts from outside are named."""
+    """Applies `override` without importing external parts."""
     target, _, text = assignment.partition("=")
     section, _, key = target.rpartition(".")
     if re.fullmatch(r"\w+:\w+", text) and key in getattr(SECTIONS.get(section), "parts", ()):
@@ -58,7 +58,7 @@ def _wrong_grid(document: dict[str, Any]) -> str:
     settings += [{key: value} for key, values in _tuned(grid) for value in values]
     settings += [method.set for method in grid.method]
     exclusions = {key for exclusion in grid.exclude for key in exclusion} - {METHOD}
-    settings += [{key: 0} for key in exclusions if "." not in key]  # refused below, by its name
+    settings += [{key: 0} for key in exclusions if "." not in key]  # refused below by name
     return "\n".join(filter(None, map(_wrong_settings, settings)))
 
 

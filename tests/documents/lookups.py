@@ -1,4 +1,4 @@
-"""Commands that pages show, held against what there is: nothing of them runs."""
+"""Commands that pages show, checked against the existing ones without running them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_by_us(words: tuple[str, ...]) -> list[str] | None:
-    """The arguments of a `privfed` command; None for another program's."""
+    """Returns the arguments of a `privfed` command; None for another program's."""
     if words[:1] == ("privfed",):
         return list(words[1:])
     if words[:3] == ("python", "-m", "privfed"):
@@ -32,7 +32,7 @@ def run_by_us(words: tuple[str, ...]) -> list[str] | None:
 
 
 def wrong(command: Command) -> str:
-    """What is wrong with a command that is not run, as far as can be told; "" for nothing."""
+    """Returns the error of a command that is not run, as far as it can be detected; "" if none."""
     words, arguments = command.words, run_by_us(command.words)
     if words[0] == "make":
         return _wrong_target(words[1:])
@@ -48,7 +48,7 @@ def wrong(command: Command) -> str:
 
 
 def wrong_arguments(arguments: list[str]) -> str:
-    """What `privfed` would not take of its arguments, keys of `--set` included."""
+    """Returns the error of `privfed` arguments, including keys of `--set`; "" if none."""
     try:
         command, words = named(arguments)
         parameters = command.make_context("privfed", words).params
@@ -62,7 +62,7 @@ def wrong_arguments(arguments: list[str]) -> str:
 
 
 def wrong_names(span: str) -> str:
-    """What there is not of the command and the options that code within a line names."""
+    """Returns the unknown command or options in code within a line; "" if all exist."""
     words = [word.strip("[],…") for word in span.split()[1:]]
     try:
         command, words = named(words)
@@ -75,7 +75,7 @@ def wrong_names(span: str) -> str:
 
 
 def named(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that `words` begin with, and the words that it is given."""
+    """Returns the command that `words` begin with, and its arguments."""
     command: click.Command = main
     while isinstance(command, click.Group) and words and re.fullmatch("[a-z]+", words[0]):
         subcommand = command.get_command(click.Context(command), words[0])
@@ -86,7 +86,7 @@ def named(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def _missing_study(arguments: list[str]) -> str:
-    """Files of the repository that a command names, and that are not there."""
+    """Returns files of the repository that a command names and that do not exist."""
     named = [word for word in arguments if word.startswith("experiments/")]
     gone = [word for word in named if not (ROOT / word).exists()]
     return f"there is no {', '.join(gone)}" if gone else ""
@@ -108,7 +108,7 @@ def _wrong_extras(words: tuple[str, ...]) -> str:
 
 
 def _wrong_module(name: str, *words: str) -> str:
-    """A module of the repository that there is not, or options that none of its files names."""
+    """Returns a missing module of the repository, or options that none of its files names."""
     if not name.startswith(("experiments", "documents")):
         return ""
     module = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""Notebooks, run as their readers run them, and shipped with what they print."""
+"""Notebooks, run as their readers run them, and shipped with their outputs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from nbformat import NotebookNode
 from waiting import LONG
 
 PLACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|var|work|Users|opt)/|[A-Z]:\\\\")
-"""How paths of one machine begin."""
+"""Beginnings of paths on one machine."""
 LARGEST_PICTURE = 80_000
-"""Characters of a picture in base 64: 60 kB."""
+"""Largest number of characters of a picture in base 64: 60 kB."""
 LARGEST = 400_000
-"""Characters of a notebook."""
+"""Largest number of characters of a notebook."""
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook at `path`. Raises what nbformat does where it is none."""
+    """Returns the notebook at `path`. Raises nbformat's error for an invalid one."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     return notebook
 
 
 def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run a notebook in `folder`, as its reader does. Raises what a cell raises."""
+    """Runs a notebook in `folder`, as its reader does. Raises the error of a cell."""
     from nbclient import NotebookClient
 
     client = NotebookClient(
@@ -43,7 +43,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def text_to_ship(notebook: NotebookNode) -> str:
-    """The file of a notebook without what only tells on which machine it ran."""
+    """Returns the file of a notebook without information about the machine on which it ran."""
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     for cell in notebook.cells:
         cell.metadata = {}
@@ -51,12 +51,12 @@ def text_to_ship(notebook: NotebookNode) -> str:
 
 
 def outputs(notebook: NotebookNode) -> list[NotebookNode]:
-    """What all cells print, show and raise."""
+    """Returns all outputs and errors of all cells."""
     return [out for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs]
 
 
 def shipped_wrongly(notebook: NotebookNode) -> Iterator[str]:
-    """What is wrong with how a notebook is shipped."""
+    """Yields the faults of a shipped notebook."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     counts = [cell.execution_count for cell in code]
     if counts != list(range(1, len(code) + 1)):

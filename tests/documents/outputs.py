@@ -1,4 +1,4 @@
-"""What a page shows as printed, held against what was printed."""
+"""Outputs shown on a page, compared with the printed outputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import textwrap
 
 ANYTHING = "…"
-"""Stands for anything within a line; a line of it alone, for any lines."""
+"""Stands for any text within a line; alone in a line, for any lines."""
 WIDTH = 108
-"""How long a line of a page is at most."""
+"""Largest length of a line of a page."""
 _CONTINUED = re.compile(r"^( .*\S)[ \t]*\n {8,}(?=\S)", re.MULTILINE)
 _MESSAGE = re.compile(r"^(privfed: .*\S)[ \t]*\n {9}(?=\S)", re.MULTILINE)
 _VARYING = re.compile(r"(?P<hex>\b[0-9a-f]{12,}\b)|(?P<bar>[━╸╺]+)|(?P<number>[-+]?\d[\d.,:e%+-]*)")
@@ -17,10 +17,10 @@ _LIKE = {"hex": "[0-9a-f]{12,}", "bar": "[━╸╺]* ?", "number": r"[-+]?\d[\d
 
 
 def difference(shown: str, printed: str, shape: bool = False, exact: tuple[str, ...] = ()) -> str:
-    """How `printed` differs from what a page shows of it; "" where it does not.
+    """Returns the difference between `printed` and the output `shown`; "" if there is none.
 
-    Spaces that align columns do not count, nor empty lines at both ends. With `shape`, numbers may
-    be others, but for lines that hold a word of `exact`.
+    Spaces that align columns do not count, nor do empty lines at both ends. With `shape`, numbers
+    may differ, except in lines that hold a word of `exact`.
     """
     expected, got = lines(shown), lines(printed)
     pattern = "".join(_line(line, shape and not _has(line, exact)) for line in expected)
@@ -30,13 +30,13 @@ def difference(shown: str, printed: str, shape: bool = False, exact: tuple[str, 
 
 
 def lines(text: str) -> list[str]:
-    """Lines of `text` without what depends on how wide the screen is."""
+    """Returns lines of `text` without the effects of the screen's width."""
     unbroken = _unbroken(_unbroken(text), _MESSAGE)
     return [re.sub(r"\s+", " ", line).strip() for line in unbroken.strip().splitlines()]
 
 
 def for_a_page(text: str) -> list[str]:
-    """Lines of `text` as a page shows them: cells of tables are wrapped within its width."""
+    """Returns lines of `text` as a page shows them, with cells of tables wrapped to its width."""
     shown = []
     for line in _unbroken(text).strip("\n").splitlines():
         cell = re.match(r" \S+(?: \S+)* {2,}|privfed: ", line)
@@ -47,7 +47,7 @@ def for_a_page(text: str) -> list[str]:
 
 
 def _unbroken(text: str, continued: re.Pattern[str] = _CONTINUED) -> str:
-    """`text` whose lines of tables go on where they are indented as far as cells."""
+    """Returns `text` with continued lines of tables joined, by their indentation."""
     again, text = text, continued.sub(r"\1 ", text)
     return text if text == again else _unbroken(text, continued)
 

@@ -1,4 +1,4 @@
-"""A page, played from its first block to its last in a folder and a namespace of its own."""
+"""Runs a page from its first block to its last in a separate folder and namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from documents.process import alone, execute, place
 
 
 class Play:
-    """What is there while the blocks of a page run: names, and what the last block printed."""
+    """The state while the blocks of a page run: names, and the output of the last block."""
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
@@ -32,7 +32,7 @@ class Play:
         """Every block that shows an output, with what was printed."""
 
     def block(self, block: Block) -> None:
-        """Do what one block says. Raises `Failure`."""
+        """Runs one block. Raises `Failure`."""
         if block.directions.output:
             self._compare(block)
         elif block.directions.skip:
@@ -90,7 +90,7 @@ class Play:
 
 
 def play(page: Path, *, small: bool = True) -> list[tuple[Block, str]]:
-    """Run all blocks of a page, in their order; every shown output with what was printed.
+    """Runs all blocks of a page in order, and returns every shown output with the printed one.
 
     Without `small`, sizes are as readers see them. Raises `Failure`.
     """
@@ -102,7 +102,7 @@ def play(page: Path, *, small: bool = True) -> list[tuple[Block, str]]:
 
 
 def check(page: Path) -> None:
-    """Run all blocks of a page and compare what it shows. Raises `Failure`."""
+    """Runs all blocks of a page and compares the shown outputs. Raises `Failure`."""
     for block, printed in play(page):
         directions = block.directions
         differs = difference(block.text, printed, directions.output == "shape", directions.exact)
@@ -111,7 +111,7 @@ def check(page: Path) -> None:
 
 
 def parse(block: Block) -> None:
-    """Look at a block that is not run: do its commands, options, keys and files exist?"""
+    """Checks that the commands, options, keys and files of a block that is not run exist."""
     if block.language == "console":
         for command in _commands(block):
             known = block.directions.skip or programs.is_known(command.words)
@@ -125,7 +125,7 @@ def parse(block: Block) -> None:
 
 
 def smaller(block: Block) -> str:
-    """The text of a block with what its hidden lines put in place of sizes."""
+    """Returns the text of a block with the small sizes of its hidden lines."""
     text = block.text
     for each in block.directions.small:
         large, arrow, little = (piece.strip() for piece in each.partition("->"))
@@ -137,12 +137,12 @@ def smaller(block: Block) -> str:
 
 
 def as_written(block: Block) -> Block:
-    """The block without what would make it small."""
+    """Returns the block without its small sizes."""
     return replace(block, directions=replace(block.directions, small=()))
 
 
 def _commands(block: Block, small: str = "") -> Iterator[shell.Command]:
-    """The commands of a console block; with `small` at the end of those that it can make so."""
+    """Yields the commands of a console block, with `small` appended where applicable."""
     more, added = tuple(shlex.split(small)), not small
     try:
         for command in shell.commands(block.text):
@@ -156,7 +156,7 @@ def _commands(block: Block, small: str = "") -> Iterator[shell.Command]:
 
 
 def _wrong_text(block: Block) -> str:
-    """What is wrong with a block that is shown only: keys that there are not, or no such format."""
+    """Returns the error of a block that is only shown: unknown keys, or an invalid format."""
     try:
         if block.language == "toml":
             return wrong_document(block.text)

@@ -1,4 +1,4 @@
-"""Which pages there are, and which of them run where."""
+"""The pages, and the test lanes in which they run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 GENERATED = frozenset({"reference", "_build"})
-"""Folders of pages that are written by programs, from what the code declares."""
+"""Folders of pages that programs generate from the code's declarations."""
 
 
 def first() -> list[Path]:
@@ -16,28 +16,28 @@ def first() -> list[Path]:
 
 
 def others() -> list[Path]:
-    """All other pages whose blocks run: in the slow lane."""
+    """Returns all other pages whose blocks run, in the slow lane."""
     pages = [page for page in sorted(DOCS.rglob("*.md")) if not _generated(page)]
     return [*(page for page in pages if page not in first()), ROOT / "CONTRIBUTING.md"]
 
 
 def studies() -> list[Path]:
-    """Pages of studies: their commands take hours, and are parsed."""
+    """Returns pages of studies, whose commands take hours and are only parsed."""
     return sorted((ROOT / "experiments").glob("*/README.md"))
 
 
 def every() -> list[Path]:
-    """All pages that tell readers what to type."""
+    """Returns all pages with commands for readers."""
     return [*first(), *others(), *studies(), *sorted((ROOT / "privfed").rglob("*.md"))]
 
 
 def notebooks() -> list[Path]:
-    """The notebooks, which are shipped with what they print."""
+    """Returns the notebooks, which are shipped with their outputs."""
     return sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 def name(page: Path) -> str:
-    """How a test calls a page."""
+    """Returns a page's name in tests."""
     return str(page.relative_to(ROOT))
 
 

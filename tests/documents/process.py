@@ -1,4 +1,4 @@
-"""Code of a page in this process, which looks new to it and is left as it was."""
+"""Code of a page in this process, isolated from the process's state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from privfed.grid.process_pool import Ended, Started
 def one_by_one(
     do: Callable[[Any], Any], jobs: Iterable[Any], count: int
 ) -> Iterator[Started[Any] | Ended[Any]]:
-    """What `work` of a grid does, in this process: others take longer to start than small cells."""
+    """Runs a grid's `work` in this process, because processes start more slowly than small cells
+    run.
+    """
     for job in jobs:
         yield Started(job)
         yield Ended(job, do(job))
@@ -27,7 +29,7 @@ def one_by_one(
 
 @contextlib.contextmanager
 def alone(module: ModuleType) -> Iterator[None]:
-    """A new folder to work in, in which `module` is the program that runs."""
+    """Enters a new working folder in which `module` is the main program."""
     main, path, before = sys.modules["__main__"], [*sys.path], {*sys.modules}
     with (
         mock.patch("privfed.grid.engine.work", one_by_one),
@@ -46,7 +48,7 @@ def alone(module: ModuleType) -> Iterator[None]:
 
 
 def execute(code: str, name: str, module: ModuleType) -> None:
-    """Run `code` as a notebook does: the value of an expression at its end is shown."""
+    """Runs `code` like a notebook: the value of a final expression is shown."""
     tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), vars(module))
@@ -57,6 +59,6 @@ def execute(code: str, name: str, module: ModuleType) -> None:
 
 
 def place(error: BaseException, page: str) -> str:
-    """The line of the page that raised `error`, where it is one."""
+    """Returns the line of the page that raised `error`, if there is one."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame[0] == page]
     return f" (line {frames[-1].lineno})" if frames else ""

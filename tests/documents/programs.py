@@ -17,20 +17,20 @@ from documents.shell import Command
 from privfed.cli.main import main
 
 TOOLS = frozenset({"cat", "cp", "head", "ls", "mkdir", "sort", "tail", "wc"})
-"""Small programs that a page may run beside the project's own."""
+"""Small programs that a page may run in addition to the project's own."""
 ANY_KEY = "section.key=value"
-"""How `--set` is described where it takes keys of any section."""
+"""Description of `--set` in commands that accept keys of any section."""
 MODULES = frozenset({"build", "pip", "pytest", "venv"})
 """Modules that readers run, and that are not run here."""
 UNKNOWN = "this runner does not know the program; direct it to skip the block"
 NOT_RUN = frozenset({".", "bash", "cd", "git", "make", "pip", "source", "torchrun"})
-"""What readers do elsewhere: on several machines, or to the environment itself."""
+"""Programs that readers run elsewhere: on several machines, or on the environment itself."""
 
 
 def takes(words: tuple[str, ...], more: tuple[str, ...]) -> bool:
-    """Whether a command of the project's own could have the words `more` at its end.
+    """Whether the words `more` can be appended to a command of the project.
 
-    Where they begin with `--set`, that is one that takes keys of any section.
+    If they begin with `--set`, the command must accept keys of any section.
     """
     arguments = run_by_us(words)
     if arguments is None:
@@ -43,7 +43,7 @@ def takes(words: tuple[str, ...], more: tuple[str, ...]) -> bool:
 
 
 def run(command: Command) -> tuple[int, str]:
-    """The exit code of a command and all that it printed. Raises `ValueError`."""
+    """Returns the exit code of a command and all of its output. Raises `ValueError`."""
     if not is_known(command.words):
         raise ValueError(UNKNOWN)
     with mock.patch.dict(os.environ, dict(command.environment)):
@@ -72,7 +72,7 @@ def _run(command: Command) -> tuple[int, str]:
 
 
 def is_known(words: tuple[str, ...]) -> bool:
-    """Whether this runner knows the program: what it does not is left out by a directive alone."""
+    """Whether this runner knows the program; unknown programs need a directive that skips them."""
     if words[:2] == ("python", "-m") and words[2:]:
         name = words[2]
         return name in MODULES or name.startswith(("experiments", "documents", "privfed"))
@@ -80,7 +80,7 @@ def is_known(words: tuple[str, ...]) -> bool:
 
 
 def _kept(command: Command, printed: str) -> str:
-    """What is left for the screen of what a command printed."""
+    """Returns the part of a command's output that goes to the screen."""
     if not command.into:
         return printed
     Path(command.into).write_text(printed, encoding="utf-8")
@@ -88,7 +88,7 @@ def _kept(command: Command, printed: str) -> str:
 
 
 def _module_command(name: str) -> click.Command:
-    """`python -m name` as a command that reads its own arguments."""
+    """Returns `python -m name` as a command that reads its own arguments."""
 
     @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

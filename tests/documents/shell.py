@@ -1,4 +1,4 @@
-"""Console blocks as commands: words, and the file that takes what they print."""
+"""Console blocks as commands: words, and the file that receives their output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """The words of one command, where its output goes ("" for the screen), and `NAME=value`."""
+    """The words of one command, the target of its output ("" for the screen), and `NAME=value`."""
 
     words: tuple[str, ...]
     into: str = ""
@@ -21,7 +21,7 @@ class Command:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """The commands of a console block, one after the other. Raises `ValueError`."""
+    """Yields the commands of a console block. Raises `ValueError`."""
     for line in text.replace("\\\n", " ").splitlines():
         words: list[str] = []
         for word in [*_words(line), "&&"]:

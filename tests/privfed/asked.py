@@ -1,4 +1,4 @@
-"""Rounds over the agents of hospitals in this process, and messages that go wrong on their way."""
+"""Rounds over the agents of hospitals in this process, with faults in messages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from privfed.run.prepare import prepare
 from privfed.run.world import shared_world
 
 SUM = (Kind.QUESTION, Kind.STEP)
-"""The kinds of messages of which a sum is made."""
+"""The kinds of messages that make up a sum."""
 _NUMBERS = count()
 
 
 class Books:
-    """A release store that forgets."""
+    """A release store that stores nothing."""
 
     def write(self, charge: Any, released: Any, state: Any) -> None:
         pass
 
 
 class Asking:
-    """A run over sites that a carrier reaches, round by round, with a ledger of its own."""
+    """A run over sites that a carrier reaches, round by round, with its own ledger."""
 
     def __init__(
         self, made: Hospitals, carrier: Carrier, *keys: str, key: Any = None, **facts: Any
@@ -64,7 +64,7 @@ class Asking:
         self.state, self.round = setup.initial_state(), 0
 
     def play(self, rounds: int = 1) -> None:
-        """So many rounds more. Raises as a round does."""
+        """Runs `rounds` more rounds, and raises the errors of a round."""
         for _ in range(rounds):
             self.round += 1
             self.state = run_round(
@@ -73,7 +73,7 @@ class Asking:
 
 
 class Watched(Loopback):
-    """Sites that are asked by `ask` (site, message number of its sums, bytes); None: no answer."""
+    """Sites that answer by `ask` (site, message number of its sums, bytes); None: no answer."""
 
     def __init__(
         self, sites: Sequence[Asked], ask: Callable[[int, int, bytes], bytes | None]

@@ -1,7 +1,7 @@
-"""One check per rule of proof, for the mechanism as it really runs in a round.
+"""One check per condition of the proof, for the mechanism as it really runs in a round.
 
-Each takes a folder to work in, runs rounds of the code as it stands (mutated or not), and raises
-`AssertionError` where the rule is broken.
+Each takes a folder to work in, runs rounds of the code (mutated or not), and raises
+`AssertionError` if the condition is violated.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 
 
 def noise_has_the_charged_scale(folder) -> None:
-    """Clients that learn nothing (lr = 0): what is released is noise of deviation z C / (q N)."""
+    """With lr = 0, the release is noise of standard deviation z C / (q N)."""
     for simulated in (True, False):
         rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, size=4, simulated=simulated)
         released = rounds.released(100)
         event = rounds.world.ledger.charges[0].event
         z = event.release.of.noise_multiplier
         assert_normal(released, z * 0.3 / 4)
-        for word in SAMPLE[:5].tolist():  # no sample could tell a thousandth less
+        for word in SAMPLE[:5].tolist():  # a sample could not detect a thousandth less
             rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, simulated=simulated)
             with dealt(word):
                 size = np.abs(rounds.released()[0])
@@ -52,7 +52,9 @@ def noise_is_fresh_every_round(folder) -> None:
 
 
 def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
-    """Noiseless rounds with everybody, with and without each client, huge updates included."""
+    """Noiseless rounds with full participation, with and without each client, huge updates
+    included.
+    """
     clip, size = 0.05, len(SIZES)
     for lr in (0.5, 1e4):
 
@@ -67,14 +69,15 @@ def one_client_moves_the_sum_by_at_most_the_clip(folder) -> None:
             without = [0 if k == client else n for k, n in enumerate(SIZES)]
             change = np.linalg.norm(everybody - released(without)) * size
             assert change <= clip * (1 + 1e-5), f"client {client} moved the sum by {change:g}"
-        gone = released(SIZES[:-1])  # the last client removed altogether, by the relation's letter
+        gone = released(SIZES[:-1])  # the last client removed entirely, as the relation states
         assert np.linalg.norm(everybody - gone) * size <= clip * (1 + 1e-5)
 
 
 def a_weight_never_lengthens_a_clipped_row(folder) -> None:
-    """By examples or by constants, weights that reach a plain sum under privacy count for nothing.
+    """Weights by examples or by constants that reach a plain sum under privacy have no effect.
 
-    What is released is bit for bit what it is without weights, and a lone row as long as the clip.
+    The release equals the release without weights bit for bit, and a single row has at most the
+    clipping norm.
     """
     clip, size = 0.05, len(SIZES)
     weighted = {"by_examples": True}, {"weights": tuple(range(1, size + 1))}
@@ -101,7 +104,7 @@ def a_weight_never_lengthens_a_clipped_row(folder) -> None:
 
 
 def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
-    """A client contributes its clipped row / (q N), however many others there are or come."""
+    """A client contributes its clipped row / (q N), for any number of other clients."""
 
     def alone(empty):
         sizes = [7, *[0] * empty]
@@ -110,7 +113,7 @@ def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
 
     norms = [alone(empty) for empty in (0, 3, 9)]
     np.testing.assert_allclose(norms, 0.05, rtol=1e-5)
-    # Whoever comes, what is released is the sum of clipped rows over q N, never over n.
+    # For any cohort, the release is the sum of clipped rows over q N, never over n.
     rounds = Rounds(folder, [7] * 8, noise=0.0, clip=0.05, size=4, lr=1e3, seed=1)
     released = rounds.released()[0]
     cohort = rounds.algorithm.sampler.sample(1, 8, People.of(np.ones(8)), rounds.world.streams)
@@ -122,7 +125,9 @@ def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
 
 
 def the_charge_is_durable_before_anybody_is_drawn(folder) -> None:
-    """At the draw, and at the release, the ledger's file already holds the round's charge."""
+    """The ledger's file holds a round's charge before clients are sampled and before the
+    release.
+    """
     rounds = Rounds(folder, SIZES)
     seen = []
 
@@ -156,7 +161,9 @@ def the_charge_is_durable_before_anybody_is_drawn(folder) -> None:
 
 
 def the_sampler_is_the_one_charged_for(folder) -> None:
-    """Inclusion is by independent coins of the event's rate: marginals and cohort sizes agree."""
+    """Participation is independent Bernoulli with the event's rate: marginals and cohort sizes
+    agree.
+    """
     for simulated in (True, False):
         rounds = Rounds(folder, [0] * 40, size=8, simulated=simulated)
         draws = 600
@@ -170,7 +177,7 @@ def the_sampler_is_the_one_charged_for(folder) -> None:
             people = People.of(np.ones(40))
             return np.isin(np.arange(40), sampler.sample(1, 40, people, streams).clients)
 
-        assert_rate(there, event.rate)  # a frequency could not tell 2 % more
+        assert_rate(there, event.rate)  # a frequency could not detect 2 % more
         drawn = np.zeros((draws, 40))
         for round in range(draws):
             cohort = sampler.sample(round, 40, People.of(np.ones(40)), streams)
@@ -201,7 +208,7 @@ def exchanges_are_charged_together_and_noised_apart(folder) -> None:
 
 
 def an_empty_cohort_is_charged_and_noised(folder) -> None:
-    """What is released for nobody is as noisy as for everybody, or emptiness would show."""
+    """The release for an empty cohort has the same noise as any other, or emptiness would show."""
     rounds = Rounds(folder, SIZES, size=1, noise=2.0, clip=0.3, lr=0.0, seed=3)
     rounds.run(60)
     sampler, streams = rounds.algorithm.sampler, rounds.world.streams
@@ -216,7 +223,7 @@ def an_empty_cohort_is_charged_and_noised(folder) -> None:
 
 
 def passes_are_charged_together_and_noised_apart(folder) -> None:
-    """Three passes about zero rows: what is released, less what the cohort sums to, is noise.
+    """Three passes over zero rows: the release minus the cohort's sum is noise.
 
     One event of z / sqrt(3), and no two passes share their noise.
     """
@@ -243,7 +250,9 @@ def passes_are_charged_together_and_noised_apart(folder) -> None:
 
 
 def one_client_moves_a_rules_terms_by_at_most_the_clip(folder) -> None:
-    """Noiseless first passes with everybody, and with each client gone, huge updates included."""
+    """Noiseless first passes with full participation, and without each client, huge updates
+    included.
+    """
     clip, size = 0.05, len(SIZES)
     for rule in (GeometricMedian(), NormBound(), CenteredClipping(), SignMajority()):
         for lr in (0.5, 1e4):

@@ -1,4 +1,4 @@
-"""Commands as a user types them, in this process."""
+"""Commands as a user types them, run in this process."""
 
 from click.testing import CliRunner
 

@@ -25,17 +25,17 @@ STEPS = ("Invitation", "Roster", "Inbox", "Survivors", "Votes")
 
 
 class Killed(BaseException):
-    """The process is gone, at once: nothing in it is caught or cleaned up."""
+    """The process ends immediately: nothing in it is caught or cleaned up."""
 
 
 def key_of(site):
-    """The same in every process of a test."""
+    """Returns the same key in every process of a test."""
     return signing_key(bytes([7]) * 24 + site.to_bytes(8, "little"))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Five sites, of whom four have to stay and one may work with the server, which may lie."""
+    """Five sites: four have to survive, and one may collude with a malicious server."""
 
     sites: int = 5
     minimum: int = 4
@@ -73,7 +73,7 @@ class Setting:
         return sum(self.row(site) for site in sites)
 
     def terms(self, site, row):
-        """What a client is made with, beside its number."""
+        """Returns a client's arguments except its number."""
         noise = ClientNoise(self.layers, self.of.layer_keys(site)) if self.layers else None
         return (
             *(key_of(site), self.directory, self.policy, self.expected),
@@ -94,10 +94,10 @@ class Setting:
 
 @dataclass
 class Site:
-    """A party, and what is left of it when it is killed: its last committed state.
+    """A party, and its last committed state, which remains when it is killed.
 
     `dies` names the commits (1, 2, ...) at which it is killed, each "before" or "after"; the
-    message whose answer is its last before it is killed ("Roster"); or "always", after each answer.
+    message after whose answer it is killed ("Roster"); or "always", after each answer.
     """
 
     setting: Setting
@@ -127,7 +127,7 @@ class Site:
         return CommittedParty(client, self._store, len(self.states))
 
     def ask(self, question):
-        """Its answer, if need be of several lives."""
+        """Returns its answer, restarting it if it is killed."""
         while True:
             self.party = self.party or self.started()
             try:
@@ -142,7 +142,7 @@ class Site:
 
 @dataclass
 class Outcome:
-    """What became of a sum: None where it aborted; and all that was asked, answered and refused."""
+    """The result of a sum, None if it aborted, with all questions, answers and refusals."""
 
     total: list | None
     survivors: int
@@ -152,7 +152,7 @@ class Outcome:
 
 
 def played(setting, sites, leave=(), between=None):
-    """A sum over `sites`, by number; of each (site, message) in `leave` that one never arrives.
+    """Runs a sum over `sites`, by number; a (site, message) in `leave` never arrives.
 
     `between(site, question)` runs when the site has answered `question`.
     """
@@ -184,12 +184,12 @@ def played(setting, sites, leave=(), between=None):
 
 
 def everybody(setting, dies=None):
-    """All sites of `setting`, of whom those in `dies` are killed."""
+    """Returns all sites of `setting`, with the kills in `dies`."""
     return {site: Site(setting, site, dict((dies or {}).get(site, {}))) for site in setting.ids}
 
 
 def durably(path):
-    """A store of states in a file, atomic and durable."""
+    """Returns a store of states in a file, atomic and durable."""
 
     def store(data):
         fresh = path.with_suffix(".new")
@@ -204,13 +204,13 @@ def durably(path):
 
 
 def process(setting, site, folder, pipe):
-    """A party in a process of its own: it goes on from its file, and answers what it is asked."""
+    """Runs a party in its own process: it resumes from its file, and answers questions."""
     path, asked = Path(folder) / f"{site}.state", Path(folder) / f"{site}.rows"
 
     def row():
         with asked.open("ab") as file:
             file.write(b"r")
-        time.sleep(0.003)  # or hardly anybody would be killed while it is made
+        time.sleep(0.003)  # otherwise few parties would be killed meanwhile
         return setting.row(site).copy()
 
     state = path.read_bytes() if path.exists() else None

@@ -1,9 +1,10 @@
-"""A server that lies to the clients and members of a committee's sums, and what it learns.
+"""A malicious server towards clients and members of a committee's sums, and what it learns.
 
-The clients are real, and keep their rings over two exchanges of a run. The server sees all that
-they send, calls each to several rosters, shows each member other survivors and votes, also those of
-other rosters and exchanges, and has clients who work with it: these vote and open all. It forgets
-nothing: a secret is known wherever enough of its shares, or its own bytes, ever were.
+The clients are real, and keep their rings over two exchanges of a run. The server sees all
+messages. It calls each client to several rosters, and shows each member different survivors and
+votes, also those of other rosters and exchanges. It colludes with clients, which vote and open
+anything. It forgets nothing: a secret is known once enough of its shares, or its own bytes, were
+revealed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ PRIME = 2**31 - 1
 
 @dataclass(eq=False)
 class Party:
-    """An honest client that agreed to a call, and what it sent; `secrets` and `keys` it dealt."""
+    """An honest client that agreed to a call, its message, and the `secrets` and `keys` it
+    shared.
+    """
 
     client: CommitteeClient
     terms: RoundTerms
@@ -58,12 +61,12 @@ class Party:
 
     @property
     def others(self):
-        """By whose pair each secret is, in order; the first is its own."""
+        """The owner of each secret's pair, in order; the first is the client's own."""
         return (self.me, *(who for who in self.roster if who != self.me))
 
 
 class World:
-    """A run of clients who may be called to several rosters, in each exchange."""
+    """A run of clients that may be called to several rosters in each exchange."""
 
     def __init__(self, rng, clients, colluders, policy, limits, kind=CommitteeClient, ring=Keyring):
         self.rng, self.colluders = rng, frozenset(colluders)
@@ -77,7 +80,7 @@ class World:
         self.parties, self.numbers, self.seeds, self.held = [], set(), set(), []
 
     def begin(self, round, exchange):
-        """An exchange: its terms, with rows that nobody else has seen."""
+        """Begins an exchange: returns its terms, and generates rows known only to their owners."""
         book = self.run.book
         terms = RoundTerms(round, exchange, b"m" * 32, CODEC, self.policy, self.limits, book)
         self.rows = {who: self.rng.integers(-50, 50, CODEC.length) for who in self.honest}
@@ -85,7 +88,7 @@ class World:
         return terms
 
     def call(self, terms, roster, those):
-        """Call the honest of a roster who are of `those`; who answers takes part."""
+        """Calls the honest clients of a roster in `those`; clients that answer take part."""
         call = terms.call(tuple(sorted(roster)))
         for who in call.clients:
             if who not in those or who in self.colluders or self.rng.random() < 0.1:
@@ -104,7 +107,9 @@ class World:
             )
 
     def show(self, member, survivors, crossed):
-        """Tell a member who survived: with what these sent it, here or elsewhere, or anything."""
+        """Shows a member the survivors, with messages they sent to it, here or elsewhere, or random
+        ones.
+        """
         texts = []
         for who in sorted(survivors):
             letter = self._letter(who, member, crossed)
@@ -128,9 +133,9 @@ class World:
         return next((party.letter for party in [*alike, *those]), None)
 
     def open(self, member, dishonest, crossed):
-        """Give a member votes for its survivors.
+        """Gives a member votes for its survivors.
 
-        If `dishonest`, votes for others, too, and if `crossed` those under other rosters.
+        If `dishonest`, adds votes for others, and if `crossed` those under other rosters.
         """
         votes = {}
         inside = [party for party in self.parties if party.me in member.members]
@@ -151,7 +156,7 @@ class World:
             self.numbers |= {text[at : at + KEY] for at in range(0, len(text), KEY)}
 
     def collude(self):
-        """What members who work with the server were dealt, and what they mask with."""
+        """Records the shares of colluding members, and the seeds of their masks."""
         for party in self.parties:
             for who, secrets in self.held:
                 shared = secrets[party.me]
@@ -164,7 +169,7 @@ class World:
                         self.numbers |= {number.to_bytes(KEY, "little") for number in numbers}
 
     def _reconstruct(self):
-        """Secrets of which enough shares are known, wherever these were opened."""
+        """Records secrets with enough known shares, in whichever session these were opened."""
         for party in self.parties:
             columns = [member_numbers(key, len(party.roster)) for key in party.keys]
             for number, secret in enumerate(party.secrets):
@@ -173,9 +178,9 @@ class World:
                     self.seeds.add(secret)
 
     def opened(self):
-        """Sums of rows that no mask hides of which the server has not met the seed.
+        """Yields sums of rows without a mask whose seed the server does not know.
 
-        Each as its parties, with their factors in it, and what the server computes.
+        Each is given by its parties, with their factors, and the server's result.
         """
         self._reconstruct()
         bare, hidden = (
@@ -189,7 +194,7 @@ class World:
             yield {self.parties[at]: factor for at, factor in those.items()}, total
 
     def _masks(self, party):
-        """A party's row without the masks that are known; how often each of the others is in it."""
+        """Returns a party's row without known masks, and the factor of each other mask."""
         expander = Expander(CODEC.length, CODEC.bits)
         total, hidden = np.frombuffer(party.letter.words, "<u2").copy(), {}
         for other, seed in zip(party.others, party.secrets, strict=True):
@@ -202,9 +207,9 @@ class World:
 
 
 def left_kernel(matrix):
-    """A basis of the factors with which rows of a small matrix add up to zero, modulo a prime.
+    """Returns a basis of the factors with which rows of a small matrix sum to zero, modulo a prime.
 
-    Numbers above half the prime are negative. Each vector has a place of its own, where it is 1.
+    Numbers above half the prime are negative. Each vector has a position of its own with value 1.
     """
     count = len(matrix)
     rows = [[*row, *(int(at == place) for at in range(count))] for place, row in enumerate(matrix)]
@@ -229,7 +234,7 @@ def left_kernel(matrix):
 
 
 def setting(rng):
-    """A small federation, who works with the server, and what clients insist on."""
+    """Returns a small random federation, its colluders, and the settings that clients enforce."""
     count = int(rng.integers(4, 9))
     policy = CommitteePolicy(0.55, float(rng.choice([0.0, 0.15, 0.3])), 3, count)
     corrupt = policy.corrupt(count)

@@ -1,4 +1,4 @@
-"""Small sums that a committee opens, for tests; wires that change what clients send in them."""
+"""Small sums that a committee opens, for tests, and wires that change clients' messages."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +15,7 @@ from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 
 POLICY = CommitteePolicy(0.6, 0.15, 5)
-"""Of 9 clients 1 may work with the server; 6 are members, of whom 4 open a sum."""
+"""Of 9 clients 1 may collude with the server; 6 are members, and 4 of these open a sum."""
 
 
 def channel(leaves=(), clients=9, policy=POLICY, wire=None, round=1, hostile=0, accuse=None):
@@ -30,7 +30,7 @@ def terms(clients, policy=POLICY, limits=None, round=1):
 
 
 def ring_of(me, of):
-    """The ring of a client for the sum of these terms."""
+    """Returns a client's ring for the sum of these terms."""
     run = run_of(tuple(of.book.cards), of.round, of.exchange)
     assert run.book is of.book, "the run of these terms is over"
     return run.rings[me]
@@ -45,7 +45,7 @@ def members(of):
 
 
 class Changing(Wire):
-    """Changes messages of a `kind` to or from `victims`; counts all."""
+    """A wire that changes messages of a `kind` to or from `victims`, and counts all messages."""
 
     def __init__(self, kind=None, change=None, victims=(), upward=True):
         self.kind, self.change, self.victims, self.upward = kind, change, victims, upward

@@ -1,4 +1,4 @@
-"""Known answers of a committee's sum: every message and derivation, of fixed keys and nonces."""
+"""Test vectors of a committee's sum: every message and derivation, from fixed keys and nonces."""
 
 from itertools import pairwise
 
@@ -46,7 +46,7 @@ POLICY = CommitteePolicy(0.7, 0.1, 5, 20)
 
 
 def messages():
-    """A message of each kind, with fields that are easily told apart."""
+    """Returns a message of each kind, with distinguishable fields."""
     call = Call(7, 1, b"m" * 32, 20, 4, b"a" * 32, CLIENTS)
     context, dealt = call.context, Dealt(b"o" * 32, b"c" * 66, b"e" * 48)
     letters = (b"k" * SEALED, b"l" * SEALED)
@@ -61,7 +61,7 @@ def messages():
 
 
 def book():
-    """The cards of two clients, unsigned."""
+    """Returns the unsigned cards of two clients."""
     cards = {
         client: KeyCard(RUN, client, KeyPair(key).public, bytes([client]) * 32)
         for client, key in PRIVATE.items()
@@ -70,14 +70,14 @@ def book():
 
 
 def secrets_of_exchanges(cards):
-    """What client 5 shares with client 9 in some exchanges of a run, one after another."""
+    """Returns the secrets that client 5 shares with client 9 in successive exchanges of a run."""
     assert all(one < other for one, other in pairwise(EXCHANGES))
     ring = Keyring(KeyPair(PRIVATE[5]), cards.cards[5], cards)
     return [ring.take(*exchange)[9] for exchange in EXCHANGES]
 
 
 def derivations(sent):
-    """What is derived, hashed, signed and sealed, of this module's constants."""
+    """Returns everything derived, hashed, signed and sealed from this module's constants."""
     cards = book()
     secret = KeyPair(PRIVATE[5]).agree(KeyPair(PRIVATE[9]).public)
     key = sealing_key(AGREED, b"s" * 32, 5, 9)
@@ -98,7 +98,9 @@ def derivations(sent):
 
 
 def dealing():
-    """Three secrets dealt to four members, of whom three open them, and two of them opened."""
+    """Returns three secrets shared among four members, with threshold three, and two of them
+    opened.
+    """
     dealt = deal_secrets(AGREED, DEALER, SECRETS, KEYS, THRESHOLD)
     shape, columns = (THRESHOLD, len(KEYS)), [member_numbers(key, len(SECRETS)) for key in KEYS]
     shares = [
@@ -125,7 +127,7 @@ def dealing():
 
 
 def masked_row():
-    """The row (-1, 0, 1, 2) of client 5 at 20 bits, under masks of the secrets, packed."""
+    """Returns the packed row (-1, 0, 1, 2) of client 5 at 20 bits, under masks of the secrets."""
     masks = Expander(4, 20)
     total = masks.zeros()
     total[:] = [2**32 - 1, 0, 1, 2]
@@ -135,7 +137,9 @@ def masked_row():
 
 
 def committees():
-    """Of so many clients: members, T, fewest survivors and colluders; and who sits in one."""
+    """Returns members, T, fewest survivors and colluders by number of clients, and one
+    committee.
+    """
     sizes = {}
     for clients in (7, 20, 40, 200):
         of = POLICY.committee(clients)
@@ -145,7 +149,7 @@ def committees():
 
 
 def of_a_committee():
-    """All of them."""
+    """Returns all vectors."""
     sent = messages()
     return {
         "messages": {name: message_bytes(message) for name, message in sent.items()},

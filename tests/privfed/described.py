@@ -1,4 +1,4 @@
-"""A small table of people, a run file over them, and what is asked of it."""
+"""A small table of clients, a run file over it, and questions about it."""
 
 import numpy as np
 from tables import written
@@ -14,7 +14,7 @@ QUICK = ("--buckets", "4", "--letters", "6", "--column", "age", "--column", "tow
 
 
 def folk(clients=CLIENTS, seed=0):
-    """Columns of a table: one to four rows of each client, in no order."""
+    """Returns the columns of a table: one to four rows of each client, in random order."""
     rng = np.random.default_rng(seed)
     who = rng.permutation(np.repeat(np.arange(clients), rng.integers(1, 5, clients)))
     rows = len(who)
@@ -31,7 +31,7 @@ def folk(clients=CLIENTS, seed=0):
 
 
 def run_file(folder, *lines, clients=CLIENTS, sections="", columns=None):
-    """A run file over `folk`, in a folder, with further `lines` in [data]."""
+    """Writes a run file over `folk` into a folder, with further `lines` in [data]."""
     table = written(folder / "folk.csv", **(columns or folk(clients)))
     public = folk(5, seed=9)
     written(folder / "public.csv", **{**public, "person": [f"q{n}" for n in public["person"]]})
@@ -66,7 +66,7 @@ def run_file(folder, *lines, clients=CLIENTS, sections="", columns=None):
 
 
 def words(values):
-    """A column of cells, of which empty ones hold nothing."""
+    """Returns a column of cells; empty ones hold nothing."""
     known, codes = np.unique([str(value) for value in values], return_inverse=True)
     texts = [str(value) for value in known]
     codes = codes.astype(np.int64)
@@ -76,7 +76,7 @@ def words(values):
 
 
 def asked(rows=1, buckets=4, letters=6):
-    """One question of each kind: nothing known, a range, dates, values."""
+    """Returns one question of each kind: undeclared, a range, dates, values."""
     days = (18262.0, 18628.0)
     return Asked(
         (
@@ -90,7 +90,7 @@ def asked(rows=1, buckets=4, letters=6):
 
 
 def vectors(question, columns, owners, most=None):
-    """What each client sends `[clients, d]`, of columns of cells and whose they are."""
+    """Returns each client's vector `[clients, d]`, from columns of cells and their owners."""
     from privfed.analytics.questions import chosen_rows
 
     owners = np.asarray(owners)

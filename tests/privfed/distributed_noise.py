@@ -1,4 +1,4 @@
-"""Runs and settings with distributed noise, for tests, and the distributions that it has."""
+"""Runs and settings with distributed noise, for tests, and the distributions of the noise."""
 
 import math
 
@@ -29,7 +29,7 @@ DISTRIBUTED = ("privacy.mechanism=skellam", "secure.protocol=masks", *EVERYBODY)
 
 
 def fits(sample, cdf, low, high):
-    """P-value of chi-square of whole numbers against `cdf`, over 20 bins."""
+    """Returns the p-value of a chi-square test of integers against `cdf`, over 20 bins."""
     edges = np.unique(np.linspace(low, high, 20).round().astype(int))
     inside = np.array([cdf(edge) for edge in edges])
     expected = np.diff(np.concatenate([[0.0], inside, [1.0]]))

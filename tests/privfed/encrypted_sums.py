@@ -25,7 +25,7 @@ SESSION = Session(3, 0, bytes(range(32)), np.arange(10))
 
 
 def holding(largest, length, bits):
-    """A codec whose largest number is `largest`."""
+    """Returns a codec whose largest number is `largest`."""
     codec = Codec(np.inf, 1.0, length, bits, reach=largest - 1)
     assert codec.largest == largest
     return codec
@@ -38,7 +38,9 @@ def rows(count, codec, seed=0):
 
 @dataclasses.dataclass
 class Parties:
-    """The three parties of a session, opened for rows of up to 50, three of them at most."""
+    """The three parties of a session, opened for rows of entries up to 50, at most three of
+    them.
+    """
 
     protocol: object
     length: int = 5
@@ -69,7 +71,7 @@ class Parties:
         return SummingServer(opening or self.holder.opening, terms, office_identity("server"))
 
     def opened(self, **changes):
-        """The opening with changes that the key holder signed."""
+        """Returns the opening with changes, signed by the key holder."""
         return (
             dataclasses.replace(self.opening, **changes).signed(office_identity("holder")).encode()
         )
@@ -78,18 +80,18 @@ class Parties:
         return self.client.encrypt(client, client_identity(client), np.full(self.length, value))
 
     def holding(self, *blocks, by):
-        """A row of any ciphertexts that its client signed."""
+        """Returns a row of arbitrary ciphertexts, signed by its client."""
         return Row(self.opening.context, by, blocks).signed(client_identity(by)).encode()
 
 
 def resigned(message, **changes):
-    """A row with changes that the client of its name signed."""
+    """Returns a row with changes, signed by the client of its name."""
     row = dataclasses.replace(Row.decode(message), **changes)
     return row.signed(client_identity(row.number)).encode()
 
 
 def total_of(message, **changes):
-    """A total with changes that the server signed."""
+    """Returns a total with changes, signed by the server."""
     return (
         dataclasses.replace(Total.decode(message), **changes)
         .signed(office_identity("server"))
@@ -102,23 +104,25 @@ def _blocks(message, change):
 
 
 def _forged(message, **changes):
-    """A row with changes that nobody signed."""
+    """Returns a row with changes and without a valid signature."""
     return dataclasses.replace(Row.decode(message), **changes).encode()
 
 
 def _instead(message, other, at, changed=lambda block: block, of=None):
-    """The row with one ciphertext of another row, of block `of` if not the same, `changed`."""
+    """Returns the row with one ciphertext of another row, of block `of` if given, `changed`."""
     copied = changed(Row.decode(other).blocks[at if of is None else of])
     return _blocks(message, lambda own: [*own[:at], copied, *own[at + 1 :]])
 
 
 def sized(sizes, block):
-    """The vector with other sizes before its ciphertext."""
+    """Returns the vector with other sizes before its ciphertext."""
     return bytes([10, len(sizes), *sizes]) + block[2 + block[1] :]
 
 
 def flipped(message, rng):
-    """The message with a flipped bit: in each byte before the ciphertexts, and in 40 of all."""
+    """Yields the message with a flipped bit: in each byte before the ciphertexts, and in 40 of
+    all.
+    """
     for at in [*range(120), *rng.integers(0, len(message), 40), len(message) - 1]:
         changed = bytearray(message)
         changed[at] ^= 1 << rng.integers(8)

@@ -1,4 +1,4 @@
-"""Flower's grid in this process: nodes that run our client's app, and faults where a test says."""
+"""Flower's grid in this process: nodes that run our client's app, with faults chosen by a test."""
 
 import threading
 import time
@@ -16,9 +16,10 @@ SERVER = 1
 
 @dataclass
 class LoopbackGrid(Grid):
-    """`agents` are the sockets of nodes by id. `fault(node, nth message, reply)` is what arrives.
+    """A grid with the sockets of nodes by id, `agents`, and `fault(node, nth message, reply)`.
 
-    It returns replies: none, the same, others; an exception that it raises is the engine's.
+    `fault` returns the replies that arrive: none, the same, or others. An exception that it raises
+    becomes the engine's.
     """
 
     agents: dict
@@ -77,7 +78,7 @@ class LoopbackGrid(Grid):
 
 
 def failed(reply):
-    """The engine's error in the place of `reply`."""
+    """Returns the engine's error in place of `reply`."""
     error = Message(Error(code=5, reason="Node Unavailable: patient 17"), reply_to=reply)
     error.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
     error.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id
@@ -85,7 +86,7 @@ def failed(reply):
 
 
 def changed(reply, **facts):
-    """`reply` with other facts in its envelope."""
+    """Returns `reply` with other values in its envelope."""
     for name, value in facts.items():
         reply.metadata.__dict__[f"_{name}"] = value
     return reply

@@ -1,4 +1,4 @@
-"""A grid of runs that take milliseconds, and its cells, carried out in this process."""
+"""A grid of runs that take milliseconds, with its cells run in this process."""
 
 import csv
 
@@ -57,7 +57,7 @@ def table(path):
 
 
 def in_process(do, jobs, count):
-    """`workers.work` without processes, for tests of everything around them."""
+    """Runs `workers.work` without processes, for tests of everything around them."""
     for job in jobs:
         yield Started(job)
         yield Ended(job, do(job))

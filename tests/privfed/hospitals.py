@@ -38,19 +38,19 @@ COLUMNS = ["patient", "hospital", "age", "bmi", "sick"]
 
 
 SEALING = KeyPair(random_key())
-"""The coordinator's key for sums that it sees."""
+"""The coordinator's key for sums that it opens."""
 
 
 @dataclass(frozen=True)
 class Hospitals:
-    """A federation in the folder `root`: a folder for each site, called h0, h1, and so on."""
+    """A federation in the folder `root`, with a folder for each site, named h0, h1, and so on."""
 
     root: Path
     count: int
     patients: int
     federation: FederationFile
     key: SiteKey
-    """The coordinator's."""
+    """The coordinator's key."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Hospitals:
         return agent_of(self.member(site))
 
     def run_file(self, *keys: str, table: str = "nowhere", name: str = "run.toml") -> Path:
-        """A run over them, whose coordinator has nobody's data."""
+        """Writes a run file over the hospitals, for a coordinator without client data."""
         path = self.root / name
         path.write_text(self.config(*keys, table=table).toml())
         return path
@@ -114,7 +114,7 @@ class Hospitals:
         )
 
     def declaration(self, *keys: str) -> tuple[Declaration, Ledger]:
-        """A run as its coordinator declares it, and its ledger, in which nothing is charged."""
+        """Returns a run as its coordinator declares it, and its ledger without charges."""
         setup = prepare(self.config(*keys, table="all"))
         path = self.root / f"ledger{len(list(self.root.glob('ledger*')))}.jsonl"
         ledger = Ledger.create(path, opened_for(setup))
@@ -125,7 +125,7 @@ class Hospitals:
         return declared, ledger
 
     def signed(self, kind: Kind, run: bytes, body: bytes) -> bytes:
-        """A message as the coordinator sends it."""
+        """Returns a message signed by the coordinator."""
         federation = bytes.fromhex(self.federation.digest())
         return Envelope(federation, run, kind, body).signed(self.key.identity).encode()
 
@@ -135,7 +135,7 @@ class Hospitals:
 
 
 def hospitals(root: Path, count: int = 3, patients: int = 24, policy: str = POLICY) -> Hospitals:
-    """A new federation in the folder `root`, which has no other use."""
+    """Creates a federation in the folder `root`, which has no other use."""
     root.mkdir(exist_ok=True)
     keys = {f"h{site}": SiteKey.draw(f"h{site}") for site in range(count)}
     coordinator = SiteKey.draw("coordinator")
@@ -160,12 +160,12 @@ def hospitals(root: Path, count: int = 3, patients: int = 24, policy: str = POLI
 
 
 def opened_for(setup: Setup) -> dict[str, str]:
-    """What the ledger of a new run states first; no other run's is the same."""
+    """Returns the first terms of a new run's ledger, with a unique id."""
     return {"id": os.urandom(8).hex(), "config": setup.plan.config.digest()}
 
 
 def data_text(table: Path, clients: int = 20, rows: int = 5) -> str:
-    """The text of a site's `data.toml`."""
+    """Returns the text of a site's `data.toml`."""
     people = f'population = "stays"\nclient = "patient"\nclients = {clients}\nrows = {rows}\n'
     return f'{people}path = "{table}"\n'
 
@@ -176,13 +176,13 @@ def write_table(path: Path, rows: list[list[object]]) -> None:
 
 
 def stays(patient: str, site: str, count: int, rng: np.random.Generator) -> list[list[object]]:
-    """So many rows of one patient."""
+    """Returns `count` rows of one patient."""
     drawn = [(rng.uniform(18, 94), rng.uniform(15, 40)) for _ in range(count)]
     return [[patient, site, age, bmi, int(age + bmi > 82)] for age, bmi in drawn]
 
 
 def _write_tables(made: Hospitals) -> None:
-    """One table of all patients, one of each hospital's, and a public one."""
+    """Writes one table of all patients, one per hospital, and a public one."""
     rng, rows = np.random.default_rng(0), []
     for patient in range(made.patients):
         rows += stays(f"p{patient}", f"h{patient % made.count}", int(rng.integers(1, 4)), rng)

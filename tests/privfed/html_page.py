@@ -1,4 +1,4 @@
-"""A page of HTML as tests read it: its elements, their attributes, and the text inside."""
+"""An HTML page as tests read it: its elements, their attributes, and their text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Element:
 
 @dataclass
 class Document(HTMLParser):
-    """All elements of a page, in order; raises where tags do not match."""
+    """All elements of a page, in order; raises if tags do not match."""
 
     html: str
     elements: list[Element] = field(default_factory=list)

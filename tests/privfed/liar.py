@@ -1,7 +1,7 @@
-"""A server that lies in every message of a masked sum, and what it learns.
+"""A malicious server that deviates in every message of a masked sum, and what it learns.
 
-The clients are real. The server sees all that they send, tells each of them something else, and
-has clients who work with it: these sign, deal and tell whatever it likes.
+The clients are real. The server sees all messages, sends each client different ones, and colludes
+with clients, which sign, share and reveal anything it needs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from privfed.secure.summation import Aborted
 
 CODEC = Codec(1.0, 1.0, length=2, bits=16)
 SEED, KEY, LAYERS = 0, 1, 2
-"""Which of a client's secrets."""
+"""Index of a client's secret."""
 
 
 identity = client_identity
@@ -48,7 +48,7 @@ def public(client):
 
 
 class Ideal:
-    """A key agreement without its arithmetic: who has neither private key does not call it."""
+    """An idealised key agreement: a party without either private key does not call it."""
 
     def __init__(self, private):
         self.public = hashlib.sha256(b"public" + private).digest()
@@ -59,7 +59,7 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Pen:
-    """Signatures that nobody forges who does not try."""
+    """Idealised signatures, which are never forged."""
 
     public: bytes
 
@@ -68,7 +68,7 @@ class Pen:
 
 
 def idealise(monkeypatch):
-    """Several times as many sessions: hashes for the slowest of the primitives."""
+    """Replaces the slowest primitives by hashes, which permits several times as many sessions."""
     monkeypatch.setattr(masking_client, "KeyPair", Ideal)
     monkeypatch.setattr(derived_keys, "derive", lambda *texts: hashed(b"".join(texts)))
     for module in (primitives, unmasking, roster):
@@ -84,7 +84,7 @@ def hashed(text):
 
 @dataclass(frozen=True)
 class Setting:
-    """What all clients insist on, and who of them works with the server."""
+    """The settings that all clients enforce, and the clients that collude with the server."""
 
     clients: tuple[int, ...]
     colluders: frozenset[int]
@@ -92,10 +92,12 @@ class Setting:
     limits: Limits
     layers: Layers | None = None
     strangers: tuple[int, ...] = ()
-    """Any number of clients of no roster may work with it."""
+    """Further clients, on no roster, that collude with the server; any number is permitted."""
 
     def least(self, clients):
-        """Of a roster of so many, the fewest honest rows that may be summed."""
+        """Returns the smallest number of honest rows that may be summed, for a roster of
+        `clients`.
+        """
         graph = self.policy.graph(clients)
         least = self.limits.least(self.policy.counted_of(clients))
         if graph.independent:
@@ -104,7 +106,7 @@ class Setting:
         return counted - self.policy.corrupt(clients)
 
     def near(self, roster, who):
-        """The neighbours of one of the roster's clients; all others where it refuses the roster."""
+        """Returns the neighbours of a client of the roster; all others if it refuses the roster."""
         try:
             graph = self.policy.graph(len(roster.clients))
         except Aborted:
@@ -115,7 +117,7 @@ class Setting:
 
 @dataclass(eq=False, repr=False)
 class Honest:
-    """One session of an honest client, and what only it knows."""
+    """One session of an honest client, and its secrets."""
 
     client: MaskingClient
     row: np.ndarray
@@ -141,7 +143,7 @@ class Honest:
         return self.client.me
 
     def noised(self):
-        """Its row with all of its noise."""
+        """Returns its row with all of its noise."""
         if not self.noise:
             return self.row
         layers = self.secrets[LAYERS:]
@@ -150,7 +152,9 @@ class Honest:
 
 @dataclass(frozen=True)
 class Opened:
-    """A sum of honest rows without a mask, as the server has it, and the layers each has left."""
+    """A sum of honest rows without a mask, as the server has it, and the remaining layers of
+    each.
+    """
 
     of: tuple[Honest, ...]
     total: np.ndarray
@@ -174,7 +178,7 @@ class World:
         self._shares: dict[tuple[Honest, int], dict[int, int]] = {}
 
     def _corrupt(self, who):
-        """Keys of its own that `who` signed."""
+        """Returns keys of its own that the colluding `who` signed."""
         keys, channel, mask = self._made_up(who)
         return self.signed(keys), channel, mask
 
@@ -187,10 +191,10 @@ class World:
         return keys, channel, mask
 
     def play(self, who):
-        """Keys of its own in the name of an honest client, who did not sign them."""
+        """Generates keys in the name of an honest client that did not sign them."""
         self.played[who] = self._made_up(who)
 
-    # --- what it tells clients, and is told ---
+    # --- its messages to clients, and their answers ---
 
     def invite(self, who):
         setting, row = self.setting, self.rng.integers(-50, 50, CODEC.length)
@@ -205,7 +209,7 @@ class World:
         return one
 
     def roster(self, clients, invited):
-        """With the keys that the `invited` sent, and those of who works with it."""
+        """Returns a roster with the keys of the `invited` clients and of colluders."""
         clients = tuple(sorted(clients))
         graph = self.setting.policy.graph(len(clients))
         corrupt = {who: keys for who, (keys, _, _) in self.played.items()}
@@ -230,7 +234,7 @@ class World:
                 self._learn(one, which, who, value)
 
     def _corrupt_shares(self, who, one):
-        """What an honest client dealt who works with the server."""
+        """Returns an honest client's shares for a colluder."""
         _, channel, _ = self.played[who]
         secret, way = channel.agree(one.keys.channel), (one.me, who)
         key = masking_client.channel_key(one.agreed, secret, *way)
@@ -243,19 +247,19 @@ class World:
             self._shares.setdefault((one, which), {})[place] = value
 
     def corrupt_text(self, who, one):
-        """Shares of who works with the server, sealed as they should be, and their hashes."""
+        """Returns a colluder's shares, correctly sealed, and their hashes."""
         _, channel, _ = self.played[who]
         values = tuple(int(self.rng.integers(1 << 62)) for _ in one.secrets)
         secret, way = channel.agree(one.keys.channel), (who, one.me)
         key = masking_client.channel_key(one.agreed, secret, *way)
         text = share_text(*way, values)
         hashes = masking_client.share_hashes(one.agreed, *way, values)
-        if values[0] % 64 == 0:  # the server says that it signed others
+        if values[0] % 64 == 0:  # the server claims that other hashes were signed
             hashes = bytes(len(hashes))
         return seal(key, text, masking_client.between(one.agreed, *way)), hashes
 
     def deliver(self, one, sealed, dealers):
-        """Shares by the name under which they come; `dealers` says who really dealt them."""
+        """Delivers shares by the name under which they arrive; `dealers` are their true senders."""
         one.dealers = {**dealers, one.me: one}
         mine = one.client._held.get(one.me)
         own = (
@@ -273,7 +277,9 @@ class World:
             one.attestation = masked.attestation
 
     def attested(self, one, clients):
-        """The best words that it has of neighbours among `clients`, of this or another roster."""
+        """Returns the best attestations of neighbours among `clients`, of this or another
+        roster.
+        """
         if not self.setting.policy.graph(len(one.roster.clients)).independent:
             return ()
         words: dict[int, Attestation] = {}
@@ -314,7 +320,7 @@ class World:
         except Aborted:
             return None
 
-    # --- what it learns ---
+    # --- the information that it gains ---
 
     def _secret(self, one, which):
         shares = self._shares.get((one, which), {})
@@ -325,7 +331,7 @@ class World:
         return secret
 
     def opened(self):
-        """All sums of honest rows without a mask that it does not know."""
+        """Returns all sums of honest rows without a mask that the server does not know."""
         self._pairs = {mask.public: mask for _, _, mask in self.played.values()}
         for one in self.honest:
             if secret := self._secret(one, KEY):
@@ -344,7 +350,7 @@ class World:
         ]
 
     def _masks(self, one):
-        """Its words without masks that the server knows, and the keys of those it does not."""
+        """Returns a row without masks known to the server, and the keys of the unknown masks."""
         total, hidden = one.words.copy(), []
         expander = Expander(CODEC.length, CODEC.bits)
         seed = self._secret(one, SEED)
@@ -365,7 +371,7 @@ class World:
         return total, hidden
 
     def _groups(self, sent, ends):
-        """Rows that masks tie together, of which it does not know the key."""
+        """Returns groups of rows that are connected by masks with unknown keys."""
         group = {one: {one} for one in sent}
         for tied in ends.values():
             joined = set().union(*(group[one] for one in tied))
@@ -374,18 +380,18 @@ class World:
         return [tuple(each) for each in {id(each): each for each in group.values()}.values()]
 
     def _layers(self, one):
-        """How many layers of noise it cannot take off."""
+        """Returns the number of noise layers that the server cannot remove."""
         most = len(one.secrets) - LAYERS
         told = (j for j in range(most) if self._secret(one, LAYERS + j))
         return next(told, most)
 
 
 class Broken(AssertionError):
-    """A promise that was not kept."""
+    """A violated guarantee."""
 
 
 def judge(world):
-    """Every sum that was opened: each exact, of enough rows, and with the noise that is due."""
+    """Checks every opened sum: it is exact, of enough rows, and has the required noise."""
     setting, opened = world.setting, world.opened()
     if any(one.framed for one in world.honest):
         raise Broken("an honest client is proved to lie")
@@ -407,7 +413,7 @@ def judge(world):
 
 
 def least_noise(layers, parties, honest, corrupt):
-    """The variance that `honest` of so many parties keep at least, by the theorem."""
+    """Returns the least variance that `honest` of `parties` parties retain, by the theorem."""
     if layers.colluders:
         return layers.variance
     ends, gone = layers.boundaries(parties), parties - honest - corrupt

@@ -1,4 +1,4 @@
-"""Clients of a masked sum who lie in any of its messages, to a server that does not."""
+"""Byzantine clients of a masked sum, which may deviate in any message to an honest server."""
 
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +27,7 @@ DEALS = (
     *("wrong hashes", "garbled texts", "inconsistent seed", "inconsistent key"),
     *("wrong seed", "wrong key", "inconsistent layer", "wrong layers"),
 )
-"""Lies when shares are dealt; those that follow come later."""
+"""Deviations when shares are distributed; the other ones come later."""
 LIES = (
     *DEALS,
     *("complaints", "wrong vote", "wrong shares", "fewer shares", "other layers"),
@@ -37,27 +37,27 @@ LIES = (
 
 @dataclass
 class Liar:
-    """What a client does with each of its messages: `lies`, each to `victims` at random."""
+    """The behaviour of a Byzantine client: each of its deviations affects random `victims`."""
 
     lies: tuple[str, ...]
     rng: np.random.Generator
 
     def some(self, those):
-        """A part of them, and often all or one."""
+        """Returns a random subset, often all or one of them."""
         those, part = list(those), self.rng.choice([0.0, 0.3, 0.6, 1.0])
         chosen = [each for each in those if self.rng.random() < part]
         return set(chosen or those[:1])
 
 
 def idealise(monkeypatch):
-    """`liar.idealise`, for the server and its proofs too."""
+    """Applies `liar.idealise` to the server and its proofs, too."""
     liar.idealise(monkeypatch)
     for module in (server, unmasking, evidence):
         monkeypatch.setattr(module, "KeyPair", liar.Ideal)
 
 
 class LyingClient(MaskingClient):
-    """A client that does as the `liar` says."""
+    """A client that deviates as `liar` states."""
 
     liar = None
 
@@ -79,7 +79,7 @@ class LyingClient(MaskingClient):
         return replace(shares, hashes=tuple(hashes.items()), sealed=tuple(texts.items()))
 
     def _dealt(self, holders):
-        """Shares of each secret, some of them no good, by their holder."""
+        """Returns shares of each secret, some of them invalid, by their holder."""
         lies, threshold = self.liar.lies, self._graph.threshold
         secrets = [bytes(self._seed), bytes(self._mask_secret), *self._layers]
         for name, those in (("seed", [0]), ("key", [1]), ("layers", range(2, len(secrets)))):
@@ -125,7 +125,9 @@ class LyingClient(MaskingClient):
 
 @dataclass(frozen=True)
 class Trial:
-    """A sum over so many clients, of whom `liars` lie, and honest ones `leave` before a step."""
+    """A sum over `clients` clients, with Byzantine `liars`, and honest clients that `leave` before
+    a step.
+    """
 
     clients: int
     policy: Fixed
@@ -141,7 +143,7 @@ class Trial:
 
 @dataclass
 class Outcome:
-    """What came of it: None where it aborted."""
+    """The result of a sum; None if it aborted."""
 
     total: list | None
     expected: list | None
@@ -151,7 +153,7 @@ class Outcome:
 
 
 def played(trial):
-    """One session."""
+    """Runs one session."""
     of, limits, layers = trial.of, trial.limits, trial.layers
     everybody = of.clients.tolist()
     directory, expected = client_directory(everybody), Expected(1, 0, b"h" * 32, CODEC)
@@ -192,7 +194,7 @@ def played(trial):
 
 
 def _noise(who, noise, host):
-    """What is left of a client's noise."""
+    """Returns the remaining noise of a client."""
     if noise is None:
         return np.zeros(3, np.int64)
     expected = host._members.expected
@@ -200,7 +202,9 @@ def _noise(who, noise, host):
 
 
 def drawn(seed):
-    """A trial at random, as far as it is promised that who stops a sum is named."""
+    """Returns a random trial within the bounds for which the party that stops a sum is
+    identified.
+    """
     rng = np.random.default_rng(seed)
     clients = int(rng.integers(6, 13))
     most = min(int(rng.integers(1, 4)), (clients - 2) // 2)

@@ -19,7 +19,7 @@ STREAMS = Streams(3, simulated=True)
 
 @dataclass(frozen=True)
 class Fixed:
-    """A graph whatever its safety: to try shapes that a policy would not choose so small."""
+    """A graph without a security requirement, for small shapes that a policy would not choose."""
 
     threshold: int
     degree: int | None = None
@@ -53,7 +53,7 @@ def rows(encoder, count, seed=0):
 
 
 def sent(channel, of, whole):
-    """Send the rows of those who do, and return their sum."""
+    """Sends the rows of the clients that send, and returns their sum."""
     leaves = of.leaves if len(of.leaves) else np.zeros(len(of.clients), dtype=np.int64)
     here = np.isin(leaves, SENDS)
     for client, row in zip(of.clients[here].tolist(), whole[here], strict=True):
@@ -62,7 +62,7 @@ def sent(channel, of, whole):
 
 
 def tampering(kind, change, upward=True, victim=8):
-    """A wire that changes messages of `kind` to or from one client."""
+    """Returns a wire that changes messages of `kind` to or from one client."""
 
     class Tampered(Wire):
         def carry(self, client, data, going_up):
@@ -76,7 +76,9 @@ def tampering(kind, change, upward=True, victim=8):
 
 
 def signed(message, sender=8, **changes):
-    """A client's message, changed, in a name, and signed by the client itself."""
+    """Returns a client's message with changes, in the name of `sender`, signed by the client
+    itself.
+    """
     changed = replace(message, sender=sender, **changes)
     return replace(changed, signature=client_identity(8).sign(changed.text))
 

@@ -1,4 +1,4 @@
-"""Masked sums by clients of both kinds, ours and the second, with what each of them draws."""
+"""Masked sums by our clients and by those of the second implementation, with their noise."""
 
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +25,7 @@ ROWS = 2
 
 @dataclass(frozen=True)
 class Recorded(second_client.Layers):
-    """Layers that keep what was drawn: the base, and each layer."""
+    """Layers that keep the sampled noise: the base, and each layer."""
 
     drawn: list = field(default_factory=list, compare=False)
 
@@ -35,7 +35,7 @@ class Recorded(second_client.Layers):
 
 
 def settings(policy, limits, layers=None):
-    """What the page makes a graph of; sparse ones are given, as the policy has solved for them."""
+    """Returns the settings from which the second client builds a graph; sparse ones are given."""
 
     def given(n):
         graph = replace(policy, layered=False).graph(n)
@@ -60,7 +60,7 @@ def settings(policy, limits, layers=None):
 
 
 def shape_of(graph, limits, layers=None):
-    """A graph of ours, in the page's words."""
+    """Returns one of our graphs in the second client's terms."""
     n, least = graph.clients, limits.least(graph.clients)
     fewest = max(graph.survivors, least, n - layers.most_gone(n) if layers else 0)
     about = (graph.degree, graph.threshold, fewest, graph.votes(least), graph.independent)
@@ -68,7 +68,7 @@ def shape_of(graph, limits, layers=None):
 
 
 class Table:
-    """A session of clients of both kinds, as bytes, and the noise that each of them drew."""
+    """A session of clients of both kinds, as bytes, and the noise that each of them sampled."""
 
     def __init__(
         self, policy, bits=20, layers=None, seconds=SECONDS, everybody=CLIENTS, limits=None
@@ -112,7 +112,7 @@ class Table:
         return shape_of(self.policy.graph(n), self.limits, self.layers)
 
     def play(self, gone=(), change=lambda who, message: message):
-        """All five steps: who is `gone` is silent, and `change` makes another message of one."""
+        """Runs all five steps: clients in `gone` are silent, and `change` replaces messages."""
         gone = dict(gone)
         sent = dict.fromkeys(self.everybody, self.invitation)
         for step in range(5):
@@ -129,7 +129,7 @@ class Table:
             self.faults.append(f"{who}: {refused}")
 
     def sum(self, gone=(), garbled=0):
-        """The sum that is right, of those who sent a row, with the noise that is to stay."""
+        """Returns the correct sum of the clients that sent a row, with the noise that remains."""
         here = [who for who in self.everybody if dict(gone).get(who, 5) > ROWS]
         total = sum(self.rows[who] for who in here)
         if self.layers:

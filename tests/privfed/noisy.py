@@ -1,4 +1,6 @@
-"""Says all that Python prints by itself, of a worker's process too: it imports next to nothing."""
+"""Produces every kind of Python's own output, also in a worker process: it imports almost
+nothing.
+"""
 
 import threading
 import warnings
@@ -7,18 +9,18 @@ SECRET = "SECRET-4711"
 
 
 class Unlike(BaseException):
-    """No `Exception`, which is what a user's part may raise too."""
+    """Not an `Exception`; a user's part may raise such an error, too."""
 
 
 class Unmanageable:
-    """Raises where nobody can catch it."""
+    """Raises an error that cannot be caught."""
 
     def __del__(self) -> None:
         raise ValueError(SECRET)
 
 
 def says_much(error: BaseException | None = None) -> None:
-    """A warning, a thread that died, what nobody could catch, and `error`."""
+    """Emits a warning, a thread's error, an uncatchable error, and `error`."""
     warnings.warn(SECRET, stacklevel=1)
     thread = threading.Thread(target={}.__getitem__, args=(SECRET,))
     thread.start()

@@ -1,4 +1,4 @@
-"""Examples that can be told apart: each is its own number."""
+"""Distinguishable examples: each is its own number."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from privfed.data.federation import Examples
 
 
 def numbered(count, classes=4):
-    """Examples whose single feature is their own number."""
+    """Returns examples whose single feature is their own number."""
     rng = np.random.default_rng(0)
     y = torch.from_numpy(rng.integers(0, classes, count))
     return Examples(torch.arange(count).float()[:, None], y, classes)

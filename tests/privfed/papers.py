@@ -1,4 +1,4 @@
-"""Small federations in which a paper's algorithm can be written out, and optima are known."""
+"""Small federations in which a paper's algorithm can be written out, with known optima."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from privfed.privacy.mechanisms.none import NoPrivacy
 
 
 def full_batches(folder, objective, *, epochs=2, way="stacked", **changes):
-    """Every client in every round, one batch an epoch, the plain mean of rows."""
+    """Returns rounds with full participation, one batch per epoch, and the plain mean of rows."""
     settings = {"size": 4, "mechanism": NoPrivacy()} | changes
     rounds = Rounds(folder, (3, 9, 4, 6), objective=objective, **settings)
     for name, value in (("epochs", epochs), ("batch_size", 9), ("way", way)):
@@ -34,9 +34,9 @@ def gradients(rounds):
 
 
 def quadratics(folder, objective, size, seed=0, empty=0, **changes):
-    """Eight clients, each with a least-squares problem of its own, and their common optimum.
+    """Returns eight clients, each with its own least-squares problem, and their common optimum.
 
-    And `empty` clients without examples.
+    `empty` further clients have no examples.
     """
     generator = torch.Generator().manual_seed(5)
     count, features = 8, 3

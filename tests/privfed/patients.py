@@ -1,4 +1,4 @@
-"""A made-up table of patients, private and public, and what is declared of it."""
+"""A synthetic table of patients, private and public, and its declarations."""
 
 import numpy as np
 import pandas as pd
@@ -13,12 +13,12 @@ DECLARED = {
     "clients": 60,
 }
 SMALL = {"cohort": {"size": 20}, "rounds": 4, "epsilon": 8, "delta": 1e-3}
-"""Arguments of a run that takes no time."""
+"""Arguments of a very short run."""
 SEEDED = {"run": {"randomness": "seeded", "seed": 3}}
 
 
 def patients(count, seed=0):
-    """Three rows for each of `count` patients, in no order; others for another seed."""
+    """Returns three rows for each of `count` patients, in random order."""
     rng = np.random.default_rng(seed)
     rows = 3 * count
     age, bmi = rng.uniform(18, 94, rows), rng.normal(26, 4, rows).clip(11, 42)
@@ -34,5 +34,5 @@ def patients(count, seed=0):
 
 
 def net(hidden=5):
-    """A network of one's own for four features and one output."""
+    """Returns a custom network for four features and one output."""
     return nn.Sequential(nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 1))

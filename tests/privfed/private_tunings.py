@@ -1,4 +1,4 @@
-"""Private tunings of runs that take milliseconds, and what they leave for others to see."""
+"""Private tunings of runs that take milliseconds, and their publicly visible files."""
 
 from grids import BASE
 
@@ -30,14 +30,14 @@ def tuned(path, processes=1):
 
 
 def number(monkeypatch, count):
-    """Make the secret number of candidates `count`."""
+    """Sets the secret number of candidates to `count`."""
     monkeypatch.setattr(
         "accounting.choosing.repetitions.Repetitions.number", lambda law, bits: count
     )
 
 
 def scored(*outcomes):
-    """Candidates that end with these scores, or as these results say, in order; none is trained."""
+    """Returns a replacement of training: candidates end with these scores or results, in order."""
     left = iter(outcomes)
 
     def do(jobs):
@@ -52,7 +52,7 @@ def scored(*outcomes):
 
 
 def public(folder):
-    """All files that are not under a private/ of the tuning."""
+    """Returns all files that are not under a private/ folder of the tuning."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder) for path in files if not _under_private(folder, path)}
 

@@ -1,4 +1,4 @@
-"""Labels and losses to score, and people whose examples are scored."""
+"""Labels and losses to score, and clients whose examples are scored."""
 
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ PAIRS = [(kind, name) for kind, names in SUITED.items() for name in names]
 
 
 def labels(kind, n, rng):
-    """Labels of n examples, positions without one among them."""
+    """Returns labels of n examples, including positions without a label."""
     scoring = SCORINGS[kind]
     if scoring.form.classified:
         y = rng.integers(0, scoring.form.classes, (n, *scoring.form.labels))
@@ -74,7 +74,7 @@ def outputs_shape(kind, n):
 
 @dataclass(frozen=True)
 class People:
-    """Clients' outputs and labels; client i's are those from `offsets[i]` on."""
+    """Clients' outputs and labels; client i's begin at `offsets[i]`."""
 
     outputs: torch.Tensor
     y: torch.Tensor
@@ -85,7 +85,7 @@ class People:
 
 
 def people(kind, clients, seed=0, most=40):
-    """Clients of 1 to `most` examples, whose models suit some better than others."""
+    """Returns clients of 1 to `most` examples, whose models fit some clients better than others."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, most, clients)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

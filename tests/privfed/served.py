@@ -1,4 +1,6 @@
-"""Sites and a coordinator as processes that die by SIGKILL, and what they answered all the same."""
+"""Sites and a coordinator as processes that are killed by SIGKILL, and a record of their
+answers.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,9 @@ Life = Callable[[], object]
 
 @dataclass
 class Process:
-    """What `live` does in a process of its own, forked from this one, so that it begins at once.
+    """Runs `live` in a process forked from this one, so that it starts immediately.
 
-    In its life number k it dies before its `last(k)`-th write; 0: by nothing of its own.
+    In its life number k it is killed before its `last(k)`-th write; 0: it is not killed.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Process:
             return
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            logging.getLogger().handlers.clear()  # pytest's, which keep what is logged
+            logging.getLogger().handlers.clear()  # pytest's, which store log records
             if last := self.last(self.lives):
                 _die_before(last)
             self.live()
@@ -65,7 +67,7 @@ class Process:
             os._exit(1)
 
     def ended(self) -> int | None:
-        """Its exit status, negative for a signal; None while it lives."""
+        """Returns its exit status, negative for a signal; None while it lives."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -80,9 +82,9 @@ class Process:
 
 
 def _die_before(count: int) -> None:
-    """From now on this process kills itself before its write number `count`.
+    """Makes this process kill itself before its write number `count` from now on.
 
-    A write is a sync, a rename, or what goes into a socket.
+    A write is a sync, a rename, or data sent to a socket.
     """
     lock, left = threading.Lock(), [count]
 
@@ -106,7 +108,7 @@ def _die_before(count: int) -> None:
 
 @dataclass
 class Answers:
-    """What a site answered, in a file that outlives it: a line for each answer, before it left."""
+    """A site's answers, in a file that outlives it: a line for each answer, before it was sent."""
 
     path: Path
     _rounds: dict[bytes, str] = field(default_factory=dict)
@@ -123,7 +125,7 @@ class Answers:
         return ask
 
     def read(self) -> list[tuple[str, str, str]]:
-        """Of which exchange, which step of its sum, and the digest of the answer."""
+        """Returns the exchange, the step of its sum, and the digest of each answer."""
         if not self.path.exists():
             return []
         lines = self.path.read_text().splitlines()
@@ -138,7 +140,9 @@ class Answers:
 
 
 def _step(data: bytes) -> str | None:
-    """The session of a question or step, the run, round and exchange of a question, its kind."""
+    """Returns the session of a question or step; the run, round and exchange of a question; its
+    kind.
+    """
     envelope = Envelope.decode(data)
     if envelope.kind == Kind.QUESTION:
         reader = Reader(envelope.body)
@@ -155,7 +159,7 @@ def _step(data: bytes) -> str | None:
 
 @dataclass
 class Served:
-    """A federation whose sites are processes, and the run `out` of its coordinator, one too."""
+    """A federation whose sites and coordinator are processes, with the coordinator's run `out`."""
 
     hospitals: Hospitals
     run: Path
@@ -190,7 +194,7 @@ class Served:
         )
 
     def coordinated(self):
-        """The run, from here, to its end."""
+        """Runs the coordinator to the end of the run."""
         made = self.hospitals
         return coordinate(
             self.run,
@@ -207,7 +211,9 @@ class Served:
         return process
 
     def to_the_end(self, coordinator: Process, limit: float, disturb: Life = lambda: None) -> int:
-        """Start whoever died again until the coordinator is done; how many died by a signal."""
+        """Restarts processes that die until the coordinator is done; returns the number of
+        deaths.
+        """
         deaths, last = 0, time.monotonic() + limit
         while time.monotonic() < last:
             disturb()
@@ -247,7 +253,7 @@ class Served:
 
 @contextlib.contextmanager
 def served(hospitals: Hospitals, run: Path, **facts: float) -> Iterator[Served]:
-    """Processes that are all gone when the block ends."""
+    """Yields a federation; all its processes are ended when the block ends."""
     federation = Served(hospitals, run, **facts)
     try:
         yield federation
@@ -257,10 +263,10 @@ def served(hospitals: Hospitals, run: Path, **facts: float) -> Iterator[Served]:
 
 
 def agrees(federation: Served, rounds: int) -> None:
-    """Raises `AssertionError` where a promise was broken, whoever died and when.
+    """Raises `AssertionError` if a guarantee was violated, for any sequence of deaths.
 
-    No exchange has two answers to one step, no row left that was not charged, each round is charged
-    once, and the ledger holds.
+    No exchange has two answers to one step, no row was sent without a charge, each round is charged
+    once, and the ledger is valid.
     """
     ledger = Ledger.load(federation.out / "ledger.jsonl")
     charged = [charge.round for charge in ledger.charges]

@@ -1,4 +1,4 @@
-"""What random graphs are not to have, by looking at every set of clients.
+"""Properties that random graphs must not have, by enumeration of all sets of clients.
 
 Graphs are `[graphs, n, n]`; the last of the n clients are the colluders.
 """
@@ -7,10 +7,10 @@ import numpy as np
 
 
 def _sets(near, honest, votes):
-    """Sets of at most half of the `honest` who may have no edge to other voters.
+    """Returns sets of at most half of the `honest` that may have no edge to other voters.
 
-    Their members `[sets, honest]`, which of them may in which graph `[graphs, sets]`, and how many
-    neighbours each client has in them `[graphs, sets, honest]`.
+    Their members `[sets, honest]`, a mask by graph `[graphs, sets]`, and each client's number of
+    neighbours in them `[graphs, sets, honest]`.
     """
     codes = np.arange(1, 1 << honest)
     members = (codes[:, None] >> np.arange(honest)) & 1
@@ -28,10 +28,10 @@ def _by_size(these, members):
 
 
 def closed_parts(near, honest, votes, threshold):
-    """Whether some a clients, by a from 1, are a sum of their own `[graphs, honest // 2]`.
+    """Returns whether some a clients, by a from 1, form a sum of their own `[graphs, honest // 2]`.
 
-    Each has `threshold` neighbours among them and colluders. They vote, with others, at least as
-    many, of whom none is their neighbour: at least `votes` honest ones in all.
+    Each of them has `threshold` neighbours among them and colluders. They vote together with at
+    least as many others, none of them a neighbour: at least `votes` honest ones in all.
     """
     members, apart, inside = _sets(near, honest, votes)
     corrupt = near[:, :honest, honest:].sum(2)
@@ -40,6 +40,8 @@ def closed_parts(near, honest, votes, threshold):
 
 
 def cut_off(near, honest, votes):
-    """Whether some w voters, at most half of them, have no neighbour among the others, by w."""
+    """Returns whether some w voters, at most half of them, have no neighbour among the others, by
+    w.
+    """
     members, apart, _ = _sets(near, honest, votes)
     return _by_size(apart, members)

@@ -1,4 +1,4 @@
-"""Configurations and sums whose parties are sites, for tests."""
+"""Configurations and sums with sites as parties, for tests."""
 
 import numpy as np
 
@@ -46,7 +46,9 @@ def limits(noise=FIVE, arithmetic=True, rows=80):
 
 
 def opened(mechanism, round, leaves=(), site_of=(), noise=FIVE, arithmetic=True, seed=3):
-    """The accumulator of one sum over `noise.sites` sites, which hold clients `site_of`."""
+    """Returns the accumulator of one sum over `noise.sites` sites that hold the clients
+    `site_of`.
+    """
     session = Session(
         round,
         0,

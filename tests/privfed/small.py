@@ -1,4 +1,4 @@
-"""A run that takes milliseconds, for tests of everything around the training."""
+"""A run that takes milliseconds, for tests of everything except training."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def trained(path: Path, *overrides: str) -> Outcome:
 
 
 def model(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of the checkpoint."""
+    """Returns every tensor of the checkpoint."""
     with safe_open(path / "checkpoint.safetensors", "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def about(path: Path) -> dict[str, object]:
-    """What the checkpoint says of itself."""
+    """Returns the checkpoint's metadata."""
     with safe_open(path / "checkpoint.safetensors", "pt") as file:
         return json.loads(file.metadata()["privfed"])
 
 
 def same_run(first: Path, second: Path) -> None:
-    """Bit for bit the same: checkpoint, ledger, metrics, configuration, what a summary says."""
+    """Asserts bit-identical checkpoint, ledger, metrics, configuration and summary."""
     for name in ("checkpoint.safetensors", "ledger.jsonl", "metrics.jsonl", "config.toml"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     summaries = [json.loads((path / "report/summary.json").read_text()) for path in (first, second)]
@@ -67,7 +67,9 @@ def same_run(first: Path, second: Path) -> None:
 
 
 def same_but_for_rounding(first: Path, second: Path) -> None:
-    """Bit for bit the same; but for rounding on a GPU, which chunks of stacked models decide."""
+    """Asserts identical runs, up to rounding on a GPU, which depends on chunks of stacked
+    models.
+    """
     if not torch.cuda.is_available():
         same_run(first, second)
         return
@@ -77,7 +79,7 @@ def same_but_for_rounding(first: Path, second: Path) -> None:
 
 
 def stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt whatever trains, once the release of so many `rounds` lies on disk."""
+    """Interrupts training once the release of round `rounds` is on disk."""
     real = Releases.write
 
     def write(self, charge, released, state):

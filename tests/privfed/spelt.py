@@ -1,4 +1,4 @@
-"""Parts of a user's own, as `module:Name` names them."""
+"""A user's own parts, as `module:Name` names them."""
 
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,7 @@ class MyGaussian(CentralGaussian):
 
 
 class Curious(Poisson):
-    """Says that it reads no sizes, and draws the clients with most examples all the same."""
+    """Declares that it reads no sizes, and uses them nevertheless."""
 
     seen: ClassVar[list] = []
 
@@ -54,7 +54,7 @@ class Curious(Poisson):
 
 
 class Silent(Part):
-    """A sampler from scratch, whose author forgot to say whether it reads sizes."""
+    """A sampler from scratch that does not declare whether it reads sizes."""
 
     size: int = 4
     remembers: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Silent(Part):
 
 
 class Twice(Poisson):
-    """Draws at twice the rate, and says so in its rule."""
+    """Samples at twice the rate, and declares so in its rule."""
 
     def witness(self, round, clients):
         return super().witness(round, clients // 2)
@@ -89,7 +89,7 @@ class Twice(Poisson):
 
 
 class BySizeFromScratch(Part):
-    """By size, from scratch: what it is, it declares."""
+    """By size, from scratch, with all its declarations."""
 
     size: int = 4
     remembers: ClassVar[bool] = False
@@ -115,7 +115,9 @@ class BySizeFromScratch(Part):
 
 
 class Forgetful(BySizeFromScratch):
-    """Of a fixed size, by its event alone: it declares no shared places, and checks nobody."""
+    """Fixed cohort size by its event alone: it declares no shared places, and checks no
+    population.
+    """
 
     reads_sizes: ClassVar[bool] = False
 
@@ -128,34 +130,34 @@ class Forgetful(BySizeFromScratch):
 
 
 class Crowded(Poisson):
-    """Declares that clients take each other's places, and its event knows nothing of that."""
+    """Declares that clients displace each other, contrary to its event."""
 
     shares_places: ClassVar[bool] = True
 
 
 class Modest(NoPrivacy):
-    """Declares that it is not private, and promises something all the same."""
+    """Declares that it is not private, and makes a claim nevertheless."""
 
     def event(self, witness, exchanges):
         return Event(witness.sampled(Gaussian(1.0)), witness.sampler, witness.relation)
 
 
 class Secretly(Natural):
-    """Deals everybody's examples to others, and declares that it does not."""
+    """Assigns clients' examples to other clients, and declares that it does not."""
 
     def owners(self, examples, clients, streams):
         return super().owners(examples, clients, streams)[::-1].copy()
 
 
 class Unsaid(Part):
-    """An availability that does not say whether it varies."""
+    """An availability that does not declare whether it varies."""
 
     def present(self, round, who, streams):
         return np.ones(len(who), dtype=bool)
 
 
 class Renamed(Synthetic):
-    """A source of a user's own that is no other one."""
+    """A user's own source that is not a built-in one."""
 
 
 class Sheet(Table):
@@ -163,7 +165,7 @@ class Sheet(Table):
 
 
 class Growing(Synthetic):
-    """A source whose examples are the wider the more clients there are."""
+    """A source whose examples have more features for more clients."""
 
     def load(self, clients, streams):
         examples = super().load(clients, streams)
@@ -177,14 +179,14 @@ class Hospital(Synthetic):
 
 
 class Graded(CrossEntropy):
-    """A loss whose scores have a name that nothing asks for."""
+    """A loss whose scores have a name that is never used."""
 
     def keep(self, outputs, y, meaning):
         return super().scores(outputs, y, meaning)
 
 
 class Helped(RowRule):
-    """A rule on rows with a helper of the name of a rule by sums' own method."""
+    """A rule on rows with a helper that has the name of a method of rules by sums."""
 
     def step(self, rows):
         return rows.mean(0) if len(rows) else rows.new_zeros(rows.shape[1])
@@ -194,19 +196,19 @@ class Helped(RowRule):
 
 
 class Answering(Helped):
-    """It says how a rule by sums is carried out, and is none."""
+    """A rule on rows that declares attributes of a rule by sums."""
 
     extra: ClassVar[int] = 3
 
 
 class Bare(Part):
-    """Nothing of what its kind has to declare."""
+    """A part without the declarations of its kind."""
 
     lr: float = 1.0
 
 
 class MixesGradients(torch.nn.Module):
-    """A model whose outputs are each example's alone, and whose gradients are not."""
+    """A model whose outputs depend on one example each, but whose gradients do not."""
 
     def __init__(self, features, width):
         super().__init__()

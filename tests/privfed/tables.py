@@ -1,4 +1,4 @@
-"""Tables of people, as files, and runs over them."""
+"""Tables of clients, as files, and runs over them."""
 
 import numpy as np
 

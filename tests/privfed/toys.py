@@ -1,4 +1,4 @@
-"""One toy part of every kind, each from scratch: what a user writes who adds one."""
+"""One minimal part of every kind, written from scratch, as a user would write it."""
 
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from privfed.secure.encoded_sum import SecureProtocol
 
 
 class Stripes(Part):
-    """A source: points on a line, striped by class; nobody's."""
+    """A source: points on a line, striped by class; no real clients."""
 
     stripes: int = 3
     natural_partition: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class InTurn(Part):
 
 
 class Mirrored(Part):
-    """A shift: every feature changes its sign, for everybody."""
+    """A shift: every feature changes its sign, for all clients."""
 
     changes_labels: ClassVar[bool] = False
     moves_features: ClassVar[bool] = True
@@ -137,7 +137,7 @@ class Halved(Objective):
 
 
 class Evens(CompressionPart):
-    """A compression of our own: every other coordinate is sent, each round the same."""
+    """A custom compression: every second coordinate is sent, the same ones each round."""
 
     fresh: ClassVar[bool] = False
 
@@ -154,8 +154,8 @@ class Evens(CompressionPart):
 
 
 class Smoothed(Objective):
-    """An objective that changes the loss: it gains a multiple of the squared logits, which is
-    larger for a client that has examples of few classes.
+    """An objective that changes the loss: it adds a multiple of the squared logits, which is larger
+    for a client that has examples of few classes.
     """
 
     strength: float = Field(0.2, ge=0)
@@ -167,11 +167,12 @@ class Smoothed(Objective):
 
 
 class Turns(Objective):
-    """An objective on a course of its own: it begins at the better of two models, moves the even
-    coordinates in even epochs and the odd ones in odd ones, and sends the mean of its gradients.
+    """An objective with a local course of its own. It begins at the better of two models, moves the
+    even coordinates in even epochs and the odd ones in odd epochs, and sends the mean of its
+    gradients.
 
-    Its gradients are those of a batch less half of those at the mean of models so far, which it
-    carries beside their sum.
+    Its gradients are those of a batch minus half of those at the mean of models so far, which it
+    carries next to their sum.
     """
 
     anchored: ClassVar[str] = "batch"
@@ -203,7 +204,7 @@ class Turns(Objective):
 
 
 class NoisySteps(Part):
-    """A client mechanism: DP-SGD on Poisson draws of a silo's examples."""
+    """A client mechanism: DP-SGD on Poisson samples of a silo's examples."""
 
     private: ClassVar[bool] = True
     delta: float = 1e-5
@@ -250,7 +251,9 @@ class Signs(Part):
 
 
 class Coins(Part):
-    """A sampler: each client by a coin of its own, of public bias `size` / clients declared."""
+    """A sampler: each client independently with the public probability `size` / clients
+    declared.
+    """
 
     size: int = Field(4, ge=1)
     remembers: ClassVar[bool] = False
@@ -279,7 +282,7 @@ class Coins(Part):
 
 
 class Alternating(Part):
-    """An availability: everybody in odd rounds, half of them in even ones."""
+    """An availability: all clients in odd rounds, half of them in even ones."""
 
     varies: ClassVar[bool] = True
 
@@ -353,7 +356,7 @@ class FirstRow(RowRule):
 
 
 class Acquainted(HistoryRule):
-    """A rule that remembers: the mean over clients who took part before, or over all at first."""
+    """A rule with memory: the mean over clients that took part before, or over all at first."""
 
     def keeps(self, d):
         return 1
@@ -379,7 +382,7 @@ class Doubling(Attack):
 
 
 class Untouched(PreAggregator):
-    """A pre-aggregator: every row as it is."""
+    """A pre-aggregator: every row unchanged."""
 
     def most(self, n):
         return n
@@ -389,7 +392,7 @@ class Untouched(PreAggregator):
 
 
 class Counted(SecureProtocol):
-    """A protocol: encoded rows are added up by one who is trusted not to look."""
+    """A protocol: a trusted party adds up the encoded rows."""
 
     seen: ClassVar[str] = "a counter sees rows, and shows their sum"
     opener: ClassVar[str] = "the counter"
@@ -399,7 +402,7 @@ class Counted(SecureProtocol):
 
 
 class Counting(Observer):
-    """A watcher: it counts what it is told of."""
+    """An observer that counts the rounds it is notified of."""
 
     rounds = 0
 
@@ -408,7 +411,7 @@ class Counting(Observer):
 
 
 class Sureness(MeanMeasure):
-    """A measure: how likely the model finds what it predicts, right or not."""
+    """A measure: the probability of the predicted class, right or wrong."""
 
     def title(self, scoring):
         return "sureness"

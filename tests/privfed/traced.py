@@ -1,4 +1,4 @@
-"""What a run draws: every stream it asks for, every word, and what the operating system gave."""
+"""A trace of a run's randomness: every stream, every word, and the operating system's bytes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from privfed.secure.masked import unmasking
 
 @dataclass
 class Trace:
-    """`streams` names all that was asked for; `given` is what `os.urandom` returned."""
+    """`streams` names all requested streams; `given` holds the values that `os.urandom`
+    returned.
+    """
 
     streams: set[str] = field(default_factory=set)
     given: set[bytes] = field(default_factory=set)
     draws: list[tuple[str, bytes | None, bytes]] = field(default_factory=list)
-    """Stream, seed of the keys, and the words drawn."""
+    """Stream, seed of the keys, and the generated words."""
     kept: list[tuple[str, Streams, bytes | None]] = field(default_factory=list)
-    """Of streams that follow from the run's own key: whose, and their seed."""
+    """Streams derived from the run's own key: name, owner, and seed."""
     secrets: list[bytes] = field(default_factory=list)
     """Private keys and seeds of masks."""
 
 
 @dataclass(frozen=True)
 class Traced(Keys):
-    """Keys that tell what is drawn with them, and with all keys derived from them."""
+    """Keys that record everything generated with them, and with all keys derived from them."""
 
     stream: str = ""
     trace: Trace = field(default_factory=Trace)
@@ -90,10 +92,12 @@ def tracing() -> Iterator[Trace]:
 
 
 def assert_secret(trace: Trace) -> None:
-    """No private draw follows from a seed, nor from anything that can be had a second time.
+    """Asserts that no private randomness follows from a seed or from anything that can be obtained
+    again.
 
-    Private streams' words are bytes that the operating system just gave. Kept ones follow from a
-    key that it gave, and would be others under another key. So are the keys of masks.
+    The words of private streams are bytes newly obtained from the operating system. Kept streams
+    follow from a key obtained in the same way, and would differ under another key. The same holds
+    for the keys of masks.
     """
     for stream, seed, words in trace.draws:
         if stream.partition("/")[0] in PRIVATE:

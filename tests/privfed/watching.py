@@ -1,4 +1,4 @@
-"""Observers of one's own, as a user names them in a run file."""
+"""Custom observers, as a user names them in a run file."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from privfed.run.outcome import Observer
 
 
 class Heard(Observer):
-    """Writes down what it is told, for tests to read."""
+    """Records its notifications, for tests to read."""
 
     told: ClassVar[list] = []
 
@@ -28,7 +28,7 @@ class Heard(Observer):
 
 
 class Failing(Observer):
-    """Fails at the first evaluation after round 3, as long as it is asked to."""
+    """Fails at the first evaluation after round 3, while `fails` is set."""
 
     fails: ClassVar[bool] = True
 
@@ -38,7 +38,7 @@ class Failing(Observer):
 
 
 class Deaf:
-    """No observer."""
+    """Not an observer."""
 
 
 def unmade():

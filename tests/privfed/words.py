@@ -1,4 +1,4 @@
-"""Words dealt by hand in place of random ones, so that a rate is measured and not estimated."""
+"""Fixed words in place of random ones, so that a rate is measured instead of estimated."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SAMPLE = np.random.default_rng(0).integers(0, 2**64, 40, dtype=np.uint64)
 
 @contextlib.contextmanager
 def dealt(*draws: object) -> Iterator[None]:
-    """Draws of all streams are `draws`, one after the other, the last one for ever.
+    """Replaces the draws of all streams by `draws`, in order; the last one repeats for ever.
 
-    Each is one word for everybody, or an array that broadcasts to what is asked for.
+    Each draw is one word for all clients, or an array that broadcasts to the requested shape.
     """
     left = [np.asarray(draw, dtype=np.uint64) for draw in draws]
 
@@ -36,10 +36,10 @@ def dealt(*draws: object) -> Iterator[None]:
 
 
 def measure(falls: Callable[[], object]) -> Fraction:
-    """The part of all 2^64 words at which the coins `falls` are True, exactly.
+    """Returns the exact fraction of all 2^64 words at which the Bernoulli draws `falls` are True.
 
-    Raises `AssertionError` where these coins, each of the same word, differ, or where the words are
-    not those below one of them.
+    Raises `AssertionError` if draws from the same word differ, or if the words are not those below
+    a threshold.
     """
 
     def true(word: int) -> bool:
@@ -58,7 +58,9 @@ def measure(falls: Callable[[], object]) -> Fraction:
 
 
 def assert_rate(falls: Callable[[], object], rate: float) -> None:
-    """The coins' probability is at most `rate`, taken exactly, and less by under 2^-53."""
+    """Asserts that the exact probability of the draws is at most `rate`, and less by under
+    2^-53.
+    """
     short = Fraction(rate) - measure(falls)
     assert short >= 0, f"a coin of rate {rate!r} falls True more often, by {float(-short):g}"
     assert short < Fraction(1, 2**53), f"a coin of rate {rate!r} falls {float(short):g} too rarely"

@@ -1,4 +1,6 @@
-"""All trials, at length, and the table of docs/reliability.md: `make reliability`."""
+"""Runs all trials at full length, and writes the table of docs/reliability.md: `make
+reliability`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 @dataclass
 class Row:
-    """One trial: what was tried, how often, and what was `wrong`, each by its first words."""
+    """One trial: its subject, its number of repetitions, and its faults, by their first words."""
 
     trial: str
     what: str
@@ -40,7 +42,7 @@ class Row:
 
 
 def crashes(folder: Path, share: float) -> Iterator[Row]:
-    """Each kind of run with every crash, or a share of them."""
+    """Yields each kind of run with every crash, or a fraction of them."""
     for number, (kind, overrides) in enumerate(LIVES.items()):
         began, wrong = time.perf_counter(), Counter[str]()
         life = recorded(folder / f"{number}", overrides)
@@ -144,7 +146,7 @@ def _row(
 
 
 def page(results: dict[str, Any]) -> str:
-    """The table, as Markdown."""
+    """Returns the table, as Markdown."""
     lines = [
         f"Measured until {results['day']}, {results['machine']}.",
         "",
@@ -177,7 +179,7 @@ def run(trials: tuple[str, ...], share: float) -> None:
 
 
 def write(rows: list[dict[str, object]]) -> None:
-    """What was measured so far, into both files."""
+    """Writes the results so far into both files."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     machine = f"{os.cpu_count()} cores, {versions}"
     results = {"day": time.strftime("%Y-%m-%d"), "machine": machine, "rows": rows}

@@ -1,11 +1,11 @@
-"""A disk that forgets: what a machine could find after a crash at any moment of what ran.
+"""A simulated disk: every state that a machine could find after a crash at any moment.
 
-`watching` follows the files below a folder while something runs. At every operation that a crash
-may come before (a sync, a rename, a removal, a new folder) it keeps two images: what processes see,
-and what POSIX promises to survive a power cut, which is the content of a file as of its last fsync
-and the names in a folder as of the folder's last fsync, and nothing else. `Moment.after` then
-tells what lies there after one of the `CRASHES`. Nothing is killed: one run gives all of its
-crashes, and no sync reaches the real disk.
+`watching` follows the files below a folder while something runs. Before every operation at which a
+crash may occur (a sync, a rename, a removal, a new folder) it keeps two images. One is the state
+that processes see. The other is the state that POSIX promises to survive a power cut: the content
+of a file as of its last fsync and the names in a folder as of the folder's last fsync, and nothing
+else. `Moment.after` then returns the state after one of the `CRASHES`. No process is killed: one
+run gives all of its crashes, and no sync reaches the real disk.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 
 CRASHES = ("killed", "torn", "lost", "shuffled")
-"""The process dies; it dies in the middle of a write; the power fails and only what was synced is
-left; the power fails and of the rest, any part is left."""
+"""The process dies; it dies in the middle of a write; the power fails and only synced data remain;
+the power fails and any part of the unsynced data remains.
+"""
 
 Tree = dict[str, tuple[int, bytes | None]]
-"""Files and folders by path, each with its mode and its content: None, of a folder."""
+"""Files and folders by path, each with its mode and its content; None for a folder."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Moment:
-    """Just before `operation`: what was seen, what was durable, and which file was being synced.
+    """The moment before `operation`: the visible state, the durable state, and the file being
+    synced.
 
-    `notes` are what the watcher was told until then.
+    `notes` are the watcher's notes until then.
     """
 
     operation: str
@@ -66,7 +68,7 @@ class Moment:
     notes: tuple[Any, ...]
 
     def after(self, crash: str, rng: random.Random) -> Tree:
-        """What lies there after the `crash`, one of `CRASHES`."""
+        """Returns the state after the `crash`, one of `CRASHES`."""
         if crash == "killed":
             return self.seen.tree()
         if crash == "lost":
@@ -90,7 +92,9 @@ class Moment:
         return part
 
     def _mixed(self, newer: Callable[[], bool], content: Callable[[int], bytes]) -> Image:
-        """Every name as it is seen where `newer` says so and else as it was durable."""
+        """Takes every name from the visible state if `newer` says so, and otherwise from the
+        durable one.
+        """
         folders = {}
         for inode in self.seen.folders.keys() | self.durable.folders.keys():
             now, before = (image.folders.get(inode, {}) for image in (self.seen, self.durable))
@@ -107,7 +111,7 @@ class Moment:
 
 
 def _half(before: bytes, after: bytes) -> bytes:
-    """`after` with half of what is new in it; the other half is as `before`, or missing."""
+    """Returns `after` with half of its new content; the other half is as `before`, or missing."""
     ends = (n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
     same = next(ends, min(len(before), len(after)))
     middle = same + (len(after) - same) // 2
@@ -116,7 +120,7 @@ def _half(before: bytes, after: bytes) -> bytes:
 
 @dataclass
 class Watcher:
-    """Keeps the moments of what happens below `root`; take it from `watching`."""
+    """Records the moments of operations below `root`; obtained from `watching`."""
 
     root: Path
     moments: list[Moment] = field(default_factory=list)
@@ -127,7 +131,7 @@ class Watcher:
     _modes: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """What lies there at first is durable."""
+        """Treats the initial state as durable."""
         image = self._look()
         self._folders, self._files = image.folders, image.files
 
@@ -137,7 +141,7 @@ class Watcher:
         self.moments.append(Moment(operation, seen, durable, syncing, tuple(self.notes)))
 
     def sync(self, path: Path) -> None:
-        """What is synced of `path`, a file or a folder, is durable from now on."""
+        """Makes the synced content of `path`, a file or a folder, durable."""
         inode = self._inode(path)
         if path.is_dir():
             names = {item.name: self._inode(item) for item in path.iterdir()}
@@ -168,7 +172,7 @@ class Watcher:
         return Image(self._inode(self.root), folders, files, dict(self._modes))
 
     def _inode(self, path: Path) -> int:
-        """Its inode, which is held open: the system would give a free one to another file."""
+        """Returns the inode, which is held open so that the system does not reuse its number."""
         status = path.stat()
         if status.st_ino not in self._held:
             self._held[status.st_ino] = os.open(path, os.O_PATH)
@@ -178,7 +182,7 @@ class Watcher:
 
 @contextlib.contextmanager
 def watching(root: Path) -> Iterator[Watcher]:
-    """Keep all moments of what is done below the folder `root`."""
+    """Records all moments of operations below the folder `root`."""
     root = root.resolve()
     watcher = Watcher(root)
     patched = _patches(watcher)
@@ -233,7 +237,7 @@ def _patches(watcher: Watcher) -> list[tuple[Any, str, Callable[..., Any]]]:
 
 
 def restore(root: Path, tree: Tree) -> None:
-    """Have `tree` lie below `root`, and nothing else."""
+    """Replaces everything below `root` by `tree`."""
     shutil.rmtree(root)
     root.mkdir()
     for name, (mode, content) in tree.items():

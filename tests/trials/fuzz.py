@@ -1,8 +1,8 @@
-"""Files, words and messages of another form than expected, and what may come of them.
+"""Files, words and messages of unexpected form, and the permitted outcomes of reading them.
 
-A `Target` writes what is valid, spoils it, and reads it as a user's command does. Whatever was
-spoiled, the read ends, within time and memory, with what it read or with an error that is meant
-for the user; and a file that was only read is as it was.
+A `Target` writes valid files, spoils them, and reads them as a user's command does. For any fault,
+the read ends within time and memory, with a result or with an error meant for the user. A file that
+was only read is unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from privfed.core.errors import PrivfedError
 
 MEANT = (PrivfedError, AccountingError)
 SECONDS, BYTES = LONG, 2**30
-"""The most that one read may take, and by how much memory may grow over all of them."""
+"""Longest duration of one read, and largest growth of memory over all of them."""
 
 
 class Hung(Exception):
@@ -35,9 +35,9 @@ class Hung(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """`valid` files by kind, how they are `spoiled`, and what `reads` them from a folder.
+    """Returns `valid` files by kind, spoils them, and reads them from a folder.
 
-    `changes` where the command may write: then `reads` itself checks what.
+    `changes` states that the command may write; then `read` itself checks the changes.
     """
 
     valid: Callable[[Path], list[Files]]
@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Fault(Exception):
-    """What came of case `number` of a target instead of a result or a refusal."""
+    """The outcome of case `number` of a target, if it was neither a result nor a refusal."""
 
     name: str
     number: int
@@ -60,12 +60,14 @@ class Fault(Exception):
 
 
 def fuzz(name: str, target: Target, folder: Path, cases: range) -> Counter[str]:
-    """How often `target` was read and refused. Raises `Fault` for the first case that did worse."""
+    """Returns how often `target` was read and refused. Raises `Fault` for the first other
+    outcome.
+    """
     outcomes: Counter[str] = Counter()
     folder.mkdir(parents=True, exist_ok=True)
     valid = target.valid(folder / "valid")
     for files in valid:
-        target.read(_written(folder / "case", files))  # what is not spoiled is read
+        target.read(_written(folder / "case", files))  # valid files are read
     forget_peak()
     before = peak()
     for number in cases:
@@ -93,7 +95,7 @@ def _case(name: str, number: int, target: Target, place: Path, files: Files) -> 
 
 @contextlib.contextmanager
 def ending_within(seconds: float) -> Iterator[None]:
-    """Raises `Hung`."""
+    """Raises `Hung` if the block takes longer than `seconds`."""
 
     def hung(*_: object) -> None:
         raise Hung(f"not done after {seconds:g} s")

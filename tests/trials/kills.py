@@ -1,7 +1,7 @@
-"""Signals at any time: real processes on a real disk, signalled and gone on with until done.
+"""Signals at random times: real processes on a real disk, signalled and resumed until done.
 
-A `Kind` names the command that begins, the one that goes on, and what must hold in the end. Each
-life is a process of its own, in which the command line runs; it gets one signal at a random time.
+A `Kind` names the command that begins, the one that resumes, and the conditions at the end. Each
+life is a separate process that runs the command line and gets one signal at a random time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Words = list[str]
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP)
 """SIGSTOP is followed by SIGCONT."""
 STOPPED = 0.05
-"""Seconds for which a process stands still between SIGSTOP and SIGCONT."""
+"""Seconds for which a process is stopped between SIGSTOP and SIGCONT."""
 HEADS = ("model.name=mlp", "model.hidden=[4]", "model.local=['3*']", "client.local_epochs=1")
 ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0", "run.rounds=6")
 ONE_BY_ONE = ("run.trainer=loop", "run.chunk=1")
@@ -71,23 +71,23 @@ RUNS = {
         *("evaluation.by=clients", "evaluation.every=4", "run.rounds=8", *SEEDED),
     ),
 }
-"""Newer kinds of run that keep something of their own, by what it is."""
+"""Newer kinds of run with state of their own, by description."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A command that is begun, goes on, and is held against what an untouched one left."""
+    """A command that is begun, resumed, and compared with an undisturbed run."""
 
     begin: Callable[[Path], Words]
-    """Of the path of what it makes."""
+    """Returns the first command, for the path of its output."""
     go_on: Callable[[Path], Words]
-    """The command after a signal; where nothing had begun, `begin` is given again."""
+    """Returns the command after a signal; if nothing had begun, `begin` is used again."""
     began: str = "config.toml"
-    """What lies in the path as soon as it has to be gone on with."""
+    """The file in the path whose existence requires a resume."""
     ready: Callable[[Path], Any] = lambda path: None
-    """Makes what the command begins from."""
+    """Makes the inputs of the command."""
     whole: Callable[[Path, Path], Any] = lambda whole, path: None
-    """Raises `AssertionError` where the second path is not as the first, which nobody touched."""
+    """Raises `AssertionError` if the second path differs from the first, undisturbed one."""
 
 
 def _trains(*overrides: str, more: Words | None = None) -> Kind:
@@ -119,7 +119,9 @@ def _describe(path: Path) -> Words:
 
 
 def _people(path: Path) -> None:
-    """A table beside `path`: the same for each, under one name, so that ledgers are the same."""
+    """Writes a table next to `path`, identical for each and under one name, so that ledgers
+    agree.
+    """
     folder = path.parent / f"{path.name}.people"
     folder.mkdir(exist_ok=True)
     described.run_file(folder)
@@ -131,7 +133,7 @@ def _is_described(whole: Path, path: Path) -> None:
     for each in (whole, path):
         assert _life(each, ["describe", str(each)]).code == 0
     first, second = (json.loads((each / "statistics.json").read_text()) for each in (whole, path))
-    places = ("run", "data", "ledger_head")  # which name the table's own folder
+    places = ("run", "data", "ledger_head")  # these name the table's own folder
     assert {**first, **{key: second[key] for key in places}} == second
 
 
@@ -140,7 +142,7 @@ def _tune(path: Path) -> Words:
 
 
 def _grid(path: Path) -> None:
-    """Three rates; a seeded tuning, so that the best of an interrupted one is the same."""
+    """Writes three rates and a seeded tuning, so that an interrupted one has the same best."""
     base = private_tunings.BUDGET.replace("[run]", '[run]\nrandomness = "seeded"')
     tuned = path.parent / f"{path.name}.base.toml"
     tuned.write_text(base)
@@ -163,7 +165,7 @@ def _score(path: Path) -> Words:
 
 
 def _is_scored(whole: Path, path: Path) -> None:
-    """Each life charged one evaluation at most; the model is as it was, and the run goes on."""
+    """Checks that each life charged at most one evaluation, and that the model is unchanged."""
     ledger = Ledger.load(path / "ledger.jsonl")
     assert [charge.round for charge in ledger.charges] == [*range(1, len(ledger.charges) + 1)]
     assert len(ledger.charges) > small().run.rounds
@@ -192,11 +194,11 @@ EARLIER = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a life ended: its exit code, negative for a signal, and what it said."""
+    """The end of a life: its exit code, negative for a signal, and its output."""
 
     code: int
     hit: bool
-    """Whether the signal reached it before it was done."""
+    """Whether the signal arrived before the process was done."""
     stdout: str
     stderr: str
     early: float = math.inf
@@ -210,10 +212,12 @@ def survived(
     seed: int = 0,
     each: tuple[signal.Signals, ...] = (signal.SIGKILL,),
 ) -> int:
-    """How many runs came through this many `signals`, of which `each` is drawn as often.
+    """Returns the number of runs that survived `signals` signals, of the kinds in `each` equally
+    often.
 
-    Processes are forked from this one, so that they are at work at once. Raises `AssertionError`
-    where a run does not go on, says other than that it was interrupted, or ends as no other does.
+    Processes are forked from this one, so that they start working immediately. Raises
+    `AssertionError` if a run does not resume, reports anything but an interruption, or ends
+    differently.
     """
     whole, rng = folder / "whole" / "run", random.Random(seed)
     seconds = _lived_through(kind, whole)
@@ -239,7 +243,7 @@ def _command(kind: Kind, path: Path) -> Words:
 
 
 def _lived_through(kind: Kind, path: Path) -> float:
-    """How long one takes that nobody signals, in a process of its own."""
+    """Returns the duration of an undisturbed run in a separate process."""
     path.parent.mkdir()
     kind.ready(path)
     began = time.perf_counter()
@@ -253,7 +257,9 @@ def _lived_through(kind: Kind, path: Path) -> float:
 def _life(
     path: Path, words: Words, seconds: float = 0.0, number: signal.Signals | None = None
 ) -> Ended:
-    """Give the command of these `words` in a process of its own, and `number` after `seconds`."""
+    """Runs the command of these `words` in a separate process, and sends `number` after
+    `seconds`.
+    """
     said = [path.parent / f"{path.name}.{name}.txt" for name in ("stdout", "stderr")]
     child, hit, early = _forked(words, said), False, math.inf
     if number is not None:
@@ -287,7 +293,7 @@ def _ends_within(child: int, seconds: float) -> float:
 
 
 def _checked(ended: Ended, number: signal.Signals) -> Ended:
-    """`ended`, having held what it said against the signal it got."""
+    """Returns `ended`, after a check of its output against its signal."""
     if ended.code == 0:
         return ended
     dies = (-number,) if number in (signal.SIGKILL, signal.SIGHUP) else (-number, INTERRUPTED)
@@ -317,7 +323,7 @@ def _give(words: Words, said: list[Path]) -> None:
     except BaseException:
         if begun:
             traceback.print_exc()
-        else:  # which is before there is a command to end well
+        else:  # before there is a command to end properly
             said[1].write_text("interrupted")
             code = INTERRUPTED
     finally:
@@ -329,9 +335,10 @@ def _give(words: Words, said: list[Path]) -> None:
 
 
 def went_on_alone(folder: Path, pairs: int) -> None:
-    """Start two processes on one run folder, as often as `pairs` says, in three ways in turn.
+    """Starts two processes on one run folder, `pairs` times, in three ways in turn.
 
-    Raises `AssertionError` unless one goes on, the other says why not, and the run is whole.
+    Raises `AssertionError` unless one continues, the other reports why it does not, and the run is
+    complete.
     """
     kind, whole, rng = EARLIER["plain, seeded"], folder / "whole" / "run", random.Random(0)
     folder.mkdir()
@@ -359,7 +366,7 @@ def went_on_alone(folder: Path, pairs: int) -> None:
 
 
 def _forked(words: Words, said: list[Path]) -> int:
-    """The process of a command of these `words`, and what it has `said` so far: nothing."""
+    """Starts a process with the command of these `words`; its output goes to the files `said`."""
     for file in said:
         file.write_bytes(b"")
     child = os.fork()

@@ -1,11 +1,12 @@
-"""Runs that die at any moment, go on, and are held against what privfed promises of that.
+"""Runs that die at any moment, resume, and are checked against privfed's guarantees.
 
-A `Life` is one kind of run. `recorded` lives it once and keeps what every crash would have left;
-`goes_on` resumes from there and raises `AssertionError` where a promise is broken:
+A `Life` is one kind of run. `recorded` runs it once and records the state after every possible
+crash. `goes_on` resumes from such a state and raises `AssertionError` if a guarantee is violated:
 
-- a crash is always resumable, and an audit finds nothing wrong before and after;
-- whoever was drawn had been charged; no round is drawn twice; only one in flight may be lost;
-- what was released is what the model is made of;
+- a crash is always resumable, and an audit finds no problem before and after;
+- every sampled round was charged before; no round is sampled twice; only a round in flight may be
+  lost;
+- the model consists of what was released;
 - a seeded run ends bit for bit as it would have without the crash.
 """
 
@@ -73,12 +74,12 @@ LIVES = {
     "masked sums that abort": (*MASKS, "cohort.dropout=0.35", "secure.threshold=0.6"),
     "Skellam noise, seeded": ("privacy.mechanism=skellam", "secure.bits=20", *MASKS, *SEEDED),
 }
-"""Every kind of run that keeps something of its own, by what it is."""
+"""Every kind of run with state of its own, by description."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """A run of `overrides` that was lived whole, below `root`, and all of its moments.
+    """A complete run of `overrides`, below `root`, with all of its moments.
 
     A note of a moment is ("drawn", round) or ("released", round, tensor).
     """
@@ -88,7 +89,7 @@ class Life:
     moments: tuple[Moment, ...]
     end: Tree
     cut: int = 0
-    """How often it was cut off before these moments."""
+    """Number of crashes before these moments."""
 
     @property
     def path(self) -> Path:
@@ -103,7 +104,7 @@ class Life:
         return small(*self.overrides).run.rounds
 
     def crashes(self, kinds: Sequence[str] = CRASHES, seed: int = 0) -> list[Crash]:
-        """All crashes that leave something different, each by the last moment that leaves it."""
+        """Returns all crashes with different states, each by the last moment with that state."""
         rng = random.Random(seed)
         different = {}
         for kind in kinds:
@@ -115,7 +116,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Crash:
-    """What a crash of this `kind` at this `moment` leaves."""
+    """The state after a crash of this `kind` at this `moment`."""
 
     kind: str
     moment: Moment
@@ -126,14 +127,14 @@ class Crash:
 
 
 def sample(crashes: list[Crash], count: int, seed: int = 0) -> list[Crash]:
-    """So many of them, spread over their kinds, and for each kind over the whole life."""
+    """Returns `count` crashes, spread over their kinds, and for each kind over the whole life."""
     rng, count = random.Random(seed), min(count, len(crashes))
     step = len(crashes) / count
     return [crashes[int((place + rng.random()) * step)] for place in range(count)]
 
 
 def recorded(root: Path, overrides: tuple[str, ...]) -> Life:
-    """Live it once."""
+    """Runs it once and records its moments."""
     root.mkdir(parents=True)
     with watching(root) as watcher, noting(watcher.notes):
         train(small(*overrides), root / "run")
@@ -142,7 +143,7 @@ def recorded(root: Path, overrides: tuple[str, ...]) -> Life:
 
 @contextlib.contextmanager
 def noting(notes: list[Any]) -> Iterator[None]:
-    """Note who was drawn, as it begins, and what was released, as soon as it may be shown."""
+    """Notes each sampled round as it begins, and each release as soon as it may be published."""
     draw, write = rounds.charge_then_draw, Releases.write
 
     def drawing(round: int, *rest: Any) -> Any:
@@ -162,7 +163,7 @@ def noting(notes: list[Any]) -> Iterator[None]:
 
 
 def goes_on(life: Life, crash: Crash) -> None:
-    """Resume from what the crash left. Raises `AssertionError`, or whatever the resume raises."""
+    """Resumes after the crash. Raises `AssertionError`, or the error of the resume."""
     restore(life.root, crash.tree)
     before, after = list(crash.moment.notes), []
     _was_charged(life, before)
@@ -177,7 +178,7 @@ def goes_on(life: Life, crash: Crash) -> None:
 
 
 def resumed(life: Life, crash: Crash) -> Life:
-    """The resume from what the crash left, as a life of its own that may be cut off again."""
+    """Returns the resume after the crash, as a life of its own that may crash again."""
     restore(life.root, crash.tree)
     earlier = (*crash.moment.notes, *_stored(life))
     with watching(life.root) as watcher, noting(watcher.notes):
@@ -187,14 +188,14 @@ def resumed(life: Life, crash: Crash) -> Life:
 
 
 def _again(life: Life) -> Outcome:
-    """What a user does after a crash: resume, or begin again where nothing has begun."""
+    """Does what a user does after a crash: resumes, or begins again if nothing has begun."""
     if (life.path / "config.toml").exists():
         return resume(life.path, lambda config: config)
     return train(small(*life.overrides), life.path)
 
 
 def _stored(life: Life) -> list[Any]:
-    """Releases that are there, as notes: also of a round whose write had not returned."""
+    """Returns stored releases as notes, including a round whose write had not returned."""
     directory = RunDirectory(life.path)
     stored = {round: directory.releases.read(round) for round in directory.releases.rounds()}
     return [("released", round, release.released) for round, release in stored.items()]
@@ -202,17 +203,17 @@ def _stored(life: Life) -> list[Any]:
 
 @contextlib.contextmanager
 def without_disk() -> Iterator[None]:
-    """No sync reaches the real disk: what is tried is what privfed asks for, and time is short."""
+    """Prevents syncs from reaching the real disk, to save time."""
     with mock.patch.object(os, "fsync", _nothing):
         yield
 
 
 def _nothing(descriptor: int) -> None:
-    """No mock, which would remember every call."""
+    """Does nothing; a mock would record every call."""
 
 
 def _was_charged(life: Life, before: list[Any]) -> None:
-    """Write ahead: all who were drawn are in what the crash left of the ledger."""
+    """Checks write-ahead: all sampled rounds are in the ledger that the crash left."""
     ledger = life.path / "ledger.jsonl"
     charged = {charge.round for charge in Ledger.load(ledger).charges} if ledger.exists() else set()
     assert {note[1] for note in before} <= charged, "drawn, and not charged"
@@ -246,7 +247,9 @@ def _is_whole(life: Life, outcome: Outcome) -> None:
 
 
 def _same(life: Life) -> None:
-    """Bit for bit what there is without a crash, but for what it is not said to hold."""
+    """Checks that the result is bit-identical to the run without a crash, except where not
+    promised.
+    """
     tree = life.end
     for name, (_, content) in tree.items():
         path = life.path.parent / name
@@ -267,7 +270,7 @@ def _same(life: Life) -> None:
 
 
 def _charges_at_most_once_more(path: Path, content: bytes) -> None:
-    """A silo's torn line counts as a charge of its next round, whenever that would have been."""
+    """Checks a silo's ledger: an incomplete line counts as a charge of its next round."""
     whole = path.with_suffix(".whole")
     whole.write_bytes(content)
     now, then = ({charge.round for charge in Ledger.load(at).charges} for at in (path, whole))

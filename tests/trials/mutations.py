@@ -1,4 +1,4 @@
-"""What goes wrong with files: bits, cut ends, numbers, words, structures, types. All by a seed."""
+"""Faults of files: bits, truncation, numbers, words, structures, types, all from a seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 Files = dict[str, bytes]
-"""By their path below a folder."""
+"""Contents by path below a folder."""
 
 NUMBERS = (
     *(b"-1", b"0", b"1e999", b"-1e999", b"NaN", b"1" * 400, b"-0.0", b"1e-400", b"0x10", b"1_0"),
@@ -26,14 +26,14 @@ VALUES: tuple[Any, ...] = (
 
 
 def spoiled(content: bytes, rng: random.Random) -> bytes:
-    """`content` with one to four faults."""
+    """Returns `content` with one to four faults."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         content = rng.choice(_FAULTS)(content, rng)
     return content
 
 
 def spoiled_files(files: Files, rng: random.Random) -> Files:
-    """`files` of which one is spoiled, gone, empty or another's."""
+    """Returns `files` with one of them spoiled, missing, empty or replaced by another."""
     name = rng.choice(sorted(files))
     kind = rng.random()
     if kind < 0.03:
@@ -46,7 +46,7 @@ def spoiled_files(files: Files, rng: random.Random) -> Files:
 
 
 def spoiled_document(document: Any, rng: random.Random) -> Any:
-    """A document of JSON or TOML, with one to three values that are others, gone or unknown."""
+    """Returns a JSON or TOML document with one to three values changed, removed or unknown."""
     document = copy.deepcopy(document)
     for _ in range(rng.choice((1, 1, 2, 3))):
         holder, key = rng.choice(list(_places(document)) or [(None, None)])
@@ -67,7 +67,7 @@ def spoiled_document(document: Any, rng: random.Random) -> Any:
 
 
 def as_json(document: Any) -> bytes:
-    """As a program writes it that does not care what strict JSON is."""
+    """Encodes like a program that ignores the restrictions of strict JSON."""
     return json.dumps(document).encode("utf-8", "surrogatepass")
 
 
@@ -130,7 +130,7 @@ def _insert(content: bytes, rng: random.Random) -> bytes:
 
 
 def _number(content: bytes, rng: random.Random) -> bytes:
-    """Another number where there is one."""
+    """Replaces a number by another one, if there is one."""
     places = [at for at, byte in enumerate(content) if chr(byte).isdigit()]
     if not places:
         return _insert(content, rng)

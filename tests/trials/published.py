@@ -22,7 +22,7 @@ DECLARED = {"label": "label", "classes": 3, "shape": [1, 3, 4], "bounds": [0.0, 
 
 
 def hdf5(folder: Path) -> list[Files]:
-    """Clients' arrays, plain and packed."""
+    """Returns clients' arrays, plain and packed."""
     written = []
     for packing in ({}, {"chunks": True, "compression": "gzip"}):
         stored = io.BytesIO()
@@ -36,7 +36,7 @@ def hdf5(folder: Path) -> list[Files]:
 
 
 def saved(folder: Path) -> list[Files]:
-    """Images in Parquet files, and arrays as they are saved, with the list of their files."""
+    """Returns images in Parquet files, and saved arrays, with the list of their files."""
     pictures = [_picture("PNG"), _picture("BMP")]
     columns = {"x": pictures, "label": [0, 2], "who": ["a", "b"]}
     packed, plain = io.BytesIO(), io.BytesIO()
@@ -52,7 +52,7 @@ def saved(folder: Path) -> list[Files]:
 
 
 def pictures(folder: Path) -> list[Files]:
-    """Images of several formats by client, and a table of their labels."""
+    """Returns images of several formats by client, and a table of their labels."""
     table = b"file,label\na/1.png,0\na/2.gif,1\nb/1.jpg,2\nb/2.webp,1\n"
     images = {"a/1.png": "PNG", "a/2.gif": "GIF", "b/1.jpg": "JPEG", "b/2.webp": "WEBP"}
     return [
@@ -67,7 +67,7 @@ def _picture(kind: str) -> bytes:
 
 
 def reads(part: type, **keys: Any) -> Callable[[Path], None]:
-    """What reads a folder with a part, whose keys that begin with "@" are places in it."""
+    """Returns a reader of a folder with a part; keys that begin with "@" are paths in it."""
 
     def read(place: Path) -> None:
         here = {k: str(place / v[1:]) if str(v).startswith("@") else v for k, v in keys.items()}

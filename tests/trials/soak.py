@@ -1,4 +1,4 @@
-"""A long run that stays as small as it began: memory, open files, the run directory."""
+"""A long run whose memory, open files and run directory must not grow."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from trials.lives import without_disk
 from privfed.run.train import train
 
 QUICK = ("cohort.sampler=full", "cohort.size=0")
-"""Whose rounds are accounted for in no time."""
+"""Settings with fast accounting."""
 MEMORY, MEMORY_PER_ROUND = 2**22, 512
-"""Bytes of resident memory: what allocators and caches may take, and a charge of the ledger."""
+"""Bytes of resident memory: for allocators and caches, and per charge of the ledger."""
 OBJECTS, OBJECTS_PER_ROUND = 10_000, 2
-"""Python objects that the collector sees: likewise."""
+"""Python objects that the collector tracks: in total, and per round."""
 LEDGER_PER_ROUND = 200
 """Bytes of a line of the ledger."""
 
 
 ENTRIES = 9
-"""Files of a run directory, what clients remember included."""
+"""Number of files of a run directory, including client states."""
 
 
 @dataclass
 class Readings:
-    """An observer that reads at every `every`th round what this process holds."""
+    """An observer that records the resources of this process every `every` rounds."""
 
     every: int
     rounds: list[int] = field(default_factory=list)
@@ -51,7 +51,9 @@ class Readings:
 
 @dataclass(frozen=True)
 class Growth:
-    """Per round, over the last `rounds`: two thirds of the run; `files` over all of that time."""
+    """Growth per round over the last `rounds`, two thirds of the run; `files` over all of that
+    time.
+    """
 
     rounds: int
     memory: float
@@ -59,11 +61,11 @@ class Growth:
     files: int
     ledger: float
     entries: int
-    """Files in the run directory at the end."""
+    """Number of files in the run directory at the end."""
 
 
 def soaked(path: Path, rounds: int, *overrides: str) -> Growth:
-    """Train for so many rounds."""
+    """Trains for `rounds` rounds and returns the growth."""
     readings, every = Readings(max(rounds // 9, 1)), max(rounds // 50, 1)
     seldom = (f"run.evaluate_every={every}", f"run.checkpoint_every={every}", *QUICK)
     gc.freeze()  # what was there before is no part of the run, and takes long to look through
@@ -85,7 +87,7 @@ def soaked(path: Path, rounds: int, *overrides: str) -> Growth:
 
 
 def assert_flat(growth: Growth) -> None:
-    """Raises `AssertionError` where more grew than is stated: after a warm-up of thousands."""
+    """Raises `AssertionError` if a resource grew by more than its limit after the warm-up."""
     assert growth.files <= 0, growth
     assert growth.memory <= MEMORY / growth.rounds + MEMORY_PER_ROUND, growth
     assert growth.objects <= OBJECTS / growth.rounds + OBJECTS_PER_ROUND, growth

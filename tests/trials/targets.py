@@ -1,4 +1,4 @@
-"""Everything that reads what others may have written, each as a `Target`."""
+"""All readers of files that others may have written, each as a `Target`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _npz(arrays: dict[str, np.ndarray], packed: bool = False) -> Files:
 
 
 def _spoiled_npz(files: Files, rng: random.Random) -> Files:
-    """Spoiled bytes; or a whole archive of arrays with other types, shapes and headers."""
+    """Returns spoiled bytes, or a valid archive with arrays of other types, shapes and headers."""
     if rng.random() < 0.5:
         return spoiled_files(files, rng)
     arrays, name = _arrays(), rng.choice(sorted(_arrays()))
@@ -146,7 +146,7 @@ def _spoiled_npz(files: Files, rng: random.Random) -> Files:
     files = _npz(arrays, packed=rng.random() < 0.5)
     claimed = rng.choice((b"(999999999999,), }", b"(-4,), }          ", b"(4, 4, 4), }      "))
     spot = files["t.npz"].find(b"(4,), }")
-    if spot > 0 and rng.random() < 0.3:  # a header that claims another shape than there is
+    if spot > 0 and rng.random() < 0.3:  # a header with a wrong shape
         content = files["t.npz"]
         files = {"t.npz": content[:spot] + claimed + content[spot + len(claimed) :]}
     return files
@@ -197,12 +197,17 @@ def _spoiled_toml(files: Files, rng: random.Random) -> Files:
     try:
         document = spoiled_document(tomllib.loads(content.decode()), rng)
         return {name: tomli_w.dumps(document).encode("utf-8", "surrogatepass")}
-    except (TypeError, ValueError, AttributeError, RecursionError):  # what TOML cannot say
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ):  # not representable in TOML
         return spoiled_files(files, rng)
 
 
 def planned(place: Path) -> None:
-    """What `check` does first; a run that is larger than these is somebody's own wish."""
+    """Does what `check` does first; larger runs are skipped, because they are valid but slow."""
     config = load(place / "run.toml")
     config.toml()
     if config.data.clients <= 10_000 and config.run.rounds <= 10_000:
@@ -244,7 +249,7 @@ def _ledgers(folder: Path) -> list[Files]:
 
 
 def _spoiled_ledger(files: Files, rng: random.Random) -> Files:
-    """Spoiled bytes; or a chain that holds, over lines that nobody wrote."""
+    """Returns spoiled bytes, or a valid hash chain over invalid lines."""
     if rng.random() < 0.5:
         return spoiled_files(files, rng)
     lines = [json.loads(line) for line in files["ledger.jsonl"].splitlines()]
@@ -288,7 +293,7 @@ def _run_directories(folder: Path) -> list[Files]:
 
 
 def _spoiled_run(files: Files, rng: random.Random) -> Files:
-    """Spoiled bytes of any file; or a checkpoint that is well-formed, with other contents."""
+    """Returns spoiled bytes of any file, or a well-formed checkpoint with other contents."""
     if rng.random() < 0.6:
         return spoiled_files(files, rng)
     name = "checkpoint.safetensors"
@@ -310,11 +315,13 @@ def _spoiled_run(files: Files, rng: random.Random) -> Files:
 
 
 def resumed(place: Path) -> None:
-    """A resume that is refused has taken nothing from the ledger, nor touched the checkpoint."""
+    """Checks that a refused resume removed nothing from the ledger, and left the checkpoint
+    unchanged.
+    """
     ledger, checkpoint = place / "ledger.jsonl", place / "checkpoint.safetensors"
     before = [path.read_bytes() if path.exists() else b"" for path in (ledger, checkpoint)]
     if _rounds(place) > 12:
-        return  # it is asked for more rounds, and would do them
+        return  # it would run the additional rounds
     try:
         resume(place, lambda config: config)
     except Exception:
@@ -328,7 +335,7 @@ def resumed(place: Path) -> None:
 def _rounds(place: Path) -> int:
     try:
         return read_resolved((place / "config.toml").read_text()).run.rounds
-    except Exception:  # the resume will say so
+    except Exception:  # the resume will report it
         return 0
 
 
@@ -354,7 +361,7 @@ def _messages(folder: Path) -> list[Files]:
 
 
 def decoded(place: Path) -> None:
-    """Bytes have one meaning, and a message one form."""
+    """Checks that bytes have one meaning, and a message one form."""
     data = (place / "message").read_bytes()
     assert messages.encode(messages.decode(data)) == data
 
@@ -377,13 +384,13 @@ def _to_committees(folder: Path) -> list[Files]:
 
 
 def decoded_by_committees(place: Path) -> None:
-    """Bytes have one meaning, and a message one form."""
+    """Checks that bytes have one meaning, and a message one form."""
     data = (place / "message").read_bytes()
     assert committees.message_bytes(committees.read_message(data)) == data
 
 
 def _rings(folder: Path) -> list[Files]:
-    """Of a client on a ring with itself and one with two others, at some exchange."""
+    """Returns rings of a client with itself and with two others, at some exchange."""
     stored = []
     for clients in ((3,), (3, 5, 8)):
         ring = simulated_keys(clients).ring(3)
@@ -393,7 +400,7 @@ def _rings(folder: Path) -> list[Files]:
 
 
 def _spoiled_ring(files: Files, rng: random.Random) -> Files:
-    """Spoiled bytes; or such with a hash that fits them."""
+    """Returns spoiled bytes, some with a matching hash."""
     data = spoiled(files["ring"], rng)
     if rng.random() < 0.7:
         data = data[:-KEY] + hashlib.sha256(data[:-KEY]).digest()
@@ -401,7 +408,7 @@ def _spoiled_ring(files: Files, rng: random.Random) -> Files:
 
 
 def restored(place: Path) -> None:
-    """A ring that is taken is written as it was read."""
+    """Checks that an accepted ring is written as it was read."""
     data = (place / "ring").read_bytes()
     me = int.from_bytes(data[36:44], "little")
     book = KeyBook(b"", {}, dict.fromkeys((3,) if len(data) < 200 else (3, 5, 8)))

@@ -1,1 +1,1 @@
-"""Other frameworks on the same work, each run by the interpreter of an environment of its own."""
+"""Other frameworks on the same work, each run by the interpreter of its own environment."""

@@ -1,4 +1,4 @@
-"""The peers, each in a virtual environment of its own, made and filled on request."""
+"""The peers, each in its own virtual environment, created and filled on request."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _MOST_SECONDS = 1800
 
 
 class Unavailable(Exception):
-    """A peer cannot be measured here; says why."""
+    """A peer cannot be measured here; the message states the reason."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework: what to install, what drives it, how many rounds at a time at most, threads.
+    """A framework: its requirement, driver, largest number of rounds at a time, and threads.
 
-    Threads of each worker: Flower starts as many workers as fit the cores, and with two threads
-    each there would be one.
+    The threads are those of each worker. Flower starts as many workers as fit the cores, and with
+    two threads each there would be only one.
     """
 
     name: str
@@ -49,7 +49,7 @@ PEERS = (PFL, FLOWER)
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds of each round after the first, of the first one with the start, and the loss."""
+    """Seconds of each round after the first, seconds of the start and first round, and the loss."""
 
     seconds: list[float]
     start: float
@@ -65,7 +65,7 @@ class Environment:
 
     @classmethod
     def of(cls, peer: Peer, folder: Path) -> Environment:
-        """The one in `folder`, made if need be. Raises `Unavailable`."""
+        """Returns the environment in `folder`, creating it if needed. Raises `Unavailable`."""
         home = folder / peer.driver.removesuffix("_driver")
         python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
         ready = home / "ready"
@@ -73,7 +73,7 @@ class Environment:
             print(f"installing {peer.requirement} into {home}", flush=True)
             home.mkdir(parents=True, exist_ok=True)
             venv.create(home, with_pip=True)
-            # The same torch as ours, and first: what peers ask for may bring another build of it.
+            # The same torch as ours, and first: a peer's requirements may install another build.
             for requirement in (f"torch=={torch.__version__.partition('+')[0]}", peer.requirement):
                 _called([str(python), "-m", "pip", "install", "--quiet", requirement])
             ready.write_text(peer.requirement, "utf-8")
@@ -81,12 +81,12 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Where its modules lie; for an interpreter of the same version, after its own."""
+        """The folder of its modules, for an interpreter of the same version, after its own."""
         places = {"base": str(self.python.parents[1]), "platbase": str(self.python.parents[1])}
         return Path(sysconfig.get_path("purelib", "venv", places))
 
     def play(self, task: Task, rounds: int, threads: int, private: bool) -> Took:
-        """`rounds` rounds of `task` after one to warm up. Raises `Unavailable`."""
+        """Runs `rounds` rounds of `task` after one warm-up round. Raises `Unavailable`."""
         with TemporaryDirectory() as folder:
             given, out = Path(folder) / "task.npz", Path(folder) / "out.json"
             task.save(given)
@@ -100,7 +100,7 @@ class Environment:
 
 
 def _called(command: list[str]) -> None:
-    """Run `command`. Raises `Unavailable` with the end of what it said."""
+    """Runs `command`. Raises `Unavailable` with the last line of its output."""
     environment = {**os.environ, **_QUIET, "PYTHONPATH": str(ROOT)}
     try:
         ran = subprocess.run(

@@ -1,6 +1,7 @@
-"""A client of Flower's: trains on the examples of whom the message names.
+"""A Flower client that trains on the examples of the client named in the message.
 
-A module of its own, so that Flower's worker processes import it rather than receive it by value.
+It is a separate module, so that Flower's worker processes import it rather than receive it by
+value.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def model() -> nn.Module:
 
 @app.train()  # type: ignore[untyped-decorator, unused-ignore]
 def train(message: Message, context: Context) -> Any:
-    """One epoch of SGD from the model received."""
+    """Runs one epoch of SGD from the received model."""
     work, module = task(), model()
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(module.parameters(), lr=work.lr)

@@ -1,10 +1,10 @@
-"""Flower's simulation on a task: its FedAvg strategy, within its central DP if asked for.
+"""Flower's simulation on a task: its FedAvg strategy, within its central DP if requested.
 
     python -m experiments.benchmarks.peers.flower_driver TASK.npz OUT.json --rounds 10 [--private]
 
-Runs in an environment that holds flwr[simulation] and torch, and not privfed. Every client of the
-population is a node of the simulation; which ones take part follows from the task, so that all
-frameworks train the same ones.
+It runs in an environment with flwr[simulation] and torch, and without privfed. Every client of the
+population is a node of the simulation. The task determines the cohorts, so that all frameworks
+train the same clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from experiments.benchmarks.work.task import Task
 
 
 class Chosen(FedAvg):  # type: ignore[misc]
-    """FedAvg over the task's cohorts, with the time at which each round begins."""
+    """FedAvg over the task's cohorts, with the start time of each round."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(fraction_train=1.0, fraction_evaluate=0.0)
@@ -40,7 +40,7 @@ class Chosen(FedAvg):  # type: ignore[misc]
     ) -> Iterable[Message]:
         clients = self.task.cohorts[(server_round - 1) % len(self.task.cohorts)].tolist()
         while len(nodes := list(grid.get_node_ids())) < len(self.task.offsets) - 1:
-            time.sleep(0.01)  # they are still signing up
+            time.sleep(0.01)  # nodes are still registering
         self.began.append(time.perf_counter())
         for client in clients:
             settings = ConfigRecord({"client": client, "server-round": server_round})

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.peers.pfl_driver TASK.npz OUT.json --rounds 10 [--private]
 
-Runs in an environment that holds pfl and torch, and not privfed.
+It runs in an environment with pfl and torch, and without privfed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from experiments.benchmarks.work.task import Task, mean_loss
 
 
 class Module(nn.Module):
-    """A model as pfl wants it: with a loss, and metrics, asked for in the very first round only."""
+    """A model in pfl's form: with a loss, and metrics that are used in the first round only."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Module(nn.Module):
 
 
 class Clock(TrainingProcessCallback):  # type: ignore[misc]
-    """When each round ended."""
+    """The end time of each round."""
 
     def __init__(self) -> None:
         self.ended = [time.perf_counter()]
@@ -65,7 +65,7 @@ class Clock(TrainingProcessCallback):  # type: ignore[misc]
 
 
 def sampler(task: Task) -> Callable[[], int]:
-    """The task's own cohorts, one client after the other."""
+    """Returns the clients of the task's own cohorts, one after the other."""
     clients = itertools.cycle(task.cohorts.ravel().tolist())
     return lambda: next(clients)
 

@@ -1,1 +1,1 @@
-"""How far one machine goes: people on disk, long models, and where the time and memory go."""
+"""Limits of one machine: clients on disk, long models, and the bottlenecks in time and memory."""

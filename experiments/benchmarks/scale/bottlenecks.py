@@ -1,9 +1,9 @@
-"""Bytes, seconds and memory as people, cohorts and models grow, and what takes most of a round.
+"""Bytes, seconds and memory for growing populations, cohorts and models, with the bottlenecks.
 
     python -m experiments.benchmarks.scale.bottlenecks --clients 1000000 --parameters 1e8
 
-Each line is measured in a process of its own. People's features lie in an Arrow file that is
-mapped; what is resident of it is the system's to take back, and not counted as memory.
+Each line is measured in a separate process. Clients' features are in a memory-mapped Arrow file;
+its resident pages can be reclaimed by the system, and are not counted as memory.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ PEOPLE = ((10_000, 1_000), (100_000, 10_000), (1_000_000, 10_000), (1_000_000, 1
 MODELS = (1_000_000, 10_000_000, 30_000_000, 100_000_000)
 MASKS = "secure.protocol=masks"
 MOST_MASKED = 30_000_000
-"""Parameters up to which masked sums are measured, too."""
+"""Number of parameters up to which masked sums are measured, too."""
 COHORT = 4
-"""Clients of a round of a long model: memory does not grow with them."""
+"""Number of clients in a round of a long model: memory does not grow with it."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What one line measured: `held` before the first round and `most` in a round, in bytes."""
+    """The measurements of one line: `held` before the first round and `most` in a round, in
+    bytes.
+    """
 
     what: str
     clients: int
@@ -52,13 +54,13 @@ class Scale:
     held: int
     most: int
     parts: dict[str, float]
-    """Of a round's seconds, by phase, in per cent."""
+    """Fractions of a round's seconds by phase, in per cent."""
 
 
 def measured(
     what: str, work: Workload, clients: int, cohort: int, rounds: int, on_disk: int = 0
 ) -> Scale:
-    """The median round of `work`, in this process, after one that warms up."""
+    """Returns the median round of `work`, in this process, after one warm-up round."""
     began = time.perf_counter()
     setup = work.setup()
     ready = time.perf_counter() - began
@@ -74,7 +76,7 @@ def measured(
 
 
 def people(clients: int, cohort: int, rounds: int) -> Scale:
-    """Rounds over people who lie on disk."""
+    """Runs rounds over clients on disk."""
     with TemporaryDirectory() as folder:
         path, public = Path(folder) / "people", Path(folder) / "public"
         size = write(path, clients)
@@ -84,7 +86,7 @@ def people(clients: int, cohort: int, rounds: int) -> Scale:
 
 
 def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
-    """Rounds of a long model: a checkpoint after each, and one local step of each client."""
+    """Runs rounds of a long model, with a checkpoint after each, and one local step per client."""
     width = math.isqrt(parameters)
     work = Workload(
         "long",
@@ -105,14 +107,14 @@ def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
 
 
 def apart(measure: Callable[..., Scale], *arguments: object) -> Scale:
-    """What `measure` gives in a fresh process."""
+    """Runs `measure` in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(measure, *arguments).result()
 
 
 def lines(clients: int, parameters: int, rounds: int) -> list[Scale]:
-    """All lines up to so many clients and parameters."""
+    """Returns all lines up to these numbers of clients and parameters."""
     models = [d for d in MODELS if d <= parameters]
     scales = [apart(people, n, size, rounds) for n, size in PEOPLE if n <= clients]
     scales += [apart(long_model, d, rounds) for d in models]
@@ -120,7 +122,7 @@ def lines(clients: int, parameters: int, rounds: int) -> list[Scale]:
 
 
 def tabulated(scales: list[Scale]) -> Table:
-    """The lines as a table: of parts, those that are at least 5 % of a round."""
+    """Returns the lines as a table, with the phases of at least 5 % of a round."""
     table = Table(title="a round: bytes on disk, seconds, memory, and what takes them")
     for name in ("what", "of"):
         table.add_column(name)

@@ -1,4 +1,4 @@
-"""Made-up people in an Arrow file, as `datasets` saves them: never in memory all at once."""
+"""Synthetic clients in an Arrow file, as `datasets` saves them: never in memory all at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from experiments.benchmarks.work.workloads import Workload
 FEATURES, CLASSES, EACH = 64, 4, 8
 """Bytes of an example, its classes, and the examples of a client."""
 _AT_ONCE = 1000
-"""Clients of a batch of rows."""
+"""Number of clients in a batch of rows."""
 
 
 def write(folder: Path, clients: int, seed: int = 0, features: int = FEATURES) -> int:
-    """Write `clients` of `EACH` examples to a new `folder`; the bytes of the file."""
+    """Writes `clients` of `EACH` examples to a new `folder`; returns the bytes of the file."""
     import pyarrow
 
     folder.mkdir()
@@ -45,7 +45,7 @@ def workload(
     *settings: str,
     features: int = FEATURES,
 ) -> Workload:
-    """Rounds of Poisson cohorts of the people in `folder`, scored on those in `public`."""
+    """Returns rounds of Poisson cohorts of the clients in `folder`, scored on those in `public`."""
     return Workload(
         "people on disk",
         (

@@ -1,4 +1,4 @@
-"""Where the seconds of a round go: each to the innermost of the phases that it lies in."""
+"""The seconds of a round by phase; each is attributed to the innermost phase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.round_logs import Releases
 
 AHEAD = "reading ahead"
-"""What another thread reads, beside what all else is."""
+"""The phase in which another thread reads, in parallel with all other phases."""
 _PHASES: tuple[tuple[str, type, str], ...] = (
     ("reading", Federation, "gather"),
     ("reading", Future, "result"),
@@ -42,7 +42,7 @@ _PHASES: tuple[tuple[str, type, str], ...] = (
 
 
 class Phases:
-    """Seconds by phase, of one thread; of others all that they read is one phase of its own."""
+    """Seconds by phase of one thread; all reading by other threads is one phase."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -51,7 +51,7 @@ class Phases:
 
     @contextmanager
     def watched(self) -> Iterator[Phases]:
-        """A context in which the methods of all phases are timed."""
+        """Enters a context in which the methods of all phases are timed."""
         with ExitStack() as stack:
             for phase, kind, name in _PHASES:
                 method = self._timed(phase, getattr(kind, name))
@@ -59,7 +59,7 @@ class Phases:
             yield self
 
     def parts(self, seconds: float) -> dict[str, float]:
-        """The part of each phase in so many `seconds`, in per cent."""
+        """Returns the fraction of each phase in `seconds`, in per cent."""
         within = {name: taken for name, taken in self.seconds.items() if name != AHEAD}
         within["other"] = max(seconds - sum(within.values()), 0.0)
         return {name: 100 * taken / seconds for name, taken in within.items()}

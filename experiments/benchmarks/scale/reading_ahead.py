@@ -1,9 +1,9 @@
-"""Reading a chunk of clients ahead of training, against reading each step's examples in its turn.
+"""Reading a chunk of clients ahead of training, against reading each step's examples on demand.
 
     python -m experiments.benchmarks.scale.reading_ahead --clients 200000
 
-Rounds of one run take turns, with the file in the system's memory, and again with its pages given
-back before every round, as of a file that is larger than memory.
+Rounds of one run take turns, with the file in the page cache, and again with its pages released
+before every round, as for a file larger than memory.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from privfed.run.setup import Setup
 Read = Callable[[Indices], tuple[Federation, Indices]]
 Chunks = Iterator[tuple[Indices, tuple[Federation, Indices]]]
 WIDTHS = {64: 1, 3072: 5}
-"""Bytes of an example -> how many times fewer clients there are."""
+"""Bytes of an example -> the factor by which there are fewer clients."""
 _GIVE_BACK = 4
 """MADV_DONTNEED of `madvise(2)`."""
 
 
 def by_step(chunks: Iterable[Indices], read: partial[tuple[Federation, Indices]]) -> Chunks:
-    """Nothing is read before a step asks for it."""
+    """Returns chunks without their examples, which a step reads when it needs them."""
     people: Federation = read.args[0]
     return ((chunk, (people, chunk)) for chunk in chunks)
 
 
 def by_chunk(chunks: Iterable[Indices], read: Read) -> Chunks:
-    """A chunk is read by the thread that trains it, when its turn comes."""
+    """Returns chunks that the training thread reads when their turn comes."""
     return ((chunk, read(chunk)) for chunk in chunks)
 
 
@@ -56,7 +56,7 @@ WAYS = {"step by step": by_step, "chunk by chunk": by_chunk, "ahead": read_ahead
 
 
 def give_back(setup: Setup, path: Path) -> None:
-    """Have the system forget what it holds of the mapped file at `path`."""
+    """Releases the system's cached pages of the mapped file at `path`."""
     x = setup.federation.examples.x
     if isinstance(x, Mapped) and isinstance(x.store, Pieces):
         page = os.sysconf("SC_PAGE_SIZE")
@@ -74,7 +74,7 @@ def give_back(setup: Setup, path: Path) -> None:
 
 
 def compared(setup: Setup, path: Path, turns: int, cold: bool) -> dict[str, list[float]]:
-    """Seconds of rounds in each way, which take turns; of a cold file if it is `cold`."""
+    """Returns seconds of rounds in each way, in turn; with uncached files if `cold`."""
     taken: dict[str, list[float]] = {name: [] for name in WAYS}
     with Running(setup) as run:
         run.go()

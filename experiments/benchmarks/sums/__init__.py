@@ -1,1 +1,1 @@
-"""What secure sums take, beside less of the same."""
+"""Costs of secure sums, next to simpler versions of the same work."""

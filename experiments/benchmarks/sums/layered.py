@@ -1,11 +1,10 @@
-"""What layers of noise add to a masked sum, and what each operation of a sum takes.
+"""The cost that layers of noise add to a masked sum, and the cost of each operation of a sum.
 
     python -m experiments.benchmarks.sums.layered [--clients 20] [--length 1000000]
 
-The same sum with and without layers, by turns: a client's answer to its inbox, and all that the
-server does with rows and shares. Then the operations by which `privfed.secure` estimates a sum, one
-by one, beside what it counts on. Processor time of one thread,
-medians.
+The same sum runs with and without layers, in turn: a client's answer to its inbox, and all of the
+server's work with rows and shares. Then the operations by which `privfed.secure` estimates a sum
+are measured one by one, next to the assumed costs. Processor time of one thread, medians.
 """
 
 from __future__ import annotations
@@ -40,18 +39,20 @@ from privfed.secure.primitives import Expander, KeyPair, derive, random_key, sea
 from privfed.secure.summation import Session
 
 VARIANCE = 3500.0**2
-"""Of the noise, in steps: the finest grid of distributed noise."""
+"""Variance of the noise, in squared steps, for the finest grid of distributed noise."""
 TURNS = 5
 
 
 class ProcessorWatch(Stopwatch):
-    """Counts the processor's time: of nothing else that runs on the machine."""
+    """Counts processor time, without other programs on the machine."""
 
     clock = staticmethod(time.process_time)
 
 
 def masked(clients: int, length: int, layers: Layers | None) -> tuple[float, float]:
-    """Seconds of a client's masking (median), and of all but clients from the first row on."""
+    """Returns seconds of a client's masking (median), and of everything else from the first row
+    on.
+    """
     codec = Codec.finest(1.0, 1.0, length, 32, clients, 2.0**30)
     limits, watch = Limits(clients, size=clients), ProcessorWatch()
     session = Session(1, 0, bytes(32), np.arange(clients), streams=Streams(0))
@@ -71,7 +72,7 @@ def masked(clients: int, length: int, layers: Layers | None) -> tuple[float, flo
 def compared(clients: int, length: int) -> Table:
     layers = Layers(VARIANCE, 0.2, 0, WASTE)
     masked(3, 1000, layers)
-    for number in range(1, layers.count(clients) + 1):  # tables are made once
+    for number in range(1, layers.count(clients) + 1):  # tables are built only once
         skellam_table(layers.layer(clients, number).variance).draw(Keys(None), 1 << 15)
     skellam_table(layers.base(clients).variance).draw(Keys(None), 1 << 15)
     taken = defaultdict(list)
@@ -90,7 +91,7 @@ def compared(clients: int, length: int) -> Table:
 
 
 def units(length: int) -> dict[str, float]:
-    """Seconds of one operation of a kind, measured."""
+    """Returns the measured seconds of one operation of each kind."""
     expander, key, pair = Expander(length, 32), bytes(random_key()), KeyPair(random_key())
     words, row = expander.zeros(), np.zeros(length, np.uint32)
     identity, other = client_identity(1), KeyPair(random_key()).public
@@ -141,7 +142,7 @@ def median(work: Callable[[], object]) -> float:
 
 
 def encoded_rows(length: int) -> None:
-    """One row encoded and summed without cryptography."""
+    """Encodes and sums one row without cryptography."""
     limits = Limits(2, arithmetic=True, size=2)
     session = Session(1, 0, bytes(32), np.arange(2), streams=Streams(0))
     opened = MaskedSums().over(limits).open(session, length, Encoding(1.0))
@@ -149,7 +150,7 @@ def encoded_rows(length: int) -> None:
 
 
 def encrypted(protocol: Bfv | Ckks) -> float:
-    """Seconds of one row's block: encrypted, signed, checked and added."""
+    """Returns seconds of one row's block: encrypted, signed, checked and added."""
     codec = Codec.finest(1.0, 1.0, 2048, protocol.bits, 8, 2.0**10)
     session = Session(1, 0, bytes(32), np.arange(8), streams=Streams(0))
     channel = protocol.channel(session, codec, Limits(8, size=8))

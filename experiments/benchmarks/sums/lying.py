@@ -1,10 +1,10 @@
-"""What one masked sum costs against a server that lies, in messages: each client, and the server.
+"""The cost of one masked sum against a malicious server, in messages, per client and server.
 
     python -m experiments.benchmarks.sums.lying [--clients 1000] [--length 100000] [--complete]
 
-Processor time, on one thread. Every client answers real messages, bytes to bytes, and remembers no
-signature that another has checked. Of the clients one in ten drops out after it shared its keys.
-`--complete` takes the graph of all with all instead of the random one.
+Processor time, on one thread. Every client answers real messages, bytes to bytes, and reuses no
+signature check of another client. One client in ten drops out after key exchange. `--complete` uses
+the complete graph instead of the random one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from privfed.secure.primitives import verified
 from privfed.secure.summation import Session
 
 LOST = 10
-"""One client in so many drops out."""
+"""One client in this many drops out."""
 BITS = 32
 STEPS = ("advertise", "share keys", "mask a row", "vote", "unmask")
 
 
 class Meter(Wire):
-    """Takes processor seconds from a message's arrival to its answer, and counts bytes."""
+    """Measures processor seconds from a message's arrival to its answer, and counts bytes."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, list[float]] = defaultdict(list)
@@ -46,7 +46,7 @@ class Meter(Wire):
             self.seconds[client].append(time.process_time() - self._arrived)
         self.bytes[upward][client] += len(data)
         if not upward:
-            verified.cache_clear()  # a client of its own has checked nothing yet
+            verified.cache_clear()  # a separate client has checked no signature yet
             self._arrived = time.process_time()
         return data
 

@@ -1,22 +1,21 @@
-"""What packing rows takes beside NumPy's own passes, and small sums beside their cryptography.
+"""The cost of packing rows next to NumPy's own passes, and of small sums next to cryptography.
 
     python -m experiments.benchmarks.sums.packing [--lengths 1000000 20000000] [--clients 100]
 
-A row of numbers of b bits in words of W is packed, and added to a sum as it lies in a message. Each
-stands beside what there would be without packing, in brackets as many times: a copy of the words
-to memory of its own, as a message has, and `total += words`. These move 2 W and 3 W bits a number,
-packing W + b and adding 2 W + b. They are one pass over the words. NumPy shifts, masks or adds in a
-pass each and has no operation that does two of these: where g numbers fill m words, packing takes
-3 + (m - 3) / g passes over as many bytes as the words have, and adding 2 + (2 m - 3) / g, and m / g
-more where words in a message do not lie at multiples of their bytes. "Passes" are what stands
-beside, and all passes but the first in the processor's cache: what bounds packing, however fast the
-memory is. SHA-256 of the packed bytes is what a signature on them takes anyhow. All take turns, and
-a line has medians.
+A row of numbers of b bits in words of W bits is packed, and added to a sum directly from a message.
+Each is shown next to the cost without packing, with the ratio in brackets: a copy of the words to
+separate memory, as in a message, and `total += words`. These move 2 W and 3 W bits per number;
+packing moves W + b and adding 2 W + b. They are one pass over the words. NumPy shifts, masks or
+adds in separate passes and has no operation that does two of these. If g numbers fill m words,
+packing takes 3 + (m - 3) / g passes over as many bytes as the words have, and adding 2 + (2 m - 3)
+/ g. Adding takes m / g more if words in a message are not aligned. "Passes" are the cost of the
+comparison plus all passes but the first in the processor's cache: a lower bound for packing,
+however fast the memory is. SHA-256 of the packed bytes is needed for a signature in any case. All
+are measured in turn, and a line has medians.
 
-A small sum is one in messages, bytes to bytes, of which nobody drops out. Its least are so many
-checks of signatures and key agreements as the protocol has, each as fast as it is alone. Clients
-apart have checked and agreed on nothing together, as in processes of their own; together they do
-each once, as in a simulation.
+A small sum is one in messages, bytes to bytes, without dropouts. Its lower bound is the protocol's
+number of signature checks and key agreements, each as fast as alone. Separate clients share no
+checks and agreements, as in separate processes; joint clients do each once, as in a simulation.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from privfed.secure.primitives import KeyPair, random_key, signing_key, verified
 
 WIDTHS = (12, 16, 20, 31, 32, 48, 61)
 AT_ONCE = 1 << 17
-"""Bytes of a pass that stays in the cache."""
+"""Number of bytes of a pass that stays in the cache."""
 
 
 def passes(bits: int) -> tuple[float, float]:
-    """Passes of packing, and of adding, over as many bytes as the words have."""
+    """Returns the passes of packing, and of adding, over as many bytes as the words have."""
     size = PackedRows(0, bits).word.itemsize
     lanes = 8 * size // math.gcd(8 * size, bits)
     words = lanes * bits // (8 * size)
@@ -61,7 +60,9 @@ def passes(bits: int) -> tuple[float, float]:
 
 
 def in_cache(word: np.dtype[np.unsignedinteger]) -> float:
-    """Milliseconds of a pass over a megabyte in the cache: the mean of a shift and an addition."""
+    """Returns milliseconds of a pass over a megabyte in the cache: the mean of a shift and an
+    addition.
+    """
     words, others = np.ones((2, AT_ONCE // word.itemsize), word)
     shift = np.array(1, word)
 
@@ -74,7 +75,7 @@ def in_cache(word: np.dtype[np.unsignedinteger]) -> float:
 
 
 def medians(ways: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """Milliseconds of this thread that each takes, in turns."""
+    """Returns this thread's median milliseconds of each way, measured in turn."""
     taken = defaultdict(list)
     for _ in range(turns):
         for name, way in ways.items():
@@ -85,7 +86,7 @@ def medians(ways: Mapping[str, Callable[[], object]], turns: int) -> dict[str, f
 
 
 def packing(length: int, bits: int, turns: int) -> dict[str, float]:
-    """Milliseconds of packing and adding a row `[length]`, and of what they stand beside."""
+    """Returns milliseconds of packing and adding a row `[length]`, and of their comparisons."""
     rows = PackedRows(length, bits)
     words = np.random.default_rng(0).integers(0, 2**bits, length, np.uint64).astype(rows.word)
     packed, total = rows.pack(words), rows.zeros()
@@ -105,7 +106,7 @@ def packing(length: int, bits: int, turns: int) -> dict[str, float]:
 
 
 def line(bits: int, of: Mapping[str, float]) -> list[str]:
-    """A line of the table of packing, from its milliseconds."""
+    """Returns a line of the table of packing, from its milliseconds."""
     cells = [str(bits)]
     for way, beside in (("pack", "copy"), ("add", "sum")):
         times = f"{of[way]:.2f} ({of[way] / of[beside]:.1f})"
@@ -114,7 +115,9 @@ def line(bits: int, of: Mapping[str, float]) -> list[str]:
 
 
 def small_sum(clients: int, length: int, apart: bool) -> tuple[float, float]:
-    """Milliseconds of one client, the median, and of the server in all, of this thread."""
+    """Returns milliseconds of one client, the median, and of the server in total, on this
+    thread.
+    """
     ids = tuple(range(clients))
     policy, limits = Policy(0.6, 0.1, "curious", 0, clients), Limits(clients, size=clients)
     expected = Expected(1, 0, bytes(32), Codec.finest(1.0, 1.0, length, 20, clients, 2.0**30))
@@ -153,7 +156,7 @@ def small_sum(clients: int, length: int, apart: bool) -> tuple[float, float]:
 
 
 def least(clients: int) -> tuple[float, float]:
-    """Milliseconds of one client's, and the server's, signatures and key agreements alone."""
+    """Returns milliseconds of a client's, and the server's, signatures and key agreements alone."""
     key, pair, other = signing_key(os.urandom(32)), KeyPair(random_key()), KeyPair(random_key())
     text, public = bytes(48), key.public_key().public_bytes_raw()
     signature = key.sign(text)

@@ -1,1 +1,1 @@
-"""The work that benchmarks time, who does it, and what becomes of the numbers."""
+"""The benchmarks' workloads, the contenders, and the processing of their figures."""

@@ -1,6 +1,7 @@
-"""The reference: federated averaging as one would write it in bare PyTorch, client after client.
+"""The reference: federated averaging in bare PyTorch, one client after another.
 
-No framework, no ledger, nothing durable: a module, its gradients, SGD by hand, a clip and noise.
+It has no framework, no ledger and no durable storage: a module, its gradients, SGD by hand,
+clipping and noise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class BareLoop:
         self.round = 0
 
     def go(self, rounds: int = 1) -> list[float]:
-        """Play `rounds` more; the seconds that each took."""
+        """Runs `rounds` more rounds, and returns their seconds."""
         torch.set_num_threads(self.threads)
         taken = []
         for _ in range(rounds):

@@ -1,6 +1,6 @@
-"""Networks for characters, in plain PyTorch: what comes next at every position of `[B, T]` tokens.
+"""Networks for characters, in plain PyTorch: the next token at every position of `[B, T]` tokens.
 
-Imports nothing of privfed, as `task` does not.
+It imports nothing of privfed, like `task`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CausalAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each normalised before and added to what it is given."""
+    """Attention and two linear layers, each with prior normalisation and a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

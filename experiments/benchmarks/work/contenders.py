@@ -1,4 +1,5 @@
-"""Who aggregates: ours, ByzFL's and, where there is one, a lean reference of the same rule.
+"""The compared implementations: ours, ByzFL's and, if there is one, a lean reference of the same
+rule.
 
 A rule that both libraries have is one entry of `RULES`.
 """
@@ -36,15 +37,15 @@ from experiments.peers import byzfl
 
 @dataclass(frozen=True)
 class Contenders:
-    """How to make the same rule, against f hostile rows, three times over."""
+    """Constructors of the same rule against f Byzantine rows, by implementation."""
 
     ours: Callable[[int], Rule]
     theirs: Callable[[int], Rule]
     lean: Callable[[int], Rule] | None = None
     most_rows: int = 1000
-    """With how many rows theirs comes to an end: fewer where it tries all subsets."""
+    """Largest number of rows that ByzFL's rule can process: fewer if it tries all subsets."""
     writes: bool = False
-    """Whether theirs writes into the rows that it is given."""
+    """Whether ByzFL's rule writes into the rows that it receives."""
 
 
 def _before(part: PreAggregator) -> Callable[[int], Rule]:
@@ -74,7 +75,7 @@ def _adaptively_clipped_mean(f: int) -> Rule:
 
 
 def _clipping(f: int) -> Rule:
-    """Centered clipping that goes on from its last center, as theirs does."""
+    """Returns centered clipping that starts from its last center, as ByzFL's does."""
     rule, centers = CenteredClipping(radius=RADIUS), dict[str, Tensor]()
 
     def clipped(rows: Tensor) -> Tensor:
@@ -160,4 +161,4 @@ RULES: dict[str, Contenders] = {
         _before(Bucketing(bucket_size=2)), lambda f: _preaggregators().Bucketing(2)
     ),
 }
-"""By name."""
+"""The rules, by name."""

@@ -1,6 +1,6 @@
-"""How many clients a device trains at once: stacked against one by one, for networks.
+"""Training of many clients at once on a device: stacked against one by one, for networks.
 
-Part of `device`. One by one is timed on a few clients, and taken for each of all.
+Part of `device`. One-by-one training is timed on a few clients and extrapolated to all.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from privfed.run.setup import Setup
 
 NETWORKS = (CNN, TRANSFORMER)
 CLIENTS = {"cpu": (4, 16), "cuda": (64, 256, 1024)}
-"""How many are stacked on a device of that kind."""
+"""Numbers of clients that are stacked on a device of that kind."""
 ALONE = 8
-"""How many are timed one by one."""
+"""Number of clients that are timed one by one."""
 
 
 @dataclass(frozen=True)
 class ManyClients:
-    """Seconds of so many `clients`, stacked, and of one of them alone.
+    """Seconds of stacked `clients`, and of one of them alone.
 
-    `operations` are those of a client's products and convolutions, and `held` the bytes that a
-    stacked one takes at most, where the device tells (else 0).
+    `operations` are those of a client's matrix products and convolutions. `held` is the peak memory
+    per stacked client in bytes, if the device reports it (else 0).
     """
 
     work: str
@@ -44,12 +44,12 @@ class ManyClients:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast stacked training is."""
+        """The speed-up of stacked training."""
         return self.alone * self.clients / self.stacked
 
 
 def train(setup: Setup, way: Way, clients: int, number: int) -> Tensor:
-    """Rows `[clients, d]` of the first clients, all in one call."""
+    """Returns rows `[clients, d]` of the first clients, all in one call."""
     ids, local = np.arange(clients), replace(setup.executor.trainer, way=way)
     keys = setup.streams.at("shuffle", number, ids)
     return local.train(ids, {"params": setup.network.initial_params}, None, keys)[0]
@@ -58,7 +58,7 @@ def train(setup: Setup, way: Way, clients: int, number: int) -> Tensor:
 def many_clients(
     work: Workload, device: str, counts: tuple[int, ...], repeats: int
 ) -> list[ManyClients]:
-    """What `work` takes on `device` with each of these counts of clients."""
+    """Measures `work` on `device` with each of these counts of clients."""
     most = max(*counts, ALONE)
     sizes = (f"data.clients={most}", f"cohort.size={min(counts)}", "run.chunk=1")
     setup = work.with_(*sizes, f"run.device={device}").setup("run.trainer=loop")
@@ -79,7 +79,7 @@ def many_clients(
 
 
 def _seconds(setup: Setup, way: Way, clients: int, repeats: int) -> float:
-    """The median of `repeats`, after one that warms up."""
+    """Returns the median of `repeats`, after one warm-up."""
     taken = []
     for number in range(repeats + 1):
         _wait(setup)

@@ -1,8 +1,9 @@
-"""What a server does with rows on a device, and how much of the device it uses.
+"""A server's work with rows on a device, and the utilisation of the device.
 
-Part of `device`. Each piece of work has to read its rows once: the share of memory printed is of
-that, so that what is read or written again counts against it. Noise is drawn on the CPU, and masked
-sums are added up there: what these take is a round's with them less one's without.
+Part of `device`. Each piece of work has to read its rows once. The printed fraction of memory
+bandwidth refers to that minimum, so repeated reads or writes reduce it. Noise is sampled on the
+CPU, and masked sums are added there; their cost is the difference between rounds with and without
+them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.secure.plain_sum import PlainAccumulator
 
 ROWS = {"cpu": (20, 100_000), "cuda": (100, 1_000_000)}
-"""How many rows of how many numbers a device of that kind aggregates."""
+"""Number of rows, and of entries per row, that a device of that kind aggregates."""
 AIM = 0.020
-"""Seconds that the geometric median and the trimmed mean may take on a GPU."""
+"""Target seconds of the geometric median and the trimmed mean on a GPU."""
 CLIP, DEVIATION = 0.4, 0.4
 ROUNDS = {
     "a round, plain sums": (),
@@ -43,7 +44,7 @@ ROUNDS = {
 
 @dataclass(frozen=True)
 class Work:
-    """What was done, the seconds it took, and the bytes that it has to read at least (or 0)."""
+    """A piece of work, its seconds, and the minimum of bytes that it has to read (or 0)."""
 
     name: str
     seconds: float
@@ -54,7 +55,7 @@ class Work:
 def server_work(
     device: torch.device, timed: Callable[[Callable[[], object]], float], shape: tuple[int, int]
 ) -> list[Work]:
-    """Rules on rows of that `shape`, clips and sums of them, and noise; each is `timed`."""
+    """Times rules on rows of that `shape`, clipping and summing them, and noise."""
     n, d = shape
     rows = torch.randn(n, d, generator=torch.Generator().manual_seed(0)).to(device)
     size, hostile, keys = 4 * n * d, n // 5, Streams(0, simulated=False).at("noise/central", 1)
@@ -76,7 +77,7 @@ def server_work(
 
 
 def rounds(device: str, count: int, *settings: str) -> list[Work]:
-    """Rounds of 100 clients as a run plays them, on `device`: by sums and by rules."""
+    """Times rounds of 100 clients as in a run, on `device`: by sums and by rules."""
     model = ("model.name=mlp", "model.hidden=[512]", *settings)
     work = LOGISTIC.with_(*model, f"run.device={device}")
     played = []
@@ -88,7 +89,9 @@ def rounds(device: str, count: int, *settings: str) -> list[Work]:
 
 
 def timer(wait: Callable[[], None], repeats: int) -> Callable[[Callable[[], object]], float]:
-    """What takes the median of `repeats` after one that warms up; `wait` waits for the device."""
+    """Returns a function that gives the median of `repeats` calls after a warm-up; `wait`
+    synchronises.
+    """
 
     def timed(act: Callable[[], object]) -> float:
         taken = []

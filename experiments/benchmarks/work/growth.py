@@ -1,4 +1,4 @@
-"""How time grows: a straight line through what was measured, and its picture."""
+"""The growth of time: a straight line through the measurements, and its figure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from privfed.grid.pictures.figures import COLOURS, DASHES, STYLE
 
 @dataclass(frozen=True)
 class Line:
-    """seconds = start + slope x, and the largest deviation from it, over what was measured there.
+    """seconds = start + slope x, and the largest relative residual over the measured range.
 
-    `exponent` is the slope over logarithms from the middle of x on: 1 where time is linear.
+    `exponent` is the slope over logarithms from the middle of x on: 1 if time is linear.
     """
 
     start: float
@@ -28,7 +28,7 @@ class Line:
 
     @classmethod
     def through(cls, xs: Sequence[float], seconds: Sequence[float]) -> Line:
-        """Least squares of relative deviations.
+        """Fits a line by least squares of relative residuals.
 
         >>> line = Line.through([1, 2, 4, 8], [3.0, 5.0, 9.0, 17.0])
         >>> round(line.start, 6), round(line.slope, 6), round(line.deviation, 6)
@@ -59,7 +59,7 @@ class Growth:
 
 
 def draw(growths: Sequence[Growth], path: Path) -> None:
-    """One panel each: medians with quartiles, and the straight line through them."""
+    """Draws one panel each: medians with quartiles, and the straight line through them."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,6 +1,6 @@
-"""Rules as few lines of plain PyTorch and NumPy, which check nothing: what others are timed beside.
+"""Rules in a few lines of plain PyTorch and NumPy without checks, as timing references.
 
-Each is made for f hostile rows.
+Each is made for f Byzantine rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 RADIUS = 100.0
-"""A tenth of what random rows of a million numbers measure: each of them is clipped."""
+"""A tenth of the norm of random rows of a million entries, so that each row is clipped."""
 Rule = Callable[[Tensor], Tensor]
 
 

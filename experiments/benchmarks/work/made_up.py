@@ -1,4 +1,4 @@
-"""Made-up examples of as many clients as one likes: images, features, and text."""
+"""Synthetic examples of any number of clients: images, features, and text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LIKELY = 0.7
 
 
 class MadeUp(Part):
-    """Examples of each client, and as many for scoring, from streams of a `name` of their own."""
+    """Examples of each client, and for scoring, from streams with their own `name`."""
 
     size: int = 20
     """Examples per client."""
     name: ClassVar[str]
     most_scored: ClassVar[int] = 1 << 62
-    """How many clients' worth there is for scoring, at most."""
+    """Largest number of clients whose examples are generated for scoring."""
     natural_partition: ClassVar[bool] = True
     real_people: ClassVar[bool] = False
 
@@ -45,7 +45,7 @@ class MadeUp(Part):
 
     @abstractmethod
     def made(self, stream: str, clients: int, streams: Streams) -> Examples:
-        """The examples of so many `clients`, drawn from `stream`."""
+        """Returns the examples of `clients` clients, sampled from `stream`."""
 
 
 class Images(MadeUp):
@@ -82,7 +82,7 @@ class Many(MadeUp):
 
 
 class Characters(MadeUp):
-    """Sequences of 20 tokens: after each, one of 64 is likely, and any other may follow."""
+    """Sequences of 20 tokens: after each, one of 64 tokens is likely, and any other is possible."""
 
     name: ClassVar[str] = "characters"
 

@@ -1,4 +1,4 @@
-"""What was measured, as a table: what pictures are drawn from (`pictures`)."""
+"""Measurements as a table, from which figures are drawn (`pictures`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Self
 class Measured:
     """Seconds of `work` done in one `way`: the median, and quartiles of the repeats.
 
-    `setting` is what it ran with, `private` whether under DP. `size` is what grows, 0 for nothing.
+    `setting` describes the cores used, `private` states whether DP was on. `size` is the growing
+    quantity, 0 for none.
     """
 
     benchmark: str
@@ -39,7 +40,7 @@ COLUMNS = tuple(field.name for field in fields(Measured))
 
 
 def add_rows(path: Path, rows: Iterable[Measured]) -> None:
-    """Write `rows` at the end of the table at `path`, which is begun if need be."""
+    """Appends `rows` to the table at `path`, which is created if needed."""
     begun = path.exists()
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -51,7 +52,7 @@ def add_rows(path: Path, rows: Iterable[Measured]) -> None:
 
 
 def read_rows(path: Path) -> list[Measured]:
-    """The rows of the table at `path`."""
+    """Returns the rows of the table at `path`."""
     with path.open(encoding="utf-8", newline="") as file:
         return [_row(line) for line in csv.DictReader(file)]
 

@@ -1,4 +1,4 @@
-"""The largest memory that a process held since it was last asked."""
+"""The peak memory of this process since the last reset."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def forget_peak() -> None:
-    """Start afresh, where the system can; else what was held before counts too."""
+    """Resets the peak if the system permits; otherwise earlier memory counts, too."""
     with contextlib.suppress(OSError):
         _RESET.write_text("5")
 
 
 def peak() -> int:
-    """Bytes resident at most."""
+    """Returns the peak of resident bytes."""
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -30,9 +30,10 @@ def peak() -> int:
 
 
 class AnonymousPeak:
-    """A context that looks, every few milliseconds, at what the process holds beside files.
+    """A context that samples, every few milliseconds, the memory of the process without mapped
+    files.
 
-    Pages of files that are mapped are no part of `most`: the system takes them back as it needs.
+    Pages of mapped files are not part of `most`: the system can reclaim them.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class AnonymousPeak:
 
 
 def anonymous() -> int:
-    """Bytes that are resident and no file's, now; where that cannot be told, 0."""
+    """Returns the current resident bytes that do not belong to a file; 0 if unknown."""
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("RssAnon:"):

@@ -1,4 +1,4 @@
-"""Privfed's rounds one at a time, just as a run does them: charged and stored durably."""
+"""Privfed's rounds one at a time, as in a run: charged and stored durably."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 class Running:
-    """Rounds of `setup` in a run directory of their own, which is gone at the end.
+    """Rounds of `setup` in their own run directory, which is removed at the end.
 
     A checkpoint every `checkpoint_every` rounds, as configured, is part of the round it follows.
     """
@@ -52,7 +52,7 @@ class Running:
         self._folder.cleanup()
 
     def go(self, rounds: int = 1) -> list[float]:
-        """Play `rounds` more; the seconds that each took."""
+        """Runs `rounds` more rounds, and returns their seconds."""
         torch.set_num_threads(self.setup.plan.config.run.threads)
         every = self.setup.plan.config.run.checkpoint_every
         taken = []

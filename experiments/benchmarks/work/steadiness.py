@@ -1,4 +1,4 @@
-"""How steady the machine is: one fixed computation, timed again and again between measurements."""
+"""The stability of the machine: one fixed computation, timed repeatedly between measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 
 def reference() -> float:
-    """Milliseconds of a fixed piece of work on one thread: small calls, and a matrix product."""
+    """Returns milliseconds of a fixed computation on one thread: small calls, and matrix
+    products.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     small, large = torch.ones(100, 60), torch.ones(512, 512)
@@ -25,7 +27,7 @@ def reference() -> float:
 
 
 def spread(times: list[float]) -> str:
-    """What repeats of the reference say of the machine.
+    """Returns the range and median of repeats of the reference, in words.
 
     >>> spread([10.0, 10.0, 12.0, 20.0])
     'a fixed computation took 10.0 to 20.0 ms, median 11.0 (4 times): the slowest 2.0 x the fastest'
@@ -39,7 +41,7 @@ def spread(times: list[float]) -> str:
 
 
 def machine() -> str:
-    """What it is, in words."""
+    """Returns a description of the machine."""
     cores, load = os.cpu_count(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     busy = "" if load is None else f", load {load:.1f} before this"
     return f"{cores} cores, torch {torch.__version__}{busy}"

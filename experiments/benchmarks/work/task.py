@@ -1,6 +1,6 @@
-"""A workload as plain arrays, and its model in plain PyTorch: all that a peer is told.
+"""A workload as plain arrays, and its model in plain PyTorch: everything that a peer receives.
 
-Imports nothing of privfed: peers run this in environments that have not got it.
+It imports nothing of privfed, because peers run it in environments without privfed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Task:
     """Client k owns rows `offsets[k]:offsets[k + 1]` of x and y; `cohorts` `[rounds, n]` take part.
 
     x are numbers, or tokens `[N, T]` with y `[N, T]`. `model` names one of `MODELS`, with `width`
-    outputs; `start` `[d]` is its flat vector at the start. A `clip` of 0 means no privacy.
+    outputs; `start` `[d]` is its initial flat vector. A `clip` of 0 means no privacy.
     """
 
     name: str
@@ -48,18 +48,18 @@ class Task:
         return cls(**{k: v if v.ndim else v.item() for k, v in values.items()})
 
     def examples(self, client: int) -> tuple[Tensor, Tensor]:
-        """The client's own, in the order in which they are stored."""
+        """Returns the client's own examples, in the order in which they are stored."""
         place = slice(self.offsets[client], self.offsets[client + 1])
         return torch.from_numpy(self.x[place]), torch.from_numpy(self.y[place])
 
     def module(self) -> nn.Module:
-        """The model at the start."""
+        """Returns the initial model."""
         module = MODELS[self.model](self.x.shape[1:], self.width)
         nn.utils.vector_to_parameters(torch.tensor(self.start), module.parameters())
         return module
 
     def loss(self, module: nn.Module) -> float:
-        """Over all examples of all clients."""
+        """Returns the mean loss over all examples of all clients."""
         x, y = torch.from_numpy(self.x), torch.from_numpy(self.y)
         with torch.no_grad():
             pieces = [
@@ -70,7 +70,9 @@ class Task:
 
 
 def mean_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """The mean cross-entropy of outputs `[B, *positions, width]`, over examples and positions."""
+    """Returns the mean cross-entropy of outputs `[B, *positions, width]` over examples and
+    positions.
+    """
     return nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten())
 
 
@@ -105,4 +107,4 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "transformer": CausalTransformer,
     "recurrent": Recurrent,
 }
-"""Of the shape of an example and the number of outputs, by name."""
+"""Constructors by name, from the shape of an example and the number of outputs."""

@@ -15,7 +15,7 @@ from privfed.run.train import train
 
 
 class Clock:
-    """An observer that notes when rounds end."""
+    """An observer that records the ends of rounds."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -31,16 +31,17 @@ class Clock:
     def after(self, record: RoundRecord) -> None: ...
 
     def seconds(self) -> list[float]:
-        """Of each round but the first, which warms up."""
+        """Returns the seconds of each round except the first, which warms up."""
         return [end - start for start, end in zip(self.ends[1:], self.ends[2:], strict=False)]
 
 
 def played(
     workload: Workload, workers: int, rounds: int, out: Path, *overrides: str
 ) -> list[float]:
-    """The seconds of each of `rounds` rounds by so many processes; the run is left at `out`.
+    """Returns the seconds of each of `rounds` rounds by `workers` processes; the run remains at
+    `out`.
 
-    Two more are played: the first warms up, the last evaluates and saves.
+    Two further rounds are run: the first warms up, the last evaluates and saves.
     """
     last = rounds + 2
     still = (f"run.rounds={last}", f"run.evaluate_every={last}", f"run.checkpoint_every={last}")

@@ -1,4 +1,4 @@
-"""The work that rounds are timed on: a small convex model, networks for images and characters."""
+"""The workloads of timed rounds: a small convex model, and networks for images and characters."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ SAME_FOR_ALL = (
 
 @dataclass(frozen=True)
 class Workload:
-    """A task by name: overrides of the default run, and the rounds that one timing takes.
+    """A named task: overrides of the default run, and the rounds of one timing.
 
-    `model` names it in `task.MODELS`. `workers`: as many processes are tried, too. `trainers` are
-    the ways in which it can be trained.
+    `model` is a name in `task.MODELS`. `workers` are further numbers of processes to try.
+    `trainers` are the possible ways of training.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Workload:
     trainers: tuple[str, ...] = ("stacked", "loop")
 
     def setup(self, *overrides: str) -> Setup:
-        """The run of this work, ready to start."""
+        """Returns the run of this work, ready to start."""
         return prepare(load(None, (*SAME_FOR_ALL, *self.settings, *overrides)))
 
     @property
     def cohort(self) -> int:
-        """How many clients take part in a round."""
+        """The number of clients in a round."""
         sizes = [text for text in self.settings if text.startswith("cohort.size=")]
         return int(sizes[-1].partition("=")[2])
 
@@ -119,7 +119,9 @@ MANY = Workload(
 
 
 def cohorts(setup: Setup, rounds: int) -> NDArray[np.int64]:
-    """Who takes part in each of `rounds` rounds `[rounds, n]`: the same for everybody compared."""
+    """Returns the clients of each of `rounds` rounds `[rounds, n]`, identical for all
+    contenders.
+    """
     sampler, people = setup.algorithm.sampler, setup.federation.people()
     streams = Streams(0, simulated=True)
     drawn = (sampler.sample(t, len(people), people, streams) for t in range(1, rounds + 1))
@@ -127,7 +129,7 @@ def cohorts(setup: Setup, rounds: int) -> NDArray[np.int64]:
 
 
 def task(workload: Workload, rounds: int, *overrides: str) -> Task:
-    """The work as plain arrays, for programs that know nothing of privfed."""
+    """Returns the work as plain arrays, for programs without privfed."""
     setup = workload.setup(*overrides)
     examples = setup.federation.examples
     if not isinstance(examples.x, torch.Tensor):

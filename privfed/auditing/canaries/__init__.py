@@ -1,1 +1,1 @@
-"""Canaries: made-up clients that test a claimed epsilon in the run itself."""
+"""Canaries: synthetic clients that test a claimed epsilon within the run."""

@@ -1,22 +1,24 @@
-"""Canary clients: made-up ones that test a run's claim from inside.
+"""Canary clients: synthetic clients that test a run's claim from inside.
 
-Each of K canaries is one of two neighbours of the run's relation by a fair coin of its own
-(`privfed.auditing.canaries.coins`, which has the proof), and follows the run's own sampler, sites,
-secure sum and clip. Whenever it is drawn, a canary sends its own random direction, so long that it
-is clipped. What is released is then compared with every direction.
+Each of K canaries realises one of two neighbouring datasets of the run's adjacency relation,
+selected by a fair secret bit (`privfed.auditing.canaries.coins`, which has the proof). It is
+subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled, it
+sends its own random direction, long enough to be clipped. Each release is then compared with every
+direction.
 
-They depend on nobody's data, and sampling rate and divisor stay as configured, so that the
-guarantee of real clients is what was charged. Coins and directions follow from a key under
-private/, as does what was seen of them: secret until the run ends. Their part of a cohort is noise
-to learning.
+Canaries depend on no client's data, and sampling rate and divisor stay as configured, so the
+guarantee of real clients is the one charged. Bits and directions follow from a key under private/.
+They and the recorded products stay secret until the run ends. For learning, the canaries' part of a
+cohort is noise.
 
-*A clip that follows norms* (`Mechanism.adaptive`) does so by a sum of b - 1/2 over all rows, where
-b = 1 for a row within the clip, over a divisor that is fixed. A share of canaries sends rows just
-within the clip of the round, and the others send rows far beyond it; which of them do depends on
-their numbers, and on no coin. The share is a half, whose part of that sum is 0 in expectation; and
-the quantile itself where canaries take the places of clients, whose part of the sum they stand for.
-So in expectation the clip follows the quantile of real clients that it followed without canaries.
-To contribute nothing is then to be left out of the sum, as any row would be counted.
+*Adaptive clipping* (`Mechanism.adaptive`) uses a sum of b - 1/2 over all rows, with a fixed
+divisor, where b = 1 for a row within the clipping norm. A fraction of the canaries sends rows just
+within the current clipping norm, and the others send rows far above it. The assignment depends on
+their numbers and not on their bits. The fraction is one half, whose expected contribution to that
+sum is 0. Where canaries take the places of clients, the fraction is the target quantile, because
+canaries then stand for the clients' contribution. So in expectation the clipping norm follows the
+same quantile of real clients as without canaries. To contribute nothing then means to be left out
+of the sum, since any row would be counted.
 """
 
 from __future__ import annotations
@@ -51,18 +53,18 @@ from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, People, Witness
 
 _LONG = 1e3
-"""A canary's row, in clips."""
+"""Norm of a canary's row, in clipping norms."""
 _WITHIN = 0.999
-"""The same of one that a clip is told is within it."""
+"""Norm, in clipping norms, of a row that counts as within the clipping norm."""
 _MOST_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """K canaries: their `directions` `[K, d]` of length one, and secret `coins` `[K]`, heads True.
+    """K canaries: unit `directions` `[K, d]`, and secret bits `coins` `[K]`, heads True.
 
-    What a coin decides follows from the `relation` that the run claims something about. Each canary
-    has `parts` rows, at as many of the `sites` that hold clients; by its number, in turn.
+    The effect of a bit follows from the adjacency `relation` of the run's claim. Each canary has
+    `parts` rows, at that many of the `sites` that hold clients, assigned in turn by its number.
     """
 
     directions: Tensor
@@ -81,9 +83,18 @@ class Canaries:
         sites: int = 0,
         parts: int = 1,
     ) -> Canaries:
-        """Draw `count` canaries for models of `length` numbers, and tell what their coins decide.
+        """Generates canaries with secret bits and random directions.
 
-        Raises `Refused` for more than fit into memory.
+        Args:
+          count: number of canaries.
+          length: number of parameters of the model.
+          streams: source of bits and directions.
+          relation: adjacency relation of the run's claim.
+          sites: number of sites that hold clients; 0 for none.
+          parts: rows per canary, one at each of that many sites.
+
+        Raises:
+          Refused: if the directions do not fit into memory.
         """
         if 4 * count * length > _MOST_BYTES:
             raise Refused(
@@ -100,19 +111,19 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """The canary `[entries]` of each place behind the real clients, one for each of its parts.
+        """The canary `[entries]` of each position behind the real clients, one per part.
 
-        Of those in the population, in the order of their numbers.
+        It lists the canaries in the population, in the order of their numbers.
         """
         return np.repeat(in_population(self.coins, self.relation), self.parts)
 
     @property
     def signs(self) -> NDArray[np.int64]:
-        """How often each canary sends its direction `[K]`: 1, 0 or -1 times."""
+        """The factor of each canary's direction in its row `[K]`: 1, 0 or -1."""
         return coin_signs(self.coins, self.relation)
 
     def among(self, people: People) -> People:
-        """The population with canaries behind the real clients."""
+        """Returns the population with canaries behind the real clients."""
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
         identities = canary_identities(canaries, part.tolist())
@@ -125,9 +136,9 @@ class Canaries:
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
-        """The length of the sum of `vectors`, and all directions' products with it, `[1 + K]`.
+        """Returns the norm of the sum of `vectors`, and its products with directions, `[1 + K]`.
 
-        The first d numbers of every vector `[m]` count.
+        Only the first d numbers of every vector `[m]` are used.
         """
         d = self.directions.shape[1]
         total = torch.stack([vector[:d].to(self.directions) for vector in vectors]).sum(0)
@@ -138,9 +149,13 @@ class Canaries:
 class WithCanaries:
     """An executor in whose cohorts canaries answer, too.
 
-    The real clients have the numbers below `clients`, and canaries send rows far beyond `clip`. But
-    where that moves, the share `within` of them sends rows that are just within it. Rows of the
-    number `nothing` add zero.
+    Attributes:
+      inner: the executor of the real clients.
+      canaries: the canaries.
+      clients: number of real clients; larger ids are canaries.
+      clip: clipping norm; canaries send rows far above it.
+      within: with adaptive clipping, the fraction of canaries that send rows just within the norm.
+      nothing: the number that fills a row which adds zero.
     """
 
     inner: Executor
@@ -153,7 +168,7 @@ class WithCanaries:
     def answering(self, cohort: Cohort) -> Cohort:
         real, made_up = self._parted(cohort)
         answering = self.inner.answering(replace(cohort, clients=real))
-        if self.within is not None:  # whatever it sends would be counted as within the clip or not
+        if self.within is not None:  # any row would be counted by adaptive clipping
             made_up = made_up[self.canaries.signs[self._numbers(made_up)] != 0]
         return replace(cohort, clients=np.concatenate([answering.clients, made_up]))
 
@@ -168,16 +183,16 @@ class WithCanaries:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """The real clients of a cohort, and its canaries."""
+        """Returns the real clients of a cohort, and its canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients]
 
     def _numbers(self, made_up: Indices) -> Indices:
-        """The canaries `[c]` whose rows are those of the places `made_up` `[c]`."""
+        """Returns the canaries `[c]` at the positions `made_up` `[c]`."""
         return self.canaries.entered[made_up - self.clients]
 
     def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
-        """The rows `[c, m]` of canaries at the places `made_up` `[c]` in the population."""
+        """Returns the rows `[c, m]` of the canaries at population positions `made_up` `[c]`."""
         numbers = self._numbers(made_up)
         signs = self.canaries.signs[numbers]
         lengths = torch.from_numpy(signs * self._norms(exchange, numbers))
@@ -188,7 +203,7 @@ class WithCanaries:
         return rows
 
     def _norms(self, exchange: Exchange, numbers: Indices) -> NDArray[np.float64]:
-        """The norms of the rows of canaries `numbers` `[c]`, before they are clipped."""
+        """Returns the norms of the rows of canaries `numbers` `[c]`, before clipping."""
         if self.within is None:
             return np.full(len(numbers), _LONG * self.clip)
         clip = float(exchange.bounds.get("clip", self.clip))
@@ -197,7 +212,7 @@ class WithCanaries:
 
 
 def part_within(mechanism: Mechanism, drawn: Witness) -> float | None:
-    """The share of canaries whose rows are within the clip; None where that does not move."""
+    """Returns the fraction of canaries within the clipping norm; None if the norm is fixed."""
     if not mechanism.adaptive:
         return None
     if takes_places(drawn) and isinstance(mechanism, FollowsQuantile):
@@ -207,7 +222,7 @@ def part_within(mechanism: Mechanism, drawn: Witness) -> float | None:
 
 @dataclass(frozen=True)
 class WithoutCanaries:
-    """A watch that is shown the rows of real clients only, whose numbers are below `clients`."""
+    """A watch that receives only the rows of real clients, whose ids are below `clients`."""
 
     inner: Watch
     clients: int
@@ -228,7 +243,7 @@ class WithoutCanaries:
 
 @dataclass(frozen=True)
 class ListeningStore:
-    """A release store that holds every release against the canaries, once it is durable."""
+    """A release store that records the canaries' products with each durable release."""
 
     inner: ReleaseStore
     canaries: Canaries
@@ -248,9 +263,16 @@ def with_canaries(
     canaries: Canaries,
     log: CanaryLog,
 ) -> World:
-    """The world with `canaries` behind its `clients`, whose releases are noted in `log`.
+    """Returns the world with canaries behind its real clients.
 
-    When one is `drawn`, it sends a row that the `mechanism` clips, or one that adds zero by `rule`.
+    Args:
+      world: the run's executor, population and stores.
+      clients: number of real clients.
+      mechanism: the run's mechanism; it clips a sampled canary's row.
+      rule: the aggregation rule, which determines the row that adds zero.
+      drawn: the public participation rule.
+      canaries: the canaries.
+      log: records the products of releases with directions.
     """
     clip, within = float(mechanism.clip), part_within(mechanism, drawn)
     nothing = number_of_nothing(rule)

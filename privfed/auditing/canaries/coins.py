@@ -1,48 +1,51 @@
-"""What a canary's coin decides: which of the two neighbours of the run's own relation is run.
+"""The effect of a canary's secret bit: it selects a neighbour under the run's adjacency relation.
 
-A claim says that two populations are hard to tell apart, and its *relation* says which two. Each of
-K canaries has a secret, fair coin of its own, and heads and tails are two such neighbours:
+A claim states that two neighbouring datasets are hard to distinguish, and its *relation* defines
+them. Each of K canaries has a secret, fair, independent bit. Heads and tails are two such
+neighbours:
 
-| relation    | heads                                        | tails                      |
-|-------------|----------------------------------------------|----------------------------|
-| add/remove  | the canary is in the population              | it is not                  |
-| zero-out    | it is in it, and sends its row when asked    | it adds zero when asked    |
-| replace-one | it is in it, and sends its row when asked    | it sends the opposite row  |
+| relation    | heads                                            | tails                       |
+|-------------|--------------------------------------------------|-----------------------------|
+| add/remove  | the canary is in the population                  | it is not                   |
+| zero-out    | it is in it, and sends its row when sampled      | it adds zero when sampled   |
+| replace-one | it is in it, and sends its row when sampled      | it sends the opposite row   |
 
-To *add zero* is to send a row that the aggregation rule takes for nothing. One of zeros is not that
-where a rule sums ways from a center, or counts rows (`number_of_nothing`).
+To *add zero* is to send a row that contributes nothing under the aggregation rule. A row of zeros
+does contribute if a rule sums differences from a center, or counts rows (`number_of_nothing`).
 
-Turning one coin replaces the run by its neighbour about that canary, and nothing else: no other
-canary's row, coin or site depends on it. So were the run (epsilon, delta)-private about each
-canary, the coins could be guessed from what it releases no better than the bound of one run says
-(Steinke, Nasr & Jagielski 2023, Theorem 5.2, whose inclusion is any choice between two neighbours).
-What is scored is what is released: all of what the adversary of the claim sees, or a function of
-it. Where the claim is about more (single messages of clients who add noise themselves, or a server
-who knows who took part) a bound is as valid, and weaker.
+Changing one bit replaces the run by its neighbour with respect to that canary, and nothing else: no
+other canary's row, bit or site depends on it. So if the run is (epsilon, delta)-private for each
+canary, the bits can be guessed from its releases no better than the one-run bound allows (Steinke,
+Nasr & Jagielski 2023, Theorem 5.2, whose inclusion is any choice between two neighbours). The
+scores are functions of the releases: of everything that the adversary of the claim sees, or of a
+part of it. If the claim covers more (single messages of clients that add noise themselves, or a
+server that knows the participants), the bound is still valid, and weaker.
 
-**Real clients' guarantee is what was charged.** Canaries follow from a key, and from nobody's data;
-to a real client they are others in the population. Its event holds for
+**Real clients' guarantee is the one charged.** Canaries follow from a key, and from no client's
+data; for a real client they are other members of the population. The charged event holds for
 
-- *independent coins, slots of one's own* (`PoissonSampled`, `RandomAllocation`, `SeveralSites`,
-  `Separated`, everybody): any others in the population, as the proof fixes all they do. Rate and
-  divisor follow from the clients declared, and stay.
-- *m drawn of N* (`WithoutReplacement`), of which canaries make m of N + K. Given that j of those m
-  are canaries, which depends on nobody's data, the others are m - j drawn uniformly of N, to whose
-  sum a vector is added that depends on none of them. By joint quasi-convexity of the divergences
-  (van Erven & Harremoes 2014) the round is no worse than the worst of m - j of N. What is charged
-  for a share drawn rises with it: a Renyi bound, which is a sum of positive powers of the share
-  (Wang, Balle & Kasiviswanathan 2019, Theorem 27). So m of N bounds it.
-- *a draw that is cut* (`TruncatedPoisson`): a population of at most so many as the event says,
-  which therefore counts N + K (`privfed.sampling.evaluation_rounds`).
+- *independent participation, or own slots* (`PoissonSampled`, `RandomAllocation`, `SeveralSites`,
+  `Separated`, full participation): any other members of the population, because the proof
+  conditions on all that they do. Rate and divisor follow from the declared number of clients, and
+  stay the same.
+- *sampling m of N without replacement* (`WithoutReplacement`), which canaries turn into m of N + K.
+  Condition on j of those m being canaries; this does not depend on any client's data. The others
+  are m - j clients sampled uniformly from N, and to their sum a vector is added that is independent
+  of them. By joint quasi-convexity of the divergences (van Erven & Harremoes 2014) the round is no
+  worse than the worst of m - j of N. The charge rises with the sampled fraction: it is a Renyi
+  bound, a sum of positive powers of the fraction (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
+  So m of N bounds it.
+- *truncated Poisson sampling* (`TruncatedPoisson`): a population of at most the size that the event
+  states, which therefore counts N + K (`privfed.sampling.evaluation_rounds`).
 
-A secure sum has N + K clients at most (`privfed.plan.sum_limits`), and whether it aborts is charged
-for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In it canaries are
-clients like others: they round, mask and drop out by the same code, and draw their shares of noise
-from the same generator. Their directions and coins are kept, these shares are not, and nobody knows
-them: a share of theirs is as good a part of the noise that is counted as anybody's. That holds of
-sums that are simulated in one process, which makes up all clients' noise; where clients are on
-machines of their own, who made the canaries up would know a part of the noise, and they are refused
-(`privfed.plan.refusals.sampling`).
+A secure sum has at most N + K clients (`privfed.plan.sum_limits`). The probability of an abort is
+charged for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In a secure sum
+canaries are clients like others: they round, mask and drop out by the same code, and sample their
+noise shares from the same generator. Their directions and bits are kept, but their noise shares are
+not, and no party knows them. A canary's share is therefore as good a part of the counted noise as
+any client's. This holds for sums simulated in one process, which generates all clients' noise.
+Where clients are on separate machines, the party that generated the canaries would know a part of
+the noise, so canaries are refused (`privfed.plan.refusals.sampling`).
 """
 
 from __future__ import annotations
@@ -63,11 +66,11 @@ from privfed.sampling.cohort import Witness
 
 
 def canary_identities(numbers: Indices, parts: Iterable[int] | None = None) -> Indices:
-    """The own number of each of the canaries `numbers` `[c]`, or of such `parts` `[c]` of them.
+    """Returns the identity of each of the canaries `numbers` `[c]`, or of their `parts` `[c]`.
 
-    All are below 0, and clients' are not (`privfed.data.federation.client_number`, or a place),
-    whatever these are called: were a canary's the same as a client's, it would take part in that
-    client's secret slot, and tell which that is.
+    All are below 0, and clients' identities are not (`privfed.data.federation.client_number`, or a
+    position), whatever the clients' names. If a canary shared a client's identity, it would take
+    part in that client's secret slot and reveal it.
     """
     of_canary = [0] * len(numbers) if parts is None else parts
     names = (_name(*each) for each in zip(numbers.tolist(), of_canary, strict=True))
@@ -79,12 +82,12 @@ def _name(canary: int, part: int) -> str:
 
 
 def takes_places(drawn: Witness) -> bool:
-    """Whether cohorts have so many places and no more, which canaries share with clients."""
+    """Whether the cohort size is fixed, so that a canary can displace a client."""
     return drawn.shares_places and not drawn.random
 
 
 def canaries_drawn(plan: Plan) -> float:
-    """How many canaries are expected in a cohort, were all of them in the population."""
+    """Returns the expected number of canaries in a cohort if all of them are in the population."""
     config = plan.config
     count, clients = config.audit.canaries, config.data.clients
     population = clients + count if takes_places(plan.cost.witness) else clients
@@ -92,42 +95,43 @@ def canaries_drawn(plan: Plan) -> float:
 
 
 def canaries_sending(plan: Plan) -> float:
-    """How many of them are expected to send a row: half of them, or under replace-one all.
+    """Returns the expected number of canaries in a cohort that send a row.
 
-    Of those that train, the half with tails holds nothing.
+    Half of the sampled canaries send one, under replace-one all. If canaries train, those with
+    tails hold no examples, so half of them send one under every relation.
     """
     drawn, train = canaries_drawn(plan), plan.config.audit.by_inputs
     return drawn if plan.event.relation == REPLACE_ONE and not train else drawn / 2
 
 
 TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
-"""How often a canary whose coin is tails sends its row, by relation; one with heads sends it once.
-"""
+"""Factor of a canary's row if its bit is tails, by relation; the factor of heads is 1."""
 
 
 def number_of_nothing(rule: SumRule | RowRule) -> float:
-    """What each number is of a row that adds zero by `rule`, of a client that takes part.
+    """Returns the number that fills a participating client's row so that it adds zero under `rule`.
 
-    Zero, but where the rule's center moves or its terms count rows: there it is not a number, as a
-    row that is not finite adds nothing (`SumRule`), and one of zeros adds its way from the center.
+    It is zero, unless the rule's center moves or its terms count rows. Then it is NaN: a row that
+    is not finite adds nothing (`SumRule`), while a row of zeros adds its difference from the
+    center.
     """
     counts = isinstance(rule, SumRule) and (rule.remembers or rule.uploads > 1 or rule.extra > 0)
     return math.nan if counts else 0.0
 
 
 def canary_coins(count: int, streams: Streams) -> NDArray[np.bool_]:
-    """An independent fair coin for each of `count` canaries `[count]`, heads True."""
+    """Returns an independent fair bit for each of `count` canaries `[count]`, heads True."""
     return (streams.at("canaries/coins").bits(count) & np.uint64(1)).astype(bool)
 
 
 def coin_signs(coins: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
-    """How often each canary sends its own row, by its coin `[K]`: 1, 0 or -1 times."""
+    """Returns the factor of each canary's row, by its bit `[K]`: 1, 0 or -1."""
     return np.where(coins, 1, TAILS[relation])
 
 
 def in_population(coins: NDArray[np.bool_], relation: str) -> Indices:
-    """The numbers of the canaries that are in the population, by their coins `[K]`, in order.
+    """Returns the numbers of the canaries in the population, by their bits `[K]`, in order.
 
-    Under add/remove those with heads; where membership is public, all.
+    Under add/remove these are the canaries with heads; if membership is public, all.
     """
     return np.flatnonzero(coins) if relation == ADD_REMOVE else np.arange(len(coins))

@@ -1,12 +1,13 @@
-"""What a run's canaries say about the epsilon that it claims: estimates, and bounds.
+"""The evidence of a run's canaries about the claimed epsilon: estimates and lower bounds.
 
-Two adversaries: one who sees every release, and one who sees the final model only, as alone is
-scored where canaries train. Each canary gets one number from either, and `accounting` judges these.
-An *estimate* takes them to be Gaussian and may err on either side: by the largest cosine of a
-round, and the cosine with the final model, as Andrew et al. 2024. A *lower bound* holds with its
-confidence, whatever the canaries do to each other. Two others are tighter, hold under a condition,
-and never fail a run: the one if the run's trade-off curve is Gaussian, and the one that splits
-canaries if these leave each other alone, as random directions nearly do.
+There are two adversaries. One sees every release; the other sees only the final model, and is the
+only one scored where canaries train. Each canary gets one score per adversary, and `accounting`
+tests these scores. An *estimate* assumes Gaussian scores and may err in either direction; it uses
+the largest cosine of a round, or the cosine with the final model, as Andrew et al. 2024. A *lower
+bound* holds with its confidence, however the canaries affect each other. Two further bounds are
+tighter, but conditional, and never fail a run. One holds if the run's trade-off function is
+Gaussian. The other, which splits the canaries, holds if they do not affect each other, as is nearly
+the case for random directions.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ _HEADS: Mapping[str, str] = {
     ZERO_OUT: "sent their row, and the others zero",
     REPLACE_ONE: "sent their row, and the others the opposite",
 }
-"""What canaries did whose coin was heads (`privfed.auditing.canaries.coins`)."""
+"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.coins`)."""
 _ENOUGH = 200
-"""Canaries below which two deviations that are fitted apart differ so much that estimates do."""
+"""Number of canaries below which separately fitted standard deviations are unreliable."""
 
 
 @dataclass(frozen=True)
 class Evidence(Verdicts, Encoded):
-    """What `canaries` made-up clients show, of whom `entered` were in the population.
+    """The evidence of `canaries` synthetic clients, with `entered` of them in the population.
 
-    Under a `relation` whose membership is public all were, and those `entered` sent their own row.
+    Under a `relation` with public membership all canaries were in the population, and the `entered`
+    ones sent their own row.
 
-    A figure is None where it needs more of them, or releases that they were held against.
-    `epsilon_lower_bound_most` is what so many canaries could show, were all guesses right.
-    `p_value` is the smallest of all one-run tests of the claim and of its whole trade-off curve,
-    times their number.
+    A figure is None if it needs more canaries, or releases that were not recorded.
+    `epsilon_lower_bound_most` is the largest bound that this number of canaries could give, if all
+    guesses were right. `p_value` is the smallest p-value of all one-run tests of the claim and of
+    its whole trade-off function, multiplied by their number.
     """
 
     stated_last = ("doubted", "refuted")
@@ -62,12 +64,12 @@ class Evidence(Verdicts, Encoded):
 
     @property
     def by_chance(self) -> bool:
-        """Whether there are so few canaries that estimates are mostly chance."""
+        """Whether there are so few canaries that estimates are dominated by chance."""
         return self.canaries < _ENOUGH
 
 
 def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
-    """The rows of an audit's table that tell the `evidence`, estimates and bounds apart."""
+    """Returns the rows of an audit's table, which separate estimates from bounds."""
     sure = f"{evidence.confidence:.0%}"
     return {
         "canaries": f"{evidence.canaries}, of which {evidence.entered} {_heads(evidence)}",
@@ -90,7 +92,7 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
 
 
 def verdict_in_words(evidence: Evidence) -> str:
-    """Whether the canaries refute the claim, make it doubtful, or do not contradict it."""
+    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
     verdict = "they do not contradict the claim"
     if evidence.doubted:
         verdict = "DOUBTFUL, as an honest run seldom is: try again with more canaries. They speak "
@@ -104,14 +106,14 @@ def verdict_in_words(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """What canaries did whose coin was heads; one that trains never sends the opposite."""
+    """Returns the behaviour of canaries with heads; trained ones never send opposite rows."""
     trained = evidence.epsilon_estimate_all_iterates is None
     opposite = evidence.relation == REPLACE_ONE
     return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]
 
 
 def _estimates(evidence: Evidence) -> str:
-    """The estimates, of which one is for who saw every release, where canaries were held to it."""
+    """Returns the estimates in words, including that for every release if recorded."""
     final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
     few = ", and of so few canaries mostly chance" if evidence.by_chance else ""
     if evidence.epsilon_estimate_all_iterates is None:
@@ -124,7 +126,7 @@ def _estimates(evidence: Evidence) -> str:
 
 
 def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
-    """A bound for who saw every release, where canaries were held to it, and the final model's."""
+    """Returns in words the bound for every release, if recorded, and for the final model."""
     if iterates is None:
         return f"ε ≥ {_shown(final)} with {sure} confidence for who sees the final model"
     return (

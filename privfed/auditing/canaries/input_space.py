@@ -1,7 +1,6 @@
-"""Which inputs a made-up client may hold: what is public of the examples that a model takes.
+"""The space of inputs that a synthetic client may hold, derived from public information only.
 
-Nothing here looks at an example of a client: bounds and vocabulary are declared, or those of the
-public test set.
+No client's example is used: bounds and vocabulary are declared, or those of the public test set.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from privfed.data.preprocessing import Preprocessing
 from privfed.models.form import Form
 
 _FIRST_STEP = 0.25
-"""How far the first step goes, in widths of the box; the last one goes nowhere."""
+"""Length of the first step, in widths of the box; later steps shrink linearly toward zero."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Box:
     classes: int
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Uniform inputs x `[count, *features]`, and one class of the canary's own, y `[count]`."""
+        """Returns uniform inputs x `[count, *features]`, and one random class, y `[count]`."""
         words = keys.bits(count * self.low.numel() + 1)
         y = torch.full((count,), int(words[0] % np.uint64(self.classes)))
         part = torch.from_numpy(uniforms(words[1:])).float().view(count, *self.low.shape)
@@ -44,9 +43,9 @@ class Box:
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Inputs after `steps` of gradient ascent on their `influence`, by signs, within the box.
+        """Returns inputs after `steps` of sign gradient ascent on `influence`, within the box.
 
-        Raises whatever the model raises that cannot be differentiated twice.
+        Raises the model's error if it cannot be differentiated twice.
         """
         low, high = self.low.to(x), self.high.to(x)
         for step in range(steps):
@@ -59,15 +58,15 @@ class Box:
 
 
 _SIZES = 5
-"""Further draws are of 2, 4, ... up to 2 to this power tokens, in turns."""
+"""Candidates use 2, 4, ... up to 2 to this power distinct tokens, in turn."""
 
 
 @dataclass(frozen=True)
 class Sentences:
     """Tokens below `vocabulary` of shape `features`, with labels of shape `labels`.
 
-    Where these are the same, a label is the next token, of a sequence one longer; else it is one of
-    `classes` for all tokens.
+    If both shapes are equal, a label is the next token of a sequence that is one token longer.
+    Otherwise it is one of `classes` for the whole input.
     """
 
     features: tuple[int, ...]
@@ -81,16 +80,16 @@ class Sentences:
         return self.features == self.labels
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Random sequences, whose second half, or class, all `count` of them share."""
+        """Returns `count` random sequences that share their second half, or their class."""
         return self._drawn(keys, count, self.vocabulary)
 
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """The best of `steps` further draws for each canary: tokens have no gradient to climb.
+        """Returns the best of `steps` further candidates for each canary; tokens have no gradient.
 
-        Further draws are of few tokens each, since a sequence that repeats itself has the longer
-        gradient. A draw's worth is that among the other canaries' draws of the same step.
+        Candidates use few distinct tokens, because a repetitive sequence has a longer gradient. A
+        candidate's worth is computed among the other canaries' candidates of the same step.
         """
         best = influence.of(x, y).detach()
         for step in range(steps):
@@ -106,9 +105,9 @@ class Sentences:
         return x, y
 
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
-        """`count` examples of a canary, of `few` tokens of its own, or of all where these are few.
+        """Returns `count` examples of one canary, from `few` own tokens or the whole vocabulary.
 
-        The first word is the label's, the next ones are those of the tokens to draw from.
+        The first random word selects the label, the next ones the tokens to sample from.
         """
         length = math.prod(self.features)
         drawn_words = keys.bits(1 + few + (count + 1) * (length + 1))
@@ -131,27 +130,36 @@ def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 class InputSpace(Protocol):
-    """Where inputs of one kind lie: draws made-up examples, and crafts them."""
+    """The space of inputs of one kind, from which synthetic examples are sampled and crafted."""
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """`count` random examples of a canary: x `[count, *features]`, y `[count, *labels]`."""
+        """Returns `count` random examples: x `[count, *features]`, y `[count, *labels]`."""
         ...
 
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Examples x `[c, n, *features]`, y `[c, n, *labels]` after `steps` of crafting.
+        """Improves examples by `steps` of crafting.
 
-        `keys` are those of the c canaries.
+        Args:
+          x: features, shape `[c, n, *features]`.
+          y: labels, shape `[c, n, *labels]`.
+          influence: the worth to maximise.
+          steps: number of steps.
+          keys: the keys of the c canaries.
+
+        Returns:
+          Examples of the same shapes.
         """
         ...
 
 
 def space_of(federation: Federation) -> InputSpace:
-    """The space of this population's inputs, by what is public of them.
+    """Returns the space of this population's inputs, from public information only.
 
-    Raises `Refused` where nothing can be crafted: for labels that are no classes, and where neither
-    a declaration nor a public example says what an input may be.
+    Raises:
+      Refused: if labels are not classes, or neither a declaration nor a public example bounds the
+        inputs.
     """
     form = Form.of(federation.examples)
     public = federation.test if len(federation.test) and not federation.shared else None
@@ -172,7 +180,7 @@ def space_of(federation: Federation) -> InputSpace:
 
 
 def _vocabulary(form: Form, public: Examples | None) -> int:
-    """How many tokens there are: as many as classes where a model predicts tokens."""
+    """Returns the number of tokens; it equals the number of classes if a model predicts tokens."""
     if form.labels == form.features:
         return form.classes
     if public is None:
@@ -181,7 +189,7 @@ def _vocabulary(form: Form, public: Examples | None) -> int:
 
 
 def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
-    """The least and the largest value of each feature, `[*features]` both."""
+    """Returns the smallest and the largest value of each feature, both `[*features]`."""
     if form.preprocessing is not None:
         return _declared_bounds(form.preprocessing)
     if public is None:
@@ -191,7 +199,7 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
 
 
 def _declared_bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Numbers are scaled onto a range, and each word of a category is a feature 0 or 1."""
+    """Returns the range of scaled numbers; each word of a category is a feature 0 or 1."""
     words = sum(len(category.values) for category in how.categories)
     numbers = 1 if how.is_array else sum(each.count for each in how.numbers)
     if how.is_array:

@@ -1,37 +1,31 @@
-"""What the final model has learned of canaries' examples: one number for each canary.
+"""Canaries that train: synthetic clients with their own examples, and the score of the final model.
 
-To first order, the loss of a canary fell by -g_i (w_T - w_0): by how far the model went against the
-gradient g_i of its examples at the start. Much of that way is not due to the canary: other canaries
-pull, and so do real clients, some along g_i. So the way is taken apart into the directions of all
-canaries and of public clients together, by ridge regression, and a canary's score is the part that
-is its own. Noise on the model is alike in all directions, so this is the most likely part where
-parts are normal beforehand.
+**Score.** To first order, the loss of a canary fell by -g_i (w_T - w_0): the model's change against
+the gradient g_i of the canary's examples at the start. Much of that change is not due to the
+canary: other canaries and real clients contribute, partly along g_i. So ridge regression decomposes
+the change into the directions of all canaries and of public clients. A canary's score is its own
+coefficient. Noise on the model is isotropic, so this is the most likely coefficient under a normal
+prior.
 
-Whether a bound on epsilon is valid does not depend on how scores are made, as long as no coin is
-looked at; only how much it shows.
+The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
+depend on the secret bits. The choice affects only the power.
 
-*Public models.* The start is public, and so is the test set where it is of nobody that trains.
-Whoever has none is left with the start alone.
+**Public models.** The initial model is public, and so is the test set if it belongs to no client
+that trains. Without such a test set, only the initial model is used.
 
-Canaries that train: made-up clients with examples of their own, in the run's own population.
+**Canaries.** Each of K canaries realises one of two neighbours by a fair secret bit, and is subject
+to the run's sampler, availability, local training, clipping and sum, like any client. With heads it
+is in the population and holds its examples. With tails under add/remove it is not in the
+population. Under other relations it then holds no examples and adds nothing to the sum: under
+zero-out that is the neighbour, and under replace-one it is one of the neighbours that the claim
+covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.coins`.
+Examples follow from the key under private/, from the public initial model and from public examples,
+and from no client's data.
 
-Each of K canaries is one of two neighbours by a fair coin of its own, and follows the run's
-sampler, availability, local training, clip, sum and draw, as any client does. With heads it is in
-the population and holds its examples. With tails it is not in it, where the claim is about
-add/remove; else it holds none, and adds nothing to the sum: under zero-out that is the neighbour,
-and under replace-one it is one of those that the claim is about. The proof, for canaries and for
-real clients, is in `privfed.auditing.canaries.coins`. Examples follow from the key under private/,
-from the public start and from public examples: from nobody's data.
-
-The adversary sees the final model only, as people who publish models fear. Crafted canaries in that
-threat model: Annamalai & De Cristofaro 2024, "Nearly tight black-box auditing of differentially
-private machine learning"; Cebere, Bellet & Papernot 2024, "Tighter privacy auditing of DP-SGD in
-the hidden state threat model".
-
-What crafted canaries hold: examples of the run's own kind, made up from its secret key.
-
-They depend on nobody's private data: on the key, on the public model at the start, and on public
-examples where the run has some.
+**Adversary.** The adversary sees only the final model, which is the usual concern when a model is
+published. Crafted canaries in that threat model: Annamalai & De Cristofaro 2024, "Nearly tight
+black-box auditing of differentially private machine learning"; Cebere, Bellet & Papernot 2024,
+"Tighter privacy auditing of DP-SGD in the hidden state threat model".
 """
 
 from __future__ import annotations
@@ -68,10 +62,15 @@ class CanaryExamples:
     def federation(
         self, numbers: Indices, heads: NDArray[np.bool_], like: Federation
     ) -> Federation:
-        """A population of the canaries `numbers` `[c]`, whose examples are of the form of `like`.
+        """Returns a population of canaries.
 
-        Those without `heads` `[c]` hold none, so that their training leaves a model as it is.
-        Labels stay as they are in rounds in which those of `like` change.
+        Canaries without `heads` hold no examples, so their training leaves a model unchanged.
+        Labels stay fixed in rounds in which those of `like` change.
+
+        Args:
+          numbers: the canaries, shape `[c]`.
+          heads: whether each canary's bit is heads, shape `[c]`.
+          like: the population whose form of examples is used.
         """
         holding = torch.from_numpy(numbers[heads])
         x, y = (part[holding].flatten(0, 1) for part in (self.x, self.y))
@@ -84,9 +83,14 @@ class CanaryExamples:
 def made_up(
     keys: Keys, each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> CanaryExamples:
-    """`each` examples for the canary of each of the `keys`, after `steps` of crafting.
+    """Generates synthetic examples for canaries.
 
-    With 0 steps they are random.
+    Args:
+      keys: one key per canary.
+      each: number of examples per canary.
+      steps: crafting steps; 0 leaves the examples random.
+      space: the space of inputs.
+      influence: the worth that crafting maximises.
     """
     parts = list(_chunks(list(keys.each()), each, steps, space, influence))
     x, y = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -105,20 +109,27 @@ def _chunks(
 
 
 _STEPS, _BATCH = (4, 32), 64
-"""After how many steps on public examples a model is taken, and of how many examples these are."""
+"""Numbers of steps on public examples after which a model is taken, and the batch size."""
 _CLIENTS, _HELD = 128, 8
-"""How many clients public examples play at most, and how many of them one of these holds."""
+"""Largest number of clients simulated by public examples, and examples per simulated client."""
 _MOST_NUMBERS = 2**26
-"""How many numbers the directions may have."""
+"""Largest number of entries in the directions."""
 
 
 def public_examples(federation: Federation) -> Examples | None:
-    """The examples that belong to nobody who trains; None where there are none."""
+    """Returns the examples that belong to no client that trains; None if there are none."""
     return None if federation.shared or not len(federation.test) else federation.test
 
 
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
-    """The models `[p, d]`: the `start` `[d]`, and what some steps at rate `lr` make of it."""
+    """Returns the models `[p, d]`: the `start` `[d]`, and those after steps at rate `lr`.
+
+    Args:
+      network: the network.
+      public: examples for the steps; None returns the start alone.
+      start: initial parameters, shape `[d]`.
+      lr: learning rate of the steps.
+    """
     models, w = [start], start
     if public is None:
         return torch.stack(models)
@@ -130,7 +141,7 @@ def public_models(network: Network, public: Examples | None, start: Tensor, lr: 
 
 
 def public_directions(network: Network, public: Examples | None, models: Tensor) -> Tensor:
-    """Directions `[p, q, d]` of length one, in which public clients would move the models."""
+    """Returns unit directions `[p, q, d]` in which public clients would move the models."""
     if public is None:
         return models.new_zeros(len(models), 0, models.shape[1])
     count = max(1, min(_CLIENTS, len(public) // _HELD, _MOST_NUMBERS // models.numel()))
@@ -144,7 +155,7 @@ def _ways(network: Network, model: Tensor, public: Examples, count: int) -> Iter
 
 
 def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: int) -> Tensor:
-    """The gradient `[d]` of `count` public examples from `first` on, begun anew at their end."""
+    """Returns the gradient `[d]` of `count` public examples from `first` on, cyclically."""
     rows = (torch.arange(min(count, len(public))) + first) % len(public)
     rows = rows.to(public.y.device)
     return network.gradient(w, public.x[rows], public.y[rows])
@@ -152,10 +163,14 @@ def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: 
 
 @dataclass(frozen=True)
 class WithTraining:
-    """An executor in whose cohorts canaries answer, too, as `training` has them.
+    """An executor in whose cohorts canaries answer, too, by the executor `training`.
 
-    The real clients have the numbers below `clients`; a canary's number is its place behind them.
-    Those that are `silent` `[canaries]` send rows of the number `nothing`, which add zero.
+    Attributes:
+      inner: the executor of the real clients.
+      training: the executor of the canaries.
+      clients: number of real clients; a larger id is a canary's position plus this number.
+      silent: canaries whose rows add zero, bool `[canaries]`.
+      nothing: the number that fills a row which adds zero.
     """
 
     inner: Executor
@@ -184,13 +199,13 @@ class WithTraining:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """The real clients of a cohort, and its canaries by their places among canaries."""
+        """Returns a cohort's real clients, and its canaries by position among canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
 
 
 def with_trainees(people: People, there: Indices, sites: int) -> People:
-    """The population with the canaries `there` `[c]` behind the real clients, at sites in turn."""
+    """Returns the population with canaries `there` `[c]` after real clients, at sites in turn."""
     sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([people.identities, canary_identities(there)])
     if people.sites is None:
@@ -199,23 +214,23 @@ def with_trainees(people: People, there: Indices, sites: int) -> People:
 
 
 _RIDGE = 0.3
-"""The variance of noise over that of parts: between a tenth and one it hardly matters."""
+"""Ratio of noise variance to prior variance; values between 0.1 and 1 give similar scores."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """The `examples` of K canaries, and the `influence` of these on a run's public start."""
+    """The `examples` of K canaries, and their `influence` on a run's public initial model."""
 
     examples: CanaryExamples
     influence: SelfInfluence
 
     @property
     def start(self) -> Tensor:
-        """The model `[d]` that the run started from."""
+        """The initial model `[d]` of the run."""
         return self.influence.models[0]
 
     def scores(self, params: Tensor) -> NDArray[np.float64]:
-        """The part of each canary `[K]` in the way from the start to the model `params` `[d]`."""
+        """Returns each canary's coefficient `[K]` in the change from start to `params` `[d]`."""
         canaries = self.influence.directions(self.examples.x, self.examples.y)
         ways = torch.cat([canaries, self.influence.others[0]])
         along = -(ways @ (params - self.start)).double()

@@ -1,4 +1,4 @@
-"""The log of a run's canaries under private/: coins, and products of releases with directions."""
+"""The log of a run's canaries under private/: bits, and products of releases with directions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from accounting.durable import append, make_folder, write_atomically
 from privfed.core.errors import Broken
 
 COINS, FINAL = 0, -1
-"""The rounds under which coins, and the final model, are noted."""
+"""The rounds under which the bits and the final model are recorded."""
 
 
 @dataclass(frozen=True)
 class CanaryRecord:
-    """What was noted of K canaries over T rounds.
+    """The records of K canaries over T rounds.
 
-    `coins` `[K]` say who entered, and `products` `[T, K]` are those of the releases of `rounds`
-    `[T]` with all directions. `lengths` `[T]` are the releases' own; `final` `[K]` are cosines with
-    the model's whole way, in `dimension` d. Of canaries that train nothing is noted of releases,
-    and `final` is what the model learned of them (`privfed.auditing.canaries.learned`): d is 0.
+    If canaries train, releases are not recorded, `dimension` is 0, and `final` is the score of what
+    the model learned (`privfed.auditing.canaries.learned`).
+
+    Attributes:
+      coins: secret bits, shape `[K]`; True for canaries that entered.
+      dimension: number of parameters d.
+      rounds: recorded rounds, shape `[T]`.
+      lengths: norms of the releases, shape `[T]`.
+      products: products of the releases with all directions, shape `[T, K]`.
+      final: cosines with the model's total change, shape `[K]`.
     """
 
     coins: NDArray[np.bool_]
@@ -33,21 +39,21 @@ class CanaryRecord:
     products: NDArray[np.float64]
     final: NDArray[np.float64] | None
     ended: bool
-    """Whether the run was at its end when the last of this was noted."""
+    """Whether the run had ended when the last record was written."""
 
 
 class CanaryLog:
-    """The file at `path`: float64 records of one size, for `count` canaries.
+    """The file at `path`: float64 records of constant size for `count` canaries.
 
-    Each holds a round, the length of what was released in it, and K products; of several records of
-    a round the last one counts.
+    Each record holds a round, the norm of that round's release, and K products. Of several records
+    of one round, the last one counts.
     """
 
     def __init__(self, path: Path, count: int) -> None:
         self._path, self._size = path, count + 2
 
     def begin(self, coins: NDArray[np.bool_], dimension: int) -> None:
-        """Note the coins, where the run has just begun; forget a torn last record."""
+        """Records the bits if the run has just begun, or removes an incomplete last record."""
         make_folder(self._path.parent, 0o700)
         records = self._records()
         if len(records):
@@ -57,11 +63,11 @@ class CanaryLog:
         self._path.chmod(0o600)
 
     def append(self, round: int, products: NDArray[np.float64]) -> None:
-        """Note a length and K products, `[1 + K]`; durable when this returns."""
+        """Records a norm and K products, `[1 + K]`; they are durable when this returns."""
         append(self._path, _record(round, products))
 
     def read(self) -> CanaryRecord | None:
-        """What was noted; None where there is no log. Raises `Broken` for a damaged one."""
+        """Returns the records; None if there is no log. Raises `Broken` if the log is damaged."""
         if not self._path.is_file():
             return None
         records = self._records()
@@ -82,7 +88,7 @@ class CanaryLog:
         )
 
     def _records(self) -> NDArray[np.float64]:
-        """All records `[n, 2 + K]` but for a torn last one; none where there is no file."""
+        """Returns all complete records `[n, 2 + K]`; none if there is no file."""
         if not self._path.is_file():
             return np.empty((0, self._size))
         content = regular.read_bytes(self._path)
@@ -95,7 +101,7 @@ def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
-    """Whether all numbers are finite in single precision, as they were, and rounds are rounds."""
+    """Whether all numbers are finite in single precision, and all rounds are valid integers."""
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
     are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
     return bool((np.abs(records) <= largest).all() and are_rounds.all())

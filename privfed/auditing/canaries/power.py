@@ -1,4 +1,4 @@
-"""What a run's canaries would notice, and how likely, told before the run: their power."""
+"""Statistical power of the canary audit, computed before the run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
-"""The shares of the charged noise that a faulty run might really have drawn."""
+"""Fractions of the charged noise that a faulty run might really have added."""
 _POINTS = 15
-"""At how many small deltas the profile of a faulty run is looked at."""
+"""Number of small deltas at which the profile of a faulty run is evaluated."""
 _NOTHING = (0.0, 1.0)
-"""The point of a profile that claims nothing: all is told apart."""
+"""The trivial point (epsilon 0, delta 1) of a privacy profile."""
 
 
 @dataclass(frozen=True)
 class Noticed:
-    """The probability that canaries notice noise of a `share` of what is charged.
+    """The probability that canaries detect noise of a fraction `share` of the charged noise.
 
-    It truly costs `epsilon`. `doubted`: the claim is refuted at the run's confidence, as one of an
-    honest run may be; the audit says so. `refuted`: it is at p < 1e-6, and the audit fails.
+    Attributes:
+      share: the fraction.
+      epsilon: the true epsilon at that noise.
+      doubted: probability that the claim is rejected at the run's confidence, which may also happen
+        to a correct run; the audit reports it.
+      refuted: probability that the claim is rejected at p < 1e-6; the audit then fails.
     """
 
     share: float
@@ -43,11 +47,13 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Power(Encoded):
-    """What `canaries` would notice of less noise, from more of it to less.
+    """The probability that `canaries` detect missing noise, by decreasing fraction of noise.
 
-    `fewest` of them can refute the claim of `epsilon`, were all guesses right; None: hardly any.
-    `slack` is the total variation that the claim is charged beside it; from 1e-6 on nothing is
-    ever refuted.
+    Attributes:
+      fewest: the smallest number of canaries that could refute the claim of `epsilon` if all
+        guesses were right; None if practically none could.
+      slack: the total variation charged in addition to the claim; from 1e-6 on no claim is ever
+        refuted.
     """
 
     canaries: int
@@ -59,13 +65,17 @@ class Power(Encoded):
 
 
 def power_of(plan: Plan, parameters: int) -> Power | None:
-    """The power of the canaries of `plan`, for a model of so many `parameters`; None without any.
+    """Returns the power of the canaries of `plan`; None without any.
 
-    At best: each sends a row at the clip, and is told apart as well as the whole profile of a run
-    allows whose noise is that on it, by who sees every release, and that is the faulty noise and
-    the other canaries of its cohorts. Who sees the final model only, by which alone canaries of
-    inputs are scored, notices less. It is simulated 400 times from a fixed seed, so that a report
-    says later what was said before the run.
+    The power is a best case. Each canary sends a row at the clipping norm, and is distinguished as
+    well as the whole privacy profile allows, by an adversary that sees every release. The noise on
+    a canary is the faulty noise plus the other canaries of its cohorts. An adversary that sees only
+    the final model, the only one for canaries of inputs, detects less. The power is simulated 400
+    times from a fixed seed, so that a later report repeats the figures stated before the run.
+
+    Args:
+      plan: the plan of the run.
+      parameters: number of parameters of the model.
     """
     audit, privacy = plan.config.audit, plan.config.privacy
     if not audit.canaries or plan.noise_multiplier is None:
@@ -87,9 +97,9 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
 
 
 def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
-    """Shares of the noise, what they truly cost, and by which curve they leave a canary apart.
+    """Yields fractions of the noise, their true epsilon, and their trade-off function for a canary.
 
-    Nothing of those that the mechanism cannot draw.
+    Fractions that the mechanism cannot sample are left out.
     """
     config, charged = plan.config, plan.noise_multiplier or 0.0
     others, rows = canaries_sending(plan), _rows_of_noise(plan)
@@ -106,16 +116,16 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
 
 
 def _rows_of_noise(plan: Plan) -> float:
-    """The noise in what is released, over that which protects a client.
+    """Returns the noise in a release over the noise that protects a client.
 
-    It is more where each client adds its own to its row, and the claim is about that row.
+    The ratio exceeds 1 if each client adds noise to its own row and the claim is about that row.
     """
     each_row = plan.mechanism.trust == "client" and not plan.cost.limits.sites
     return math.sqrt(plan.config.sampler.size) if each_row else 1.0
 
 
 def _spending(plan: Plan, noise_multiplier: float) -> Spending:
-    """What all rounds of `plan` would be charged with this noise, slack aside: that is no noise."""
+    """Returns the charges of all rounds of `plan` at this noise, without slack."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
     return {replace(event, slack=0.0): plan.config.run.rounds}

@@ -1,7 +1,7 @@
-"""One number for each canary from all that was released: the more, the likelier it had entered.
+"""One score per canary from all releases: larger values make it more likely that it entered.
 
-Whether a bound on epsilon is valid does not depend on how these are made, as long as no coin is
-looked at; only how much it shows.
+The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
+depend on the secret bits. The choice affects only the power.
 """
 
 from __future__ import annotations
@@ -31,19 +31,23 @@ from privfed.sampling.cohort import Witness
 
 Numbers = NDArray[np.float64]
 _LEAST_NOISE = 1e-3
-"""In moves of a canary: less would leave the range of double precision, once it is squared."""
+"""Least noise standard deviation, in rows of a canary; squares of smaller ones underflow."""
 _BEYOND = 1.2
-"""A component of releases is common to them beyond so many times what noise alone would reach."""
+"""Factor over the noise's largest eigenvalue above which a component is common to releases."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The public constants that products are scaled by.
+    """The public constants by which products are scaled.
 
-    A row at the clip adds 1 to its product times `factor` (None: the clip moved), per exchange, and
-    `deviation` is that of the noise in such a product. `coefficients` are those by which noise is
-    correlated over rounds: it is independent, and of that deviation, once they are applied. `drawn`
-    is the rule by which canaries take part, as who reads releases knows it.
+    Attributes:
+      factor: factor by which a row at the clipping norm adds 1 to its product, per exchange; None
+        if the clipping norm moved.
+      exchanges: number of exchanges per round.
+      coefficients: coefficients that correlate the noise over rounds. After they are applied, the
+        noise is independent with standard deviation `deviation`.
+      deviation: standard deviation of the noise in a scaled product.
+      drawn: the participation rule of canaries, as a reader of releases knows it.
     """
 
     factor: float | None
@@ -54,9 +58,9 @@ class Scale:
 
     @classmethod
     def of(cls, config: Config, dimension: int) -> Scale:
-        """The scale of what `config` runs on a model of `dimension` numbers, once it was planned.
+        """Returns the scale of a planned `config` for a model of `dimension` parameters.
 
-        Of a client whose rows come in parts, one part at its clip adds 1.
+        If a client's rows come in parts, one part at its clipping norm adds 1.
         """
         size = config.sampler.size
         cost = round_cost(config, message_length(config, dimension))
@@ -72,10 +76,15 @@ class Scale:
 
 
 def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numbers:
-    """The log likelihood of each canary's products if its coin was heads, over that if not `[K]`.
+    """Returns the log-likelihood ratio of heads over tails for each canary `[K]`.
 
-    Its product with a release is 1 if it took part with heads, and with tails 0, or under
-    replace-one -1, plus noise, without what releases have in common.
+    A canary's product with a release in which it took part is 1 for heads, and for tails 0, or -1
+    under replace-one. Noise is added, and components common to all releases are removed.
+
+    Args:
+      record: the records of the canaries.
+      relation: adjacency relation of the claim.
+      scale: scale of the products.
     """
     if scale.factor is None:
         apart = scale.deviation * math.sqrt(record.dimension)
@@ -88,11 +97,11 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
 
 
 def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
-    """The log likelihood of products `[T, K]` if each canary sent 1 whenever it took part `[K]`.
+    """Returns the log-likelihood `[K]` of products `[T, K]` if each participation adds 1.
 
-    Over that of products that are noise alone. By independent coins it took part by one of each
-    round, or of each round and site; by separation of b rounds, in one of b slots; by random
-    allocation, in one of b slots of each epoch.
+    It is relative to the likelihood of noise alone. Under independent sampling the canary takes
+    part by one Bernoulli draw per round, or per round and site. Under separation by b rounds it
+    takes part in one of b slots; under random allocation in one of b slots of each epoch.
     """
     match scale.drawn.release:
         case PoissonSampled() | TruncatedPoisson() | WithoutReplacement():
@@ -111,9 +120,9 @@ def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
 
 
 def _by_coins(x: Numbers, rate: float, sites: int, deviation: float) -> Numbers:
-    """The log likelihood of products `[T, K]`, if each of `sites` coins of bias `rate` adds 1.
+    """Returns the log-likelihood of products `[T, K]` if `sites` Bernoulli(`rate`) draws add 1.
 
-    The coins are of each round by itself.
+    The draws are independent for each round.
     """
     added = np.arange(sites + 1)[:, None, None]
     with_so_many = (2 * added * x - added**2) / (2 * deviation**2)
@@ -127,7 +136,7 @@ def _by_epochs(
     coefficients: Numbers,
     variance: float,
 ) -> Numbers:
-    """The log likelihood of products that were `filtered` `[T, K]`, up to a constant `[K]`."""
+    """Returns the log-likelihood of `filtered` products `[T, K]`, up to a constant `[K]`."""
     of_round = np.zeros_like(filtered)
     for at, round in enumerate(rounds):
         signal = _filtered((rounds == round).astype(float)[:, None], rounds, coefficients)
@@ -136,7 +145,7 @@ def _by_epochs(
 
 
 def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:
-    """C x over `rounds` `[T, k]`, which makes correlated noise independent.
+    """Returns C x over `rounds` `[T, k]`, which decorrelates the noise.
 
     Rounds without a product count as 0.
     """
@@ -151,10 +160,10 @@ def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> N
 
 
 def without_common(x: Numbers) -> Numbers:
-    """Products `[T, K]` less what releases have in common: the model's way through the rounds.
+    """Returns products `[T, K]` without components common to releases, such as the model's path.
 
-    Over canaries, products of noise alone have a covariance of equal eigenvalues, to within the
-    edge of Marchenko & Pastur (1967). Components beyond it are shrunk to the others' size.
+    Over canaries, products with noise alone have a covariance of equal eigenvalues, up to the edge
+    of Marchenko & Pastur (1967). Components beyond that edge are shrunk to the size of the others.
     """
     rounds, canaries = x.shape
     left, singular, _ = np.linalg.svd(x, full_matrices=False)
@@ -165,11 +174,11 @@ def without_common(x: Numbers) -> Numbers:
 
 
 _KNOWN_NULL = 1000
-"""The dimension from which on a random direction's cosine is Gaussian, to within what is fitted."""
+"""Dimension from which a random direction's cosine is Gaussian up to the error of a fit."""
 _FEWEST = 5
-"""Canaries of either kind (entered or not) below which nothing is said."""
+"""Number of canaries of either kind (entered or not) below which no evidence is reported."""
 _FEWEST_OF_HALVES = 20
-"""The same where they are split in two halves."""
+"""The same limit where canaries are split into two halves."""
 
 
 def weigh(
@@ -180,11 +189,18 @@ def weigh(
     confidence: float,
     slack: float = 0.0,
 ) -> Evidence | None:
-    """Hold what canaries recorded against `claims`, points of one privacy profile, the run's first.
+    """Tests the recorded scores of canaries against points of the claimed privacy profile.
 
-    All that happened had at most `slack` more probability than those allow. Where canaries were
-    held against no release, there is no `scale`. None without any, or for too few canaries of
-    either kind.
+    Args:
+      record: the records of the canaries.
+      event: the event charged per round.
+      scale: scale of products; None if no releases were recorded.
+      claims: points (epsilon, delta) of one privacy profile, the run's own first.
+      confidence: confidence of the lower bounds on epsilon.
+      slack: total variation by which the true distribution may exceed these claims.
+
+    Returns:
+      The evidence; None without claims or scores, or for too few canaries of either kind.
     """
     coins, statistics = record.coins, _statistics(record, event.relation, scale)
     if not claims or not statistics or min(coins.sum(), (~coins).sum()) < _FEWEST:
@@ -215,7 +231,7 @@ def weigh(
 
 
 def _statistics(record: CanaryRecord, relation: str, scale: Scale | None) -> dict[str, Numbers]:
-    """What each adversary makes of every canary `[K]`, who sees most first."""
+    """Returns each adversary's scores of the canaries `[K]`, most informed adversary first."""
     statistics = {}
     if scale and len(record.rounds):
         statistics["iterates"] = likelihood_ratios(record, relation, scale)
@@ -225,21 +241,22 @@ def _statistics(record: CanaryRecord, relation: str, scale: Scale | None) -> dic
 
 
 def _largest(record: CanaryRecord) -> Numbers | None:
-    """Each canary's largest cosine with a release `[K]`; None where they were held against none."""
+    """Returns each canary's largest cosine with a release `[K]`; None without releases."""
     if not len(record.rounds):
         return None
     return np.asarray((record.products / record.lengths[:, None]).max(0))
 
 
 def _estimate(scores: Numbers | None, coins: NDArray[np.bool_], delta: float) -> float | None:
-    """Epsilon between Gaussians fitted to the scores of canaries out, and in."""
+    """Returns epsilon between Gaussians fitted to the scores of canaries out and in."""
     return None if scores is None else estimate(scores[~coins], scores[coins], delta)
 
 
 def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
-    """Epsilon by the final model: the null of cosines with it is known in high dimension.
+    """Returns epsilon by the final model, with a known null distribution in high dimension.
 
-    Under replace-one there is none: a canary with tails sends the opposite of its direction.
+    Under replace-one it is not known, because a canary with tails sends the opposite of its
+    direction.
     """
     if record.final is None:
         return None
@@ -252,9 +269,9 @@ def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float 
 def _split_bound(
     scores: Numbers, coins: NDArray[np.bool_], delta: float, confidence: float
 ) -> float | None:
-    """A lower bound on epsilon, its threshold chosen on one half of the canaries.
+    """Returns a lower bound on epsilon with a threshold chosen on one half of the canaries.
 
-    The other half is counted. It holds if canaries leave each other alone.
+    The other half is counted. The bound holds if canaries do not affect each other.
     """
     out, into = scores[~coins], scores[coins]
     count = min(len(out), len(into))

@@ -1,12 +1,12 @@
-"""How well made-up examples will show that they were trained on, before anybody trains.
+"""The expected detectability of synthetic examples in training, computed before the run.
 
-A local update of length C along a canary's own gradient g_i lowers its loss by C |g_i|, to first
-order, and another client's update along g_j moves it by a part cos(g_i, g_j) of that. So an example
-is the better a canary, the longer its gradient, until its update is clipped, and the less it points
-the way of others. That canaries' gradients be orthogonal to all others: Nasr et al. 2023, "Tight
-auditing of differentially private machine learning"; that canaries be optimised through training:
-Boglioni et al. 2025, "Optimizing canaries for privacy auditing with metagradient descent". This is
-the first order of it, and looks at what is public alone.
+A local update of length C along a canary's own gradient g_i lowers its loss by C |g_i| to first
+order. Another client's update along g_j changes the loss by the fraction cos(g_i, g_j) of that. So
+an example is a better canary the longer its gradient, until its update is clipped, and the less it
+is aligned with others. Gradients of canaries orthogonal to all others: Nasr et al. 2023, "Tight
+auditing of differentially private machine learning". Canaries optimised through training: Boglioni
+et al. 2025, "Optimizing canaries for privacy auditing with metagradient descent". This module uses
+the first order of that objective, and only public information.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from privfed.models.network import Network
 _SMALLEST = 1e-12
 _TOGETHER = 64
 _MOST_NUMBERS = 2**26
-"""How many numbers the gradients of canaries that are looked at together may have."""
+"""Largest number of entries in the gradients of canaries that are computed together."""
 
 
 @dataclass(frozen=True)
 class SelfInfluence:
     """The worth of canaries at each of the public `models` `[p, d]` of a `network`.
 
-    `others` `[p, q, d]` are directions of length one in which clients move these, and `enough` is
-    the gradient norm beyond which an update is clipped anyway. `stacked` says whether models can be
-    computed as one batch.
+    Attributes:
+      network: the network.
+      models: public models, shape `[p, d]`.
+      others: unit directions in which clients move each model, shape `[p, q, d]`.
+      enough: gradient norm above which an update is clipped anyway.
+      stacked: whether models can be computed as one batch.
     """
 
     network: Network
@@ -43,11 +46,11 @@ class SelfInfluence:
 
     @property
     def together(self) -> int:
-        """How many canaries are looked at beside each other: as their gradients fit in memory."""
+        """Number of canaries that are evaluated together, so that their gradients fit in memory."""
         return max(2, min(_TOGETHER, _MOST_NUMBERS // self.models.shape[1]))
 
     def of(self, x: Tensor, y: Tensor) -> Tensor:
-        """The worth `[c]` of canaries with examples x `[c, n, *features]`, y `[c, n, *labels]`.
+        """Returns the worth `[c]` of canaries with x `[c, n, *features]`, y `[c, n, *labels]`.
 
         It is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j)) / 2,
         with g_i the gradient of its mean loss, over the other canaries j and the `others`.
@@ -57,7 +60,7 @@ class SelfInfluence:
             return torch.stack([self._at(*public, x, y) for public in each]).mean(0)
 
     def directions(self, x: Tensor, y: Tensor) -> Tensor:
-        """The directions `[K, d]`, of length one, of canaries' gradients at the first model."""
+        """Returns the unit directions `[K, d]` of canaries' gradients at the first model."""
         pieces = torch.split(torch.arange(len(x), device=x.device), self.together)
         with scoring(self.network.module):
             each = [self._gradients(self.models[0], x[rows], y[rows]).detach() for rows in pieces]
@@ -73,8 +76,8 @@ class SelfInfluence:
         return worth
 
     def _gradients(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Each canary's gradient `[c, d]` of its mean loss, itself differentiable in x."""
-        if self.stacked:  # without layers that are stacked by hand: those have one gradient only
+        """Returns each canary's gradient `[c, d]` of its mean loss, itself differentiable in x."""
+        if self.stacked:  # not for manually stacked layers, which have one gradient only
             each = torch.func.vmap(torch.func.grad(self._mean_loss), (None, 0, 0))
             gradients: Tensor = each(model, x, y)
             return gradients

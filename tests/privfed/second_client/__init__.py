@@ -1,4 +1,4 @@
-"""A second client of masked sums, written from docs/reference/protocol.md: nothing of privfed's.
+"""A second client of masked sums, written from docs/reference/protocol.md without privfed's code.
 
 Complete, circle and random graphs, and noise in layers, in pure Python.
 """

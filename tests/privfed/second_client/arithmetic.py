@@ -24,7 +24,7 @@ def agreed_secret(private, public):
 
 
 def derive(agreed, secret, label, *clients):
-    """D(secret, label | clients), with the roster's hash as salt."""
+    """Returns D(secret, label | clients), with the roster's hash as salt."""
     return HKDF(SHA256(), 32, salt=agreed, info=LABELS[label] + u64(*clients)).derive(secret)
 
 
@@ -33,7 +33,7 @@ def seal(key, text, bound_to):
 
 
 def unseal(key, sealed, bound_to):
-    """The text; empty where it does not open."""
+    """Returns the text; empty if it does not open."""
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, bound_to)
     except InvalidTag:
@@ -49,12 +49,12 @@ def signed_by(public, signature, text):
 
 
 def polynomial(secret, threshold):
-    """Coefficients, of which the first is the secret."""
+    """Returns coefficients; the first one is the secret."""
     return [int.from_bytes(secret, "big"), *map(secrets.randbelow, [PRIME] * (threshold - 1))]
 
 
 def share(coefficients, place):
-    """The polynomial's value, as it travels `[33]`."""
+    """Returns the polynomial's value, as transmitted `[33]`."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * place + coefficient) % PRIME

@@ -1,4 +1,4 @@
-"""The client: a generator that takes five messages, and gives an answer to each."""
+"""The client: a generator that receives five messages, and answers each."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -42,7 +42,9 @@ from second_client.noise import Layers
 
 @dataclass(frozen=True)
 class Sum:
-    """What a client knows of a sum before it is invited; `terms` follow an invitation's session."""
+    """A client's knowledge of a sum before the invitation; `terms` follow an invitation's
+    session.
+    """
 
     terms: bytes
     directory: Mapping[int, bytes]
@@ -60,7 +62,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Keys:
-    """What a client advertises."""
+    """The keys that a client advertises."""
 
     nonce: bytes
     channel: bytes
@@ -69,7 +71,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part, and what follows from it for this client."""
+    """The participants, and the values derived from them for this client."""
 
     clients: list[int]
     shape: Shape
@@ -81,7 +83,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Held:
-    """Shares that this client may tell, and who sent it any, good or bad."""
+    """Shares that this client may reveal, and the senders of shares, valid or not."""
 
     shares: Mapping[int, tuple[bytes, ...]]
     senders: frozenset[int]
@@ -97,14 +99,16 @@ class SecondClient:
         next(self.session)
 
     def handle(self, data: bytes) -> bytes:
-        """The answer to the server's next message. Raises `Refusal`: then the session has ended."""
+        """Returns the answer to the server's next message. Raises `Refusal`, which ends the
+        session.
+        """
         try:
             return self.session.send(data)
         except StopIteration:
             raise Refusal("wrong type") from None
 
     def _session(self, row):
-        """Secrets are held here alone, and end with the session."""
+        """Runs the session; secrets are held only here, and end with it."""
         context, reader = opened((yield b""), kinds.INVITATION)
         self._invited(context, reader)
         nonce, seed = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -173,7 +177,7 @@ class SecondClient:
         return Roster(clients, shape, agreed, keys, channels, layers)
 
     def _keys(self, reader, client, context, nonce):
-        """The next keys in the roster, which have to be the client's."""
+        """Returns the next keys in the roster, which must be the client's."""
         require(reader.number() == client, "wrong neighbours")
         content, signature = reader.take(96), reader.take(64)
         self._signer(client, signature, LABELS["keys"] + context + u64(client) + content)
@@ -181,7 +185,7 @@ class SecondClient:
         return Keys(content[:32], content[32:64], content[64:])
 
     def _dealt(self, roster, secrets_):
-        """Shares of all secrets, by holder: itself among them on the complete graph."""
+        """Returns shares of all secrets, by holder, including itself on the complete graph."""
         polynomials = [polynomial(secret, roster.shape.threshold) for secret in secrets_]
         places = {who: place for place, who in enumerate(roster.clients, start=1)}
         holders = {*roster.keys, *([self.me] if roster.shape.complete else [])}
@@ -203,7 +207,7 @@ class SecondClient:
         return seal(key, way + b"".join(shares), roster.agreed + way)
 
     def _unsealed(self, roster, other, sealed):
-        """The shares that `other` dealt this client; empty where there is anything else."""
+        """Returns the shares that `other` sent this client; empty for anything else."""
         way = u64(other, self.me)
         key = derive(roster.agreed, roster.channels[other], "channel", other, self.me)
         text = unseal(key, sealed, roster.agreed + way)
@@ -230,7 +234,9 @@ class SecondClient:
         return held
 
     def _counted(self, roster, held, clients):
-        """Those of `clients` who count: all but neighbours whose shares this client has not."""
+        """Returns the `clients` that count: all except neighbours whose shares this client
+        lacks.
+        """
         return {who for who in clients if who in held.shares or who not in roster.keys}
 
     def _require_enough(self, roster, held, clients):
@@ -239,7 +245,7 @@ class SecondClient:
         require(len(self._counted(roster, held, clients)) >= roster.shape.fewest, "too few")
 
     def _masked(self, roster, held, seed, masking, row):
-        """A masked row's body, from the attestation on."""
+        """Returns a masked row's body, from the attestation on."""
         total = [row, mask(derive(roster.agreed, seed, "self"), self.task.length, self.task.bits)]
         for other in held.senders:
             secret = agreed_secret(masking, roster.keys[other].mask)
@@ -274,11 +280,11 @@ class SecondClient:
 
     @staticmethod
     def _attested(reader: Reader):
-        """What follows the sender in an attestation."""
+        """Returns the fields after the sender in an attestation."""
         return reader.take(64), reader.clients("not attested")
 
     def _votes(self, reader, roster, survivors, ballot):
-        """How many are gone, by the server's count, if the votes are enough."""
+        """Returns the number of dropouts by the server's count, if the votes are enough."""
         votes = reader.by_client(lambda: reader.take(64), "wrong voters")
         gone = reader.number()
         reader.end()

@@ -1,4 +1,4 @@
-"""What clients of a committee's sum derive, deal and draw, from docs/reference/protocol.md."""
+"""Derivations, shares and samples of a committee's clients, from docs/reference/protocol.md."""
 
 import hmac
 from math import floor
@@ -13,19 +13,19 @@ LEAF = 16
 
 
 def derived(salt, secret, label, *clients):
-    """D(secret, label | clients), with this salt."""
+    """Returns D(secret, label | clients), with this salt."""
     info = b"committee " + label + u64(*clients)
     return HKDF(SHA256(), 32, salt=salt, info=info).derive(secret)
 
 
 def book_hash(run, cards):
-    """That of cards (client, public key, nonce)."""
+    """Returns the hash of cards (client, public key, nonce)."""
     each = (u64(client) + public + nonce for client, public, nonce in sorted(cards))
     return sha256(b"privfed key book", run, *each)
 
 
 def exchange_secret(run_secret, round, exchange):
-    """That of an exchange of a round, by hashes from what two clients begin a run with."""
+    """Returns the secret of an exchange of a round, by hashes from two clients' run secret."""
     link = run_secret
     for _ in range(round):
         link = _linked("round", link)
@@ -40,12 +40,12 @@ def _linked(label, secret):
 
 
 def number(key, which):
-    """What a member with this key draws for a secret."""
+    """Returns the number that a member with this key derives for a secret."""
     return int.from_bytes(hmac.digest(key, u64(which), "sha256"), "little")
 
 
 def dealt(agreed, dealer, secrets, keys, threshold):
-    """Roots, corrections and commitments."""
+    """Returns roots, corrections and commitments."""
     corrections, members = b"", range(1, len(keys) + 1)
     for which, secret in enumerate(secrets):
         fixed = {0: int.from_bytes(secret, "big")}
@@ -59,7 +59,7 @@ def dealt(agreed, dealer, secrets, keys, threshold):
 
 
 def interpolated(values, at):
-    """The polynomial through `values` by place, at another place."""
+    """Returns the polynomial through `values` by place, at another place."""
     total = 0
     for place, value in values.items():
         above = below = 1
@@ -71,7 +71,7 @@ def interpolated(values, at):
 
 
 def tree(agreed, dealer, place, key, count):
-    """The levels of a member's tree for a dealer of so many secrets, its leaves first."""
+    """Returns the levels of a member's tree for a dealer of `count` secrets, its leaves first."""
     drawn = (number(key, which).to_bytes(32, "little") for which in range(count))
     level = [
         _short("number", agreed, u64(dealer, place, which) + text)
@@ -88,7 +88,7 @@ def tree(agreed, dealer, place, key, count):
 
 
 def proof(levels, opened):
-    """The hashes beside those that follow from the leaves that are opened."""
+    """Returns the sibling hashes that do not follow from the opened leaves."""
     text, places = b"", set(opened)
     for level in levels[:-1]:
         text += b"".join(level[at ^ 1] for at in sorted(places) if at ^ 1 not in places)
@@ -101,7 +101,7 @@ def _short(label, *parts):
 
 
 def masked(agreed, me, row, bits, seeds):
-    """A row under masks from `seeds` by client, the client's own by itself."""
+    """Returns a row under masks from `seeds` by client, including the client's own."""
     total = list(row)
     for other, seed in seeds.items():
         sign = -1 if other > me else 1
@@ -111,7 +111,7 @@ def masked(agreed, me, row, bits, seeds):
 
 
 def committee(clients, expected, threshold, colluders, least):
-    """Members, T, fewest survivors and colluders."""
+    """Returns members, T, fewest survivors and colluders."""
     corrupt = floor(colluders * max(clients, expected) + 1e-9)
 
     def lost(count):
@@ -126,6 +126,6 @@ def committee(clients, expected, threshold, colluders, least):
 
 
 def seats(round, exchange, clients, members):
-    """Who sits in the committee."""
+    """Returns the members of the committee."""
     start = b"privfed committee" + u64(round, exchange)
     return sorted(sorted(clients, key=lambda client: sha256(start, u64(client)))[:members])

@@ -1,4 +1,4 @@
-"""The bytes of messages: numbers, lists, texts, headers; and the labels of what is hashed."""
+"""The bytes of messages: numbers, lists, texts, headers; and the labels of hashed values."""
 
 import hashlib
 
@@ -13,7 +13,7 @@ LABELS |= {name: name.encode() for name in ("self", "channel", "pair")}
 
 
 class Refusal(Exception):
-    """What the client does not answer, by the name of the fault; its session has ended."""
+    """A fault, by name, that the client does not answer; its session has ended."""
 
 
 def require(holds, fault):
@@ -61,7 +61,7 @@ class Reader:
         return int.from_bytes(self.take(size), "little")
 
     def by_client(self, read, fault):
-        """What `read` takes of each client, in rising order."""
+        """Returns the value that `read` takes for each client, in ascending order."""
         pairs = [(self.number(), read()) for _ in range(self.number(4))]
         clients = [client for client, _ in pairs]
         require(clients == sorted(set(clients)), fault)
@@ -83,7 +83,7 @@ def message(kind, context, body):
 
 
 def opened(data, kind, context=None):
-    """The context of a message, and a reader of its body."""
+    """Returns the context of a message, and a reader of its body."""
     reader = Reader(data)
     require(reader.take(3) == FORMAT, "wrong format")
     require(reader.take(1) == bytes([kind]), "wrong type")

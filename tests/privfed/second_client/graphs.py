@@ -1,4 +1,4 @@
-"""Which graph a roster has, how many have to stay, and who is next to whom."""
+"""The graph of a roster, the required number of survivors, and the neighbours of a client."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from second_client.noise import Layers, ceil, floor
 
 @dataclass(frozen=True)
 class Given:
-    """What is solved for: of a random graph also `quorum` and `isolated` (Q and z)."""
+    """Solved values; for a random graph also `quorum` and `isolated` (Q and z)."""
 
     degree: int
     threshold: int
@@ -21,7 +21,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Shape:
-    """What each side knows of a graph before it is drawn."""
+    """The properties of a graph that both sides know before it is sampled."""
 
     clients: int
     degree: int
@@ -44,7 +44,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a graph follows from, and a table by n of what is given."""
+    """The settings that determine a graph, and a table of solved values by n."""
 
     threshold: float
     colluders: float
@@ -59,7 +59,7 @@ class Settings:
     layers: Layers | None = None
 
     def shape(self, n):
-        """The graph of n clients; refuses where there is none."""
+        """Returns the graph of n clients; refuses if there is none."""
         least = self.admitted or ceil(self.threshold * self.size)
         require(max(2, least) <= n <= self.capacity, "wrong roster")
         stay = n - floor((1 - self.threshold) * n)
@@ -83,7 +83,7 @@ class Settings:
         return n > 200 or self.neighbours
 
     def _complete(self, n, stay):
-        """The threshold on the complete graph."""
+        """Returns the threshold on the complete graph."""
         collude = floor(self.colluders * max(n, self.size))
         threshold = max(stay, collude + 2)
         if 2 * self.threshold > 1 + self.colluders:

@@ -1,4 +1,4 @@
-"""Noise in layers: how many there are, of which variance, and what a seed draws."""
+"""Noise in layers: their number, their variances, and the samples of a seed."""
 
 import bisect
 import functools
@@ -13,7 +13,7 @@ from second_client.encoding import LABELS, sha256
 
 
 def floor(product):
-    """Of a product of settings, whose last bits are forgiven."""
+    """Returns the floor of a product of settings, with tolerance for its last bits."""
     return math.floor(product + 1e-9)
 
 
@@ -23,7 +23,7 @@ def ceil(product):
 
 @dataclass(frozen=True)
 class Layers:
-    """What noise in layers is configured for."""
+    """The configuration of noise in layers."""
 
     variance: float
     tolerance: float
@@ -34,7 +34,7 @@ class Layers:
         return min(floor(self.tolerance * n), n - 1 - self.colluders)
 
     def boundaries(self, n):
-        """d_0 to d_L."""
+        """Returns d_0 to d_L."""
         most, ends = self.most_gone(n), [0]
         while ends[-1] < most:
             tried = range(most, ends[-1], -1)
@@ -42,7 +42,9 @@ class Layers:
         return ends
 
     def _spares(self, n, start, end):
-        """Whether a layer between two boundaries wastes no more than it may, whoever is gone."""
+        """Whether a layer between two boundaries wastes no more than permitted, for any
+        dropouts.
+        """
         counted, within = n - self.colluders, []
         for gone in range(start + 1, end + 1):
             here = n - gone
@@ -52,14 +54,14 @@ class Layers:
         return all(within)
 
     def _fewer(self, n, start, end, gone):
-        """How many survivors keep a layer less."""
+        """Returns the number of survivors that keep one layer less."""
         return (end - gone) * (n - self.colluders - start) // (end - start)
 
     def count(self, n):
         return len(self.boundaries(n)) - 1
 
     def keeping(self, n, gone, survivors):
-        """How many layers each of `survivors` keeps."""
+        """Returns the number of layers that each of `survivors` keeps."""
         ends, fewer = self.boundaries(n), 0
         stay = min(bisect.bisect_left(ends, gone), len(ends) - 1)
         if 0 < gone <= ends[-1]:
@@ -67,14 +69,14 @@ class Layers:
         return {who: stay - (place < fewer) for place, who in enumerate(sorted(survivors))}
 
     def variances(self, n):
-        """Of the base, and of layers 1 to L."""
+        """Returns the variances of the base, and of layers 1 to L."""
         counted, ends = n - self.colluders, self.boundaries(n)
         pairs = itertools.pairwise(ends)
         parts = [(end - start) / ((counted - start) * (counted - end)) for start, end in pairs]
         return [self.variance / counted, *(self.variance * part for part in parts)]
 
     def seeds(self, n):
-        """Those of layers 1 to L, of which only the first is random."""
+        """Returns the seeds of layers 1 to L; only the first is random."""
         seeds, seed = [], secrets.token_bytes(32)
         for _ in range(self.count(n)):
             seeds.append(seed)
@@ -82,7 +84,7 @@ class Layers:
         return seeds
 
     def rows(self, n, seeds, length):
-        """The base, and a layer for each seed."""
+        """Returns the base, and a layer for each seed."""
         every = zip(self.variances(n), [secrets.token_bytes(32), *seeds], strict=True)
         return [draws(variance, seed, length) for variance, seed in every]
 
@@ -97,7 +99,7 @@ def draws(variance, seed, length):
 
 
 def uniform(seed, places):
-    """The numbers below 2^192 at `places`."""
+    """Yields the numbers below 2^192 at `places`."""
     leading, ties = (sha256(LABELS[name], seed) for name in ("layer draws", "layer ties"))
     first = numbers(key_stream(leading, 4 * (max(places) + 1)), 4)
     for place in places:
@@ -106,7 +108,7 @@ def uniform(seed, places):
 
 @functools.cache
 def skellam_table(variance):
-    """R, and F_j for j from -R to R."""
+    """Returns R, and F_j for j from -R to R."""
     reach = math.ceil(15 * math.sqrt(variance) + 100)
     most, exact = 2 * reach + 100, Fraction(variance)
     weights = {most + 1: 0, most: 1 << 64}
