@@ -151,8 +151,8 @@ def _at_as_many_sites(
 ) -> Spending:
     """Charges a client that has rows at more sites than the earlier run declared.
 
-    PRIVACY, section 9.4: each row's norm stays bounded by C / s, so that at s' > s sites only the
-    event of s' sites holds.
+    Rules of proof, section 9.4: each row's norm stays bounded by C / s, so that at s' > s sites
+    only the event of s' sites holds.
     """
     sites, most = assumed.sites_per_client, now.sites_per_client
     if sites is None or (most is not None and most <= sites):

@@ -38,11 +38,11 @@ def hostile_limit(plan: Plan) -> HostileLimit | None:
     """The number of Byzantine parties under which guarantees hold; None if none depends on it.
 
     If the parties of a sum contribute shares of its noise, the shares of Byzantine parties may be
-    missing and are not counted (PRIVACY, sections 5 and 9.1). Noise of the server or a key holder,
-    and of each client on its own row, does not depend on other parties. A number of clients refers
-    to one cohort. Most samplers keep no record of which clients were sampled together, so all
-    culprits of a run count against the limit: before they were identified, they may have been in
-    one cohort, and each may have left out its noise.
+    missing and are not counted (rules of proof, sections 5 and 9.1). Noise of the server or a key
+    holder, and of each client on its own row, does not depend on other parties. A number of clients
+    refers to one cohort. Most samplers keep no record of which clients were sampled together, so
+    all culprits of a run count against the limit: before they were identified, they may have been
+    in one cohort, and each may have left out its noise.
     """
     if not shares_noise(plan.mechanism) or not plan.noise_multiplier:
         return None

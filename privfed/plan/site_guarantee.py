@@ -35,8 +35,8 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     agreed constants (rate, norms, share of noise, colluders, minimum of surviving sites), and from
     no data. An invitation that it declines before sampling is free. The guarantee is therefore the
     composition of a *fixed* maximum of answers, which the site enforces, with all rounds of earlier
-    runs (PRIVACY, section 9.6). For clients at several sites every round of the run counts, since
-    other sites may have answered the rounds that this one did not.
+    runs (rules of proof, section 9.6). For clients at several sites every round of the run counts,
+    since other sites may have answered the rounds that this one did not.
 
     Args:
       plan: the plan of the run.

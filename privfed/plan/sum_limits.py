@@ -77,11 +77,11 @@ def limits_of_rare_aborts(
     """Returns `limits` with sums that begin with the smallest cohort at which aborts cost little.
 
     A cohort that is too small aborts visibly, and so reveals part of the secret sampling. This
-    costs (1 + e^epsilon) times its probability of delta in every exchange (PRIVACY, section 4),
-    with the `epsilon` of all rounds. The smallest admitted cohort is the largest size below which
-    sampling falls so rarely that the total cost is a thousandth of delta. It is at least what the
-    protocol's guarantee needs, and at most what its own threshold requires. A configured number is
-    kept.
+    costs (1 + e^epsilon) times its probability of delta in every exchange (rules of proof, section
+    4), with the `epsilon` of all rounds. The smallest admitted cohort is the largest size below
+    which sampling falls so rarely that the total cost is a thousandth of delta. It is at least what
+    the protocol's guarantee needs, and at most what its own threshold requires. A configured number
+    is kept.
 
     Args:
       config: the run.

@@ -56,7 +56,8 @@ class ClientUpdates:
         Parties are the cohort, or all sites, whichever clients were sampled there. Passes use the
         same rows: a client that drops out of the first of them sends none in any. Clients excluded
         in an earlier round are still sampled but treated as dropouts before sharing, so that
-        sampling rate, divisor and the other parties' randomness are unchanged (PRIVACY, section 4).
+        sampling rate, divisor and the other parties' randomness are unchanged (rules of proof,
+        section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()

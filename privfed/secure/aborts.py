@@ -3,8 +3,8 @@
 Privacy amplification by subsampling requires that the sampled cohort stays secret. A round aborts
 visibly if too few or too many clients were sampled, or if too many of them dropped out. Such an
 abort reveals something about the cohort, and costs a total variation distance equal to its
-probability (PRIVACY, section 4). Without amplification the cohort need not be secret; dropout
-follows public randomness, so aborts cost nothing.
+probability (rules of proof, section 4). Without amplification the cohort need not be secret;
+dropout follows public randomness, so aborts cost nothing.
 """
 
 from __future__ import annotations

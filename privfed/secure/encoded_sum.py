@@ -1,7 +1,7 @@
 """Sums of encoded rows: each client rounds its row to integers, and a channel adds these unseen.
 
-The codec proves the norm bound for the integers that are actually summed (PRIVACY, section 3).
-Noise is calibrated to that bound.
+The codec proves the norm bound for the integers that are actually summed (rules of proof, section
+3). Noise is calibrated to that bound.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SiteSums:
     A site sends the sum of its sampled clients' encoded rows, each bounded individually, plus the
     site's `share` of noise, even if none of its clients was sampled. The protocol adds layers of
     noise. So one client changes the total by its own encoded row, whose norm the codec bounds: no
-    sum is rounded (PRIVACY, sections 9.1 and 9.3). Memory is one row `[m]` per site.
+    sum is rounded (rules of proof, sections 9.1 and 9.3). Memory is one row `[m]` per site.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ def test_trap_exchanges_over_one_cohort_are_one_event_not_several():
 
 
 def test_trap_five_passes_as_five_samples():
-    """PRIVACY, section 3: T = 5, q = 0.1, z = 1, 100 rounds: 16.6 claimed, 40.8 true."""
+    """Rules of proof, section 3: T = 5, q = 0.1, z = 1, 100 rounds: 16.6 claimed, 40.8 true."""
     wrong = epsilon({poisson(0.1, 1.0): 500}, 1e-5, "pld")
     right = epsilon({Event(PoissonSampled(0.1, same_cohort(1.0, 5)), "poisson"): 100}, 1e-5, "pld")
     assert wrong == pytest.approx(16.6, abs=0.1)

@@ -334,3 +334,33 @@ def test_the_matrix_is_complete():
     page = matrix.matrix()
     for kind in ("rule", "mechanism", "objective", "sampler", "attack", "protocol"):
         assert all(f"`{name}`" in page or f"= {name}" in page for name in BUILT_IN[kind])
+
+
+def cited(text):
+    """Sections of the rules of proof that `text` cites: "section 9.1", "sections 5 and 9.1"."""
+    for named in re.findall(
+        r"[Rr]ules of\s+proof,\s+sections?\s+([\d.]+(?:(?:,| and)\s+[\d.]+)*)", text
+    ):
+        yield from (each.rstrip(".") for each in re.findall(r"\d+(?:\.\d+)*", named))
+
+
+def test_every_cited_rule_of_proof_exists():
+    page = (DOCS / "explanation/rules_of_proof.md").read_text("utf-8")
+    written = set(re.findall(r"^##+ (\d+(?:\.\d+)?)", page, re.MULTILINE))
+    code = [
+        path
+        for room in ("privfed", "accounting", "defenses")
+        for path in (ROOT / room).rglob("*.py")
+    ]
+    found = {each for path in code for each in cited(path.read_text("utf-8"))}
+    assert list(cited("rules of proof, sections 5 and 9.1, S1).")) == ["5", "9.1"]
+    assert len(found) >= 5
+    assert found <= written, "cite a section of docs/explanation/rules_of_proof.md"
+
+
+def test_the_glossary_has_the_terms_of_the_field_in_order():
+    page = (DOCS / "reference/glossary.md").read_text("utf-8")
+    terms = re.findall(r"^(\w[^\n]*)\n  \S", page, re.MULTILINE)
+    assert len(terms) >= 60
+    assert len(set(terms)) == len(terms)
+    assert {"adjacency relation", "noise multiplier", "unit of privacy", "zero-out"} <= {*terms}

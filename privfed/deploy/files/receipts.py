@@ -3,8 +3,8 @@
 The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
 exchange) and digests of the model, of all bytes of the question and of the configuration. It also
 states the event that the round costs a client of this site: against the server with colluding
-sites, and if only this site is trusted (PRIVACY, section 9.6). It contains no time, no count and no
-client data.
+sites, and if only this site is trusted (rules of proof, section 9.6). It contains no time, no count
+and no client data.
 
 Order: a line is durable before clients are sampled, and the answer leaves after that. So a line
 that a crash left incomplete was never answered and no clients were sampled for it: it is removed,

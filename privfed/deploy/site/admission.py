@@ -18,8 +18,8 @@ class Admission:
     """Charges the questions of one run to a site's receipts, within its current budget.
 
     The cost of a round follows from the plan, which every site computes from public facts alone
-    (PRIVACY, section 9.6), and never from the coordinator's claims. The coordinator's own ledger
-    must state the charge first.
+    (rules of proof, section 9.6), and never from the coordinator's claims. The coordinator's own
+    ledger must state the charge first.
 
     Attributes:
       setup: plan and model of the run.

@@ -153,7 +153,7 @@ class Membership:
         """Returns the run over the site's clients; over none if its table cannot be read.
 
         In that case the site takes part with its noise alone: the state of its data is private
-        (PRIVACY, section 9.1, S1). All work that depends on the data, including its log, is
+        (rules of proof, section 9.1, S1). All work that depends on the data, including its log, is
         finished when this returns. A simulation returns at once.
         """
         config = setup.plan.config

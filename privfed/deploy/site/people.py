@@ -3,8 +3,8 @@
 Clients with unreadable rows are left out of the table.
 
 A cell that differs from its declaration makes a table unreadable. At a site this would let one
-client exclude all others from the sum (PRIVACY, section 9.1, S1). So clients with unreadable rows
-are identified and left out.
+client exclude all others from the sum (rules of proof, section 9.1, S1). So clients with unreadable
+rows are identified and left out.
 """
 
 from __future__ import annotations

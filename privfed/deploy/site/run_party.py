@@ -3,11 +3,11 @@
 Also the time at which an answer leaves: fixed, independent of the data.
 
 Training takes longer the more clients were sampled, and the more rows they have, so the time of a
-sum would reveal both (PRIVACY, section 9.1, S1). The sum therefore waits until `seconds` have
-passed, a constant of the run that is large enough for the largest cohort. If work takes longer, the
-site has dropped out; this must be rare enough to be charged, or never happen: rehearse it
-(`privfed.deploy.site.site_setup`). Reading a site's table also takes longer the larger it is. It is
-cut off at a fixed time, since clients that are not read by then do not count.
+sum would reveal both (rules of proof, section 9.1, S1). The sum therefore waits until `seconds`
+have passed, a constant of the run that is large enough for the largest cohort. If work takes
+longer, the site has dropped out; this must be rare enough to be charged, or never happen: rehearse
+it (`privfed.deploy.site.site_setup`). Reading a site's table also takes longer the larger it is. It
+is cut off at a fixed time, since clients that are not read by then do not count.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
 So an answer leaves later by a fraction of `seconds` that is drawn afresh.

@@ -6,8 +6,8 @@ the site's own clients alone. A sum of integers with the site's share of noise l
 Denormal numbers are flushed to zero at a site, since processors take a hundred times as long for
 them.
 
-Otherwise the model's sender could choose for which clients training takes long (PRIVACY, section
-9.1, S1).
+Otherwise the model's sender could choose for which clients training takes long (rules of proof,
+section 9.1, S1).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IsolatedTraining:
-    """An executor that confines each failure to one client (PRIVACY, section 9.1, S1).
+    """An executor that confines each failure to one client (rules of proof, section 9.1, S1).
 
     Clients are trained by chunks. If a chunk fails, its clients are trained individually, and a
     client that fails then contributes a row of zeros. Only the site's log records failures.

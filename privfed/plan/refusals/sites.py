@@ -196,7 +196,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
 
 
 def _thresholds(config: Config) -> Iterator[str]:
-    """Numbers of sites: n_min - k >= 1, and n_min >= t (PRIVACY, section 9.1, S5 and S6)."""
+    """Numbers of sites: n_min - k >= 1, and n_min >= t (rules of proof, section 9.1, S5 and S6)."""
     protocol, sites = config.row_hiding, config.data.sites
     if protocol is None:
         return

@@ -10,7 +10,7 @@ but not stored never left; they are computed afresh.
 The row is an exception: it is requested once in a lifetime, and the request is committed *before*
 it is made. A party that is killed between this commit and its masked row has dropped out. (If the
 row were requested until this succeeds, random draws and noise would be conditioned on the absence
-of a crash, and no longer independent: PRIVACY, section 2.)
+of a crash, and no longer independent: rules of proof, section 2.)
 
 **Limits.** An old state (a backup or a copied folder) is as valid as the last one to a process that
 holds nothing else. From an old state a party votes again, for other survivors, or is asked for

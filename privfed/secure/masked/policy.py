@@ -22,7 +22,7 @@ class SitePolicy:
     """The requirements of a pinned site; counts refer to all pinned sites.
 
     They never refer to a roster sent by the server: sites missing from a roster count as dropouts
-    (PRIVACY, section 9.1, S5).
+    (rules of proof, section 9.1, S5).
 
     Attributes:
       sites: number of pinned sites.

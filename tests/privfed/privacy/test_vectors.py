@@ -1,4 +1,4 @@
-"""Several vectors of one client: one clip over their scaled concatenation (PRIVACY, section 3)."""
+"""Several vectors of a client: one clip over their concatenation (rules of proof, section 3)."""
 
 import numpy as np
 import pytest
