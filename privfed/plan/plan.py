@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def void(self) -> str | None:
-        """The reason that nothing is guaranteed, whatever was charged (rules of proof, section 7)."""
+        """The reason for no guarantee, whatever was charged (rules of proof, section 7)."""
         return "void (the attacker read raw updates)" if self.config.void else None
 
     @property
