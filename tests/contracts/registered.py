@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
       AssertionError: if a required field declares no example.
     """
     refuse_near_misses(kind, part)
-    check_answers(kind, part, ours=True)  # a wrong shape is named, and the hook that returned it
     follows = {key: value for key, value in getattr(part, "follows_clip", {}).items() if value}
     for key, field in part.model_fields.items():
         if field.examples:
@@ -82,6 +82,20 @@ def examples(kind: str) -> dict[str, Any]:
     return {name: example(kind, name) for name in BUILT_IN[kind]}
 
 
+@contextmanager
+def answers_checked(kind: str, part: type[Any]) -> Iterator[None]:
+    """A context in which hooks of a built-in part refuse what their contract does not allow."""
+    hooks = {name: value for name, value in vars(part).items() if not name.startswith("__")}
+    hooks |= {"__call__": vars(part)["__call__"]} if "__call__" in vars(part) else {}
+    check_answers(kind, part, ours=True)
+    try:
+        yield
+    finally:
+        for name, value in hooks.items():
+            if vars(part)[name] is not value:
+                setattr(part, name, value)
+
+
 def check(contract: Contract, part: Any, folder: Any) -> None:
     """Runs `contract` on `part`; `folder` is for contracts that need one."""
     folders = [folder] if len(inspect.signature(contract).parameters) > 1 else []
@@ -116,7 +130,9 @@ def contract_tests(
 
     @pytest.mark.parametrize(("name", "contract"), cases)
     def test_every_registered_part_keeps(name, contract, tmp_path):
-        check(contract, example(kind, name), tmp_path)
+        part = example(kind, name)
+        with answers_checked(kind, type(part)):
+            check(contract, part, tmp_path)
 
     @pytest.mark.parametrize("contract, wrong", pairs)
     def test_a_wrong_part_is_rejected_by(contract, wrong, tmp_path):

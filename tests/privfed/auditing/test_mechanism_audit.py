@@ -207,9 +207,9 @@ def test_noise_that_counts_on_clients_who_drop_out_is_refuted(mechanism):
         f"privacy.mechanism={mechanism}", "privacy.tolerance=0.5", *MASKS, *HALF
     )
     known = algorithm.mechanism._setting
-    assert scenarios[0].others + 1 == known.minimum == 6
+    assert scenarios[0].others + 1 == known.clients.minimum == 6
     assert not judged(algorithm, scenarios[:1], 80).refuted
-    shares = algorithm.mechanism.resolved(replace(known, minimum=12))
+    shares = algorithm.mechanism.resolved(replace(known, noise=replace(known.clients, minimum=12)))
     for_all = replace(algorithm, mechanism=shares)
     assert judged(for_all, scenarios[:1], 80).refuted
 

@@ -117,7 +117,7 @@ def sized_for(algorithm, **changes):
     """With noise that is made up by other sites than those which are counted on."""
     setting = algorithm.mechanism._setting
     sites = replace(setting.sites, **changes)
-    return replace(algorithm, mechanism=algorithm.mechanism.resolved(replace(setting, sites=sites)))
+    return replace(algorithm, mechanism=algorithm.mechanism.resolved(replace(setting, noise=sites)))
 
 
 LOCAL = ("privacy.mechanism=local_gaussian",)
