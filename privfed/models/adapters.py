@@ -190,7 +190,7 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
     for name, gradient in gradients.items():
         if is_factor(name) and not bool(gradient.any()):
             raise Refused(
-                f"model.lora.targets: what the model gives does not depend on {name!r}; it is "
+                f"model.lora.targets: the model's output does not depend on {name!r}; it is "
                 "unused, or its module's code holds its weight elsewhere. Leave this module out"
             )
 

@@ -49,8 +49,8 @@ class GivenModule(Part):
         ):
             if stated and stated != passed:
                 raise Refused(
-                    f"model: this network is of another {what} than the one that the run was "
-                    "begun with; pass the same class, with the same arguments",
+                    f"model: this network has another {what} than at the start of the run; pass "
+                    "the same class, with the same arguments",
                     key="model.name",
                 )
         try:

@@ -86,7 +86,7 @@ def view_quality(
 
 JOINTLY = 10
 """Most examples of a sum that are searched jointly; larger sums are attacked as one client."""
-GUESS = View("no update", "anybody: the mean public example")
+GUESS = View("no update", "baseline: the mean public example")
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ def declared_example(source: DeclaredTable) -> Examples:
     """
     if source.squared_norm is None:
         raise Refused(
-            "data.features names columns by a pattern, and without any table nobody knows how many "
-            "there are; name each column, or a public test set (data.test_path)",
+            "data.features names columns by a pattern, but without a table their number is "
+            "unknown; name each column, or a public test set (data.test_path)",
             key="data.features",
         )
     return declared_columns(source)
@@ -90,7 +90,7 @@ class DeclaredExamples(Part):
         if self.label:
             refuse_no_classes(self.classes, self.labels)
         elif not self.text:
-            raise ValueError("label is missing: name what holds the label")
+            raise ValueError("label is missing: name the column of labels")
         elif self.classes or self.labels or self.bag:
             raise ValueError(
                 "classes, labels and bag are of texts with a label, and label is not set"
