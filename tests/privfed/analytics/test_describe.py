@@ -254,7 +254,7 @@ def test_classes_that_are_no_count_are_refused(tmp_path, classes):
     answer = described(tmp_path, file=run_file(tmp_path, 'label = "ill"', f"classes = {classes}"))
     assert answer.exit_code == 2
     assert "data.classes is" in answer.output
-    assert "a whole number above 1" in " ".join(answer.output.split())
+    assert "an integer above 1" in " ".join(answer.output.split())
 
 
 def test_a_declaration_keeps_who_adds_the_noise(tmp_path):

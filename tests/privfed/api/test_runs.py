@@ -519,7 +519,7 @@ def test_people_of_a_file_are_not_passed_again_and_may_come_as_arrays(tmp_path):
     arrays = {name: (np.zeros((1, 4)), ["no"]) for name in "abcdefghij"}
     declared = {"shape": (4,), "bounds": (0, 1), "labels": ["no", "yes"], "clients": 10}
     stranger = privfed.Arrays(arrays, holdout="clients", **declared)
-    with pytest.raises(privfed.Refused, match="on what may be the same people"):
+    with pytest.raises(privfed.Refused, match="on one that may share clients with it"):
         privfed.check(stranger, model=run.model, cohort={"size": 3}, delta=1e-2)
 
 

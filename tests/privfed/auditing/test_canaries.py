@@ -181,7 +181,7 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     assert audited.canaries.epsilon_lower_bound > audited.canaries.epsilon_claimed
     told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
     assert told.exit_code == 4
-    assert "does not deliver what the ledger claims" in " ".join(told.output.split())
+    assert "does not satisfy the ledger's claim" in " ".join(told.output.split())
     as_json = CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"])
     assert as_json.exit_code == 4
     facts = json.loads(as_json.output)
@@ -260,7 +260,7 @@ def test_canaries_go_with(overrides, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (("privacy.mechanism=none",), "nothing is claimed"),
+        (("privacy.mechanism=none",), "no claim is stated"),
         (("audit.canaries=19",), "too few to say anything"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
         (("cohort.sampler=spelt:Crowded",), "places of real clients"),

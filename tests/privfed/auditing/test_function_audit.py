@@ -221,11 +221,11 @@ def test_what_is_no_such_function_is_refused(function, reason):
 @pytest.mark.parametrize(
     ("stated", "reason"),
     [
-        ({}, "nothing is claimed"),
-        ({"delta": DELTA}, "nothing is claimed"),
-        ({"claimed_epsilon": 1.0}, "nothing is claimed"),
+        ({}, "no claim is stated"),
+        ({"delta": DELTA}, "no claim is stated"),
+        ({"claimed_epsilon": 1.0}, "no claim is stated"),
         ({"claimed_epsilon": 1.0, "noise_multiplier": 1.0, "delta": DELTA}, "give one of them"),
-        ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "go with a noise multiplier"),
+        ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "need a noise multiplier"),
         ({"noise_multiplier": 1.0, "delta": 0.0}, "delta is 0"),
         ({"claimed_epsilon": -1.0, "delta": DELTA}, "expected a finite epsilon"),
         ({"claimed_epsilon": math.nan, "delta": DELTA}, "expected a finite epsilon"),

@@ -234,7 +234,7 @@ BAD = {
     "a client that reads as none": (
         CSV + "NULL,1,60,f,no,1\n",
         {},
-        "row 4: the client column 'ward' holds what reads as nothing",
+        "row 4: the client column 'ward' holds a value that reads as empty",
         "'NULL'",
     ),
     "a client but for blanks": (CSV + "a ,1,60,f,no,1\n", {}, "row 4.*one name", "'a '"),
@@ -273,7 +273,7 @@ BAD = {
     "class beyond": (
         CSV,
         {"label": "stay", "labels": None, "classes": 9},
-        "row 1: the label 'stay' is no class; expected a whole number from 0 to 8",
+        "row 1: the label 'stay' is no class; expected an integer from 0 to 8",
         "1.5",
     ),
     "columns twice": ("ward,ward,ill\n1,2,3\n", {}, "columns 1 and 2 alike", "'ward'"),

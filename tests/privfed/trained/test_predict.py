@@ -140,7 +140,7 @@ def number(path):
     [
         ({"x": [1], "cold": [1]}, several, "has 1 of the 2 label columns; expected all"),
         ({"x": [1, 0], "cold": [1, 1], "wet": [0, ""]}, several, "row 2: its label is empty"),
-        ({"x": [1, 0], "y": ["", 4]}, number, "row 1: its label is empty, and others are not"),
+        ({"x": [1, 0], "y": ["", 4]}, number, "row 1: its label is empty, but others are not"),
         ({"y": [4]}, number, "has no column 'x'"),
     ],
 )

@@ -199,7 +199,7 @@ def test_canaries_that_were_changed_after_the_run_are_broken(tmp_path):
     np.save(folder.coins_path, ~folder.coins())
     broken = judged(tmp_path, *GAUSSIAN)
     assert broken.exit_code == 5
-    assert "commits to" in broken.output
+    assert "manifest's commitment" in broken.output
 
 
 def test_a_folder_that_is_none_is_broken(tmp_path):
