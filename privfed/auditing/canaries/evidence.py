@@ -91,7 +91,7 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
             f" (at most {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} with "
             f"{evidence.canaries} canaries)"
         ),
-        "if alone": "if canaries are independent of each other: ε ≥ "
+        "independent": "if canaries are independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": verdict_in_words(evidence),
     }

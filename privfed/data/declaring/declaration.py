@@ -202,7 +202,7 @@ def declared_run(
       before: known keys of other sections, by section and key.
     """
     known = declared.known.get("clients")
-    sampled = f"of the {known} clients" if known else "of clients"
+    known_clients = f", out of {known}" if known else ""
     lines = [
         *header,
         *left_out_comments(declared),
@@ -218,7 +218,7 @@ def declared_run(
         "[cohort]",
         *(
             [_line(key, value) for key, value in before.get("cohort", {}).items()]
-            or [_line("size", 0, f"required: expected number {sampled} per round")]
+            or [_line("size", 0, f"required: expected clients per round{known_clients}")]
         ),
         *_section("privacy", {"epsilon": 4.0, "delta": 1e-4, **before.get("privacy", {})}),
         *_section("secure", before.get("secure", {})),
