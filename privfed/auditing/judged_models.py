@@ -132,9 +132,9 @@ def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
                 "expected models in the layout that the clients were given"
             )
         if not np.isfinite(model).all():
-            raise Refused(f"{path} has numbers that are not finite; nothing can be said of it")
+            raise Refused(f"{path} has numbers that are not finite; it cannot be judged")
         if np.abs(model).max() > _LARGEST:
-            raise Refused(f"{path} has numbers above {_LARGEST:g}; nothing can be said of it")
+            raise Refused(f"{path} has numbers above {_LARGEST:g}; it cannot be judged")
         yield model
 
 

@@ -34,7 +34,7 @@ class Relation:
 
 
 RELATIONS = {
-    "add/remove": Relation(0.0, True, "take part", "stay away"),
+    "add/remove": Relation(0.0, True, "take part", "are excluded"),
     "zero-out": Relation(0.0, False, "send their direction", "send no change"),
     "replace-one": Relation(-1.0, False, "send their direction", "send its opposite"),
 }

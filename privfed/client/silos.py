@@ -28,8 +28,9 @@ from privfed.models.calling import scoring
 from privfed.models.network import Network
 
 _MIXED = (
-    "gradients of single examples, as Opacus takes them, are not those of this model: it mixes "
-    "examples or uses parameters outside of its layers. Use another model, or user-level privacy"
+    "Opacus does not compute this model's per-example gradients correctly: the model mixes "
+    "examples or uses parameters outside of its layers. Use another model, or user-level "
+    "privacy"
 )
 
 

@@ -57,7 +57,7 @@ class GivenModule(Part):
             return copy.deepcopy(module)
         except Exception as error:  # whatever a user's module holds
             raise Refused(
-                f"model: this network cannot be copied ({public_text(error)}), and every client "
+                f"model: this network cannot be copied ({public_text(error)}), but every client "
                 "trains a copy; pass a function that makes one: model=make_net",
                 private=" ".join(str(error).split()),
                 key="model.name",

@@ -205,7 +205,7 @@ def refuse_ranks(config: Config, count: int) -> None:
     if config.secured:
         reasons.append("a secure sum is simulated in one process")
     elif config.by_sites:
-        reasons.append("sites add their noise in one process")
+        reasons.append("sites' noise is simulated in one process")
     if config.attacked:
         reasons.append("attackers are simulated in one process")
     if config.keeping:

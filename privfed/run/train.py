@@ -49,8 +49,8 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "--resume: this run was chosen among others, and its ε covers the rounds that all of "
-            "them had; start a new run, with privacy.prior and model.init this one"
+            "--resume: this run was chosen among others, and its ε covers only the rounds that "
+            "all of them had; start a new run, with privacy.prior and model.init this one"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [

@@ -178,8 +178,8 @@ class HuggingFace(DeclaredExamples):
         path, split = self.test_path or self.path, self.test_split or self.split
         if split_files(Path(path), split) == split_files(Path(self.path), self.split):
             raise Refused(
-                f"data.test_split is {self.test_split!r}, but {path} holds one split alone, which "
-                "trains; expected another, or data.test_path"
+                f"data.test_split is {self.test_split!r}, but {path} holds only one split, which "
+                "is used for training; expected another, or data.test_path"
             )
         return self._load(path, split)
 

@@ -206,8 +206,8 @@ class Leaf(Part):
             refuse_no_classes(0, self.labels)
         elif self.labels or self.field >= 0 or self.words or self.bag:
             raise ValueError(
-                "labels, field, words and bag are of texts that are classified; set text = true "
-                "and labels, or leave them out"
+                "labels, field, words and bag apply to classified texts; set text = true and "
+                "labels, or leave them out"
             )
         if len(self.bounds) == 1 or (self.bounds and not self.bounds[0] < self.bounds[1]):
             raise ValueError(

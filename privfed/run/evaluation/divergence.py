@@ -49,7 +49,7 @@ class Divergence:
         """Description of the problem and its remedies, in a run with or without noise."""
         helps = "lower client.lr or server.lr"
         if private:
-            helps += " or privacy.clip, which lets in less noise; or ask larger cohorts, or spend "
+            helps += " or privacy.clip, which lowers the noise; or sample larger cohorts, or spend "
             helps += "more ε"
         return (
             "the model's loss has been above the baseline (the best constant prediction) "

@@ -450,7 +450,7 @@ def test_a_description_that_went_on_is_no_description(tmp_path):
     assert run("train", "--resume", tmp_path / "out", *again).exit_code == 0
     answer = run("describe", tmp_path / "out")
     assert answer.exit_code == 2
-    assert "went on for 2 rounds" in answer.output
+    assert "was resumed for 2 rounds" in answer.output
 
 
 def test_a_charge_without_a_release_is_spent(tmp_path, monkeypatch):

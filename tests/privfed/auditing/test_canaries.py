@@ -260,7 +260,7 @@ def test_canaries_go_with(overrides, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (("privacy.mechanism=none",), "no claim is stated"),
+        (("privacy.mechanism=none",), "nothing is claimed"),
         (("audit.canaries=19",), "too few to say anything"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
         (("cohort.sampler=spelt:Crowded",), "places of real clients"),

@@ -308,7 +308,7 @@ def test_a_start_that_is_counted_costs_what_both_cost(patients, tmp_path):
     both = Counter(ledger(first).run_spending) + Counter(ledger(tmp_path / "second").run_spending)
     assert outcome.guarantee.epsilon == guarantee(both, DELTA).epsilon
     assert outcome.to_json()["uncovered"] is None
-    assert "counted as an earlier run" in said("audit", tmp_path / "second") + said(
+    assert "counted as earlier" in said("audit", tmp_path / "second") + said(
         "check", *sets([*settings, f"model.init={start}", after(first)])
     )
 

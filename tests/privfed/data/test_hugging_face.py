@@ -83,7 +83,7 @@ def test_a_public_split_is_the_test_set(saved, form):
     source = HuggingFace(path=str(saved / form), test_split="test", **NAMED)
     assert populate(source, Natural(), 2, 0.2, STREAMS).test.y.tolist() == [0]
     everything = HuggingFace(path=str(saved / "one"), test_split="test", **NAMED)
-    with pytest.raises(Refused, match="holds one split alone, which trains"):
+    with pytest.raises(Refused, match="holds only one split, which is used for training"):
         everything.load_test(2, STREAMS)
     with pytest.raises(Refused, match=r"data\.split is 'gone'"):
         HuggingFace(path=str(saved / form), split="gone", **NAMED).load(2, STREAMS)

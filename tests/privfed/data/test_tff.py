@@ -239,8 +239,8 @@ def test_other_files_are_refused(tmp_path):
         ({"bounds": []}, r"bounds is \[\]"),
         ({"bounds": [1.0, 1.0]}, r"bounds is \[1.0, 1.0\]"),
         ({"label": ""}, "label is missing"),
-        ({"bag": True}, "bag and words are of text"),
-        ({"text": True}, "shape and bounds are of numbers"),
+        ({"bag": True}, "bag and words apply to text"),
+        ({"text": True}, "shape and bounds apply to numbers"),
     ],
 )
 def test_everything_is_declared(changes, message):

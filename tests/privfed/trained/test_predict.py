@@ -188,8 +188,8 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data themselves"),
-        (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data themselves"),
+        (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
+        (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
         (["--data", "new.csv", "--json"], "--json takes --out FILE"),
