@@ -164,7 +164,9 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
     inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
     if not (matching or inside):
         names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
-        raise Refused(f"{key}: no parameter is called {pattern!r}; expected one of {names}")
+        raise Refused(
+            f"{key}: no parameter or module is called {pattern!r}; expected one of {names}"
+        )
     return matching
 
 

@@ -269,7 +269,7 @@ def test_a_stack_of_batch_normalisations_is_refused_by_name():
     "local, frozen, says",
     [
         (["*"], [], "no trainable parameter that is sent"),
-        (["nothing"], [], "no parameter is called 'nothing'"),
+        (["nothing"], [], "no parameter or module is called 'nothing'"),
         (HEAD, HEAD, "all parameters that it names are frozen"),
     ],
     ids=["all", "none", "frozen"],

@@ -422,7 +422,9 @@ def test_frozen_layers_leave_the_vector_and_keep_their_statistics():
     torch.testing.assert_close(moved, rows(net, "loop"), rtol=1e-3, atol=1e-6)
     net.evaluate(net.initial_params, population.examples)
     assert all(torch.equal(before[name], net.constants[name]) for name in before)
-    with pytest.raises(Refused, match=r"no parameter is called 'head'; expected one of 0\.weight"):
+    with pytest.raises(
+        Refused, match=r"no parameter or module is called 'head'; expected one of 0\.weight"
+    ):
         built(foreign(pretrained()), (4,), frozen=["head"])
 
 

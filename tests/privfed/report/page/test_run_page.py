@@ -146,7 +146,7 @@ def test_the_audit_says_what_was_claimed_proved_and_tested_and_with_which_power(
     for words in (
         "were in the population",
         "by 60 made-up clients",
-        "with 90% confidence. The canaries do not contradict the claim",  # the better of two at 95 %
+        "with 90% confidence. The canaries do not contradict the claim",  # better of two at 95 %
         "were 0.5 of the charged noise drawn (a true ε of",
         "How likely 60 canaries, at best, notice that ε is not what is claimed",
     ):
