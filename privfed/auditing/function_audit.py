@@ -305,8 +305,8 @@ def observe(
             released = function.release(member, next(generators))
             if len(released) != len(first):
                 raise Refused(
-                    f"{function.name} returned {len(released)} numbers after {len(first)} "
-                    "before; expected the same number each time: pad with nan"
+                    f"{function.name} returned {len(released)} numbers, but {len(first)} before; "
+                    "expected the same number each time: pad with nan"
                 )
             observed[int(member), number] = released
     return observed[0], observed[1]

@@ -103,7 +103,7 @@ def date_kind(words: Words) -> ColumnKind | None:
     for other, also_odd in fitting[1:]:
         if not np.array_equal(_days(words, other, also_odd), days, equal_nan=True):
             return LeftOutColumn(
-                f"dates, and whether {form!r} or {other!r} is not clear: see data.dates"
+                f"dates of an ambiguous form, {form!r} or {other!r}: see data.dates"
             )
     finite = days[np.isfinite(days)]
     first = math.floor(finite.min())

@@ -122,7 +122,8 @@ class DeclaredTable(Part):
         undated = {*self.features, *self.categories}
         if twice := sorted(undated & {*self.dates}):
             raise ValueError(
-                f"{twice[0]!r} is among dates, and a feature or category; expected one"
+                f"{twice[0]!r} is listed in dates and as a feature or category; expected one of "
+                "these"
             )
         reserved = label | ({self.client} if self.client else set())
         if leaked := sorted(reserved & {*undated, *self.dates}):

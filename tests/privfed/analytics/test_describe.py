@@ -412,9 +412,9 @@ def test_a_taken_folder_is_left_alone(tmp_path):
     ("text", "reason"),
     [
         ("", "cannot be read"),
-        ("[1, 2]", "is not what"),
+        ("[1, 2]", "is not the output"),
         ('{"format": 9}', "format = 9"),
-        ('{"format": 1, "epsilon": 2}', "is not what"),
+        ('{"format": 1, "epsilon": 2}', "is not the output"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, text, reason):

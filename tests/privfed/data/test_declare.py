@@ -199,7 +199,7 @@ def test_a_form_of_date_that_is_not_clear_is_named_and_left_out(tmp_path):
         tmp_path, {"x": X, "when": [f"0{1 + n % 9}/0{1 + n % 7}/2020" for n in range(ROWS)]}
     )
     _, text = declared(path)
-    assert "whether '%d/%m/%Y' or '%m/%d/%Y' is not clear" in line(text, "when")
+    assert "ambiguous form, '%d/%m/%Y' or '%m/%d/%Y'" in line(text, "when")
 
 
 def test_parquet_columns_of_every_type_are_declared(tmp_path):

@@ -523,7 +523,7 @@ def test_empty_cells_count_as_what_was_declared_for_their_column(tmp_path):
         ("encoding='klingon'", "data.encoding is 'klingon': expected the name of an encoding"),
         ("dates={day=3}", "data.dates.day is 3; expected a table of keys and values"),
         ("dates={day={first='x',last='2020-01-01'}}", "'x' is no date"),
-        ("dates={age={first='2019-01-01',last='2020-01-01'}}", "'age' is among dates, and"),
+        ("dates={age={first='2019-01-01',last='2020-01-01'}}", "'age' is listed in dates and"),
     ],
 )
 def test_what_may_stand_in_a_declaration_is_said_in_its_own_words(changes, message):
