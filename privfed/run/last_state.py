@@ -56,7 +56,7 @@ def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
     if setup.plan.config.audit.canaries:
         yield (
             directory.canaries,
-            ("the canaries' observations of past rounds, without which ε is not tested"),
+            "the canaries' observations of past rounds, without which ε is not tested",
         )
 
 

@@ -103,8 +103,8 @@ def verdict_in_words(evidence: Evidence) -> str:
     if evidence.doubted:
         verdict = (
             "DOUBTFUL, which is rare for a correct run: repeat with more canaries. They speak "
+            "against the claim"
         )
-        verdict += "against the claim"
     if evidence.refuted:
         verdict = "REFUTED: the mechanism does not satisfy the ledger's claim"
     return (
