@@ -104,7 +104,7 @@ def test_one_class_alone_is_predicted_though_nothing_can_be_scored(run, tmp_path
 def test_what_of_a_model_stays_with_clients_is_said_to_be_missing(run):
     shown = asked("predict", run.parent / "local", "--data", run.parent / "t.csv")
     words = " ".join(shown.stderr.split())
-    assert "lacks 1 of the numbers of this model (1.bias) stay with" in words
+    assert "lacks 1 of the numbers of this model (1.bias) are local to" in words
     assert "lacks" not in asked("predict", run, "--data", run.parent / "t.csv").stderr
 
 
