@@ -16,6 +16,6 @@ def require_device(kind: str) -> torch.device:
     required.
     """
     if kind == "cuda" and not torch.cuda.is_available():
-        reason = "no GPU is at hand"
+        reason = "no GPU is available"
         pytest.fail(reason) if ASKED == "cuda" else pytest.skip(reason)
     return torch.device(kind)

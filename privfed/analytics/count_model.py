@@ -80,14 +80,14 @@ def _costs(raw: Raw) -> Config:
     config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
     if not config.budget.statistics:
         raise Refused(
-            "--epsilon is missing: what this release may cost, as 0.5; or set budget.statistics, "
-            "its share of what the run file may spend",
+            "--epsilon is missing: the budget of this release, as 0.5; or set "
+            "budget.statistics, its share of the run file's budget",
             key="epsilon",
         )
     if config.privacy.epsilon in (None, math.inf) or config.shared_noise:
         raise Refused(
-            "budget.statistics is a share of privacy.epsilon, of noise that does not depend on a "
-            "message's length; say what this release may cost: --epsilon",
+            "budget.statistics needs a finite privacy.epsilon, and noise that does not depend "
+            "on a message's length; state the budget of this release: --epsilon",
             key="budget.statistics",
         )
     return config

@@ -40,7 +40,9 @@ def declare_described(statistics: Statistics, label: str) -> str:
     column = statistics.column(label)
     if column is None:
         names = ", ".join(each.name for each in statistics.columns)
-        raise Refused(f"--label: nobody asked for the column {label!r}; expected one of {names}")
+        raise Refused(
+            f"--label is {label!r}, but that column was not described; expected one of {names}"
+        )
     data = statistics.data
     kinds = {each.name: _kind(each, data) for each in statistics.columns if each.name != label}
     form = {key: data[key] for key in ("delimiter", "encoding", "decimal") if data.get(key)}
@@ -59,7 +61,10 @@ def declare_described(statistics: Statistics, label: str) -> str:
     header = [
         f"# Written from statistics that were released at {cost},",
         "# which privacy.prior counts.",
-        "# Bounds hold what was seen through the noise: what lies beyond is clipped, and rare",
+        (
+            "# Bounds cover the values estimated from noisy sums: values beyond are clipped, and "
+            "rare"
+        ),
         "# values count as no category. The budget below is for the description and training.",
     ]
     return declared_run(header, declared, _sections(statistics))
@@ -98,7 +103,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
         values = [each.value for each in column.values]
-        return CategoryColumn(f"the {len(values)} values that were asked for", values, True)
+        return CategoryColumn(f"the {len(values)} requested values", values, True)
     if column.kind == "dates":
         dates = Dates.model_validate(data["dates"][column.name])
         return _date_column(numbers, dates)
@@ -125,7 +130,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
 def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
     """Returns the dates that were visible, or the declared ones if none were."""
     if numbers is None:
-        return DateColumn("as it was asked for", dates.first, dates.last, dates.format, dates.first)
+        return DateColumn("as requested", dates.first, dates.last, dates.format, dates.first)
     first, last = (iso_date(end) for end in numbers.range)
     middle = iso_date(numbers.quantiles["0.5"].value)
     return DateColumn(f"dates seen from {first} to {last}", first, last, dates.format, middle)
@@ -135,14 +140,14 @@ def _label(column: ColumnStatistics) -> LabelKind:
     """Returns the kind of the label. Raises `Refused` if nothing of it was visible."""
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
-        return _classes({"classes": len(values)}, len(values), "whole numbers, as asked for")
+        return _classes({"classes": len(values)}, len(values), "integers, as requested")
     if column.kind == "values":
-        return _classes({"labels": values}, len(values), "classes, as asked for")
+        return _classes({"labels": values}, len(values), "classes, as requested")
     if column.kind == "dates":
         raise Refused(f"--label: {column.name!r} is a column of dates, which no loss is for")
     if numbers is not None and column.words.value <= _RARE:
         if (classes := _whole_classes(numbers)) >= 2:
-            return _classes({"classes": classes}, classes, f"whole numbers, 0 to {classes - 1}")
+            return _classes({"classes": classes}, classes, f"integers, 0 to {classes - 1}")
         low, high = numbers.range
         if low < high:
             why = f"numbers, {1 - numbers.outside.value:.0%} of them here; beyond these, clipped"

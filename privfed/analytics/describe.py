@@ -84,19 +84,19 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
     """Raises `Refused` for a run that released nothing, or more than one vector."""
     if not charges:
         raise Refused(
-            f"{path} was interrupted before anything was charged; go on with it by `privfed train "
+            f"{path} was interrupted before anything was charged; resume it by `privfed train "
             f"--resume {path}`, and read it again"
         )
     if not updates:
         raise Refused(
-            f"{path} was charged, and released nothing: its sum aborted, or it was interrupted, "
-            "and what it cost is spent. Describe again into a new folder, and name both in "
+            f"{path} was charged, but released nothing: its sum aborted, or it was interrupted, "
+            "and its charge is spent. Describe again into a new folder, and name both in "
             "privacy.prior"
         )
     if updates > 1:
         raise Refused(
-            f"{path} went on for {updates} rounds, whose sums are one model now; a description is "
-            "one round: start a new one"
+            f"{path} was resumed for {updates} rounds, so its sums are one model now, but a "
+            "description is one round: start a new one"
         )
 
 

@@ -81,8 +81,8 @@ def _class_count(stated: object) -> int:
     """Returns the declared number of classes. Raises `Refused` unless it is an integer above 1."""
     if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
         raise Refused(
-            f"data.classes is {stated!r}; expected how many there are, a whole number above 1, for "
-            "labels that are numbers from 0 (data.labels lists classes by name)",
+            f"data.classes is {stated!r}; expected their number, an integer above 1, for labels "
+            "that are numbers from 0 (data.labels lists classes by name)",
             key="data.classes",
         )
     return stated
@@ -92,8 +92,8 @@ def _plain_name(pattern: str) -> str:
     """Returns the column that a key of [data.features] names. Raises `Refused` for a pattern."""
     if _PATTERN.search(_ESCAPED.sub("", pattern)):
         raise Refused(
-            f"data.features: {pattern!r} is a pattern; a description asks for columns by name, as "
-            "how many there are is to be public: name each column, or leave it out",
+            f"data.features: {pattern!r} is a pattern, but a description requests columns by "
+            "name because their number has to be public; name each column, or leave it out",
             key="data.features",
         )
     return _ESCAPED.sub(r"\1", pattern)
@@ -207,26 +207,26 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
         )
     if not data.get("client"):
         raise Refused(
-            "data.client is missing: statistics are released over clients, and nobody says whose a "
-            "row is; name the column of clients",
+            "data.client is missing: statistics are released over clients, but no column names "
+            "each row's client; name the column of clients",
             key="data.client",
         )
     if not data.get("population"):
         raise Refused(
-            "data.population is missing: name these people, so that training counts what their "
-            "description spent (privacy.prior)",
+            "data.population is missing: name this population, so that training counts the "
+            "budget spent on its description (privacy.prior)",
             key="data.population",
         )
     if not data.get("clients"):
         raise Refused(
-            "data.clients is missing: declare about how many clients there are, a public constant",
+            "data.clients is missing: declare the approximate number of clients, a public constant",
             key="data.clients",
         )
     if named(raw, "partition").deals or data.get("holdout") == "examples":
         key = "data.holdout" if data.get("holdout") == "examples" else "data.partition"
         raise Refused(
-            f"{key} makes a simulation of real clients' rows; leave it out: a description is of "
-            "the clients whom the table names",
+            f"{key} makes a simulation of real clients' rows; leave it out: a description covers "
+            "the clients that the table names",
             key=key,
         )
     if not named(raw, "mechanism").private:
@@ -236,9 +236,9 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
         )
     if raw.get("aggregation", {}).get("byzantine") and named(raw, "mechanism").trust == "sum":
         raise Refused(
-            "aggregation.byzantine expects hostile clients, who would add none of the noise that "
-            "clients make up together, and a sum of statistics tolerates none of them; describe "
-            "with noise that a server adds, or that each client adds for itself",
+            "aggregation.byzantine expects Byzantine clients, who would add none of the "
+            "distributed noise, but a sum of statistics tolerates none of them; describe with "
+            "noise that a server adds, or that each client adds for itself",
             key="aggregation.byzantine",
         )
 

@@ -144,7 +144,7 @@ class Column:
         if isinstance(question, ValuesAsked):
             return self._summary("values", values=self._declared(question))
         if not isinstance(question, NumbersAsked):
-            raise TypeError(f"nobody knows what to make of a {type(question).__name__}")
+            raise TypeError(f"there is no estimate for a {type(question).__name__}")
         numbers = CountedNumbers(
             question.cells, self.agreed, self.counts, measured[:nodes], deviations[:nodes]
         ).summary()

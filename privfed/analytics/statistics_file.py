@@ -156,5 +156,5 @@ def read_statistics(path: Path) -> Statistics:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
         raise Refused(
-            f"{file} is not what `privfed describe` writes: {at or 'it'}: {first['msg']}"
+            f"{file} is not the output of `privfed describe`: {at or 'it'}: {first['msg']}"
         ) from None

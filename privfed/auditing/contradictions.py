@@ -21,14 +21,16 @@ def file_contradictions(record: RunRecord) -> list[str]:
     """Returns the contradictions between the directory's other files and its ledger."""
     ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
-        return [f"{ledger.path} is empty: it does not say what it guarantees"]
+        return [f"{ledger.path} is empty: it states no guarantee"]
     problems = []
     if missing := _TERMS - ledger.terms.keys():
         problems.append(f"{ledger.path} does not state {', '.join(sorted(missing))}")
     if head is None and ledger.charges:
         problems.append("the ledger has charges, but the checkpoint is missing")
     if head is not None and not ledger.holds(head):
-        problems.append(f"{ledger.path} ends before what the checkpoint saw: charges were removed")
+        problems.append(
+            f"{ledger.path} ends before the checkpoint's last charge: charges were removed"
+        )
     charges = {charge.round: charge.hash for charge in ledger.charges}
     strays = [r for r, cited in record.releases.items() if charges.get(r) != cited]
     if strays:
@@ -38,11 +40,10 @@ def file_contradictions(record: RunRecord) -> list[str]:
         )
     if ledger.terms.get("files", {}) != record.companions:
         problems.append(
-            "the frozen part of the model, or the list of public clients, is not what the ledger "
-            "was opened for"
+            "the frozen part of the model, or the list of public clients, does not match the ledger"
         )
     if record.digest != ledger.terms.get("config"):
-        problems.append("config.toml is not the configuration that the ledger was opened for")
+        problems.append("config.toml does not match the ledger")
     return problems
 
 

@@ -44,7 +44,7 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
       Refused: if an argument is out of range.
     """
     if rate == 0:
-        raise Refused("sampling rate is 0, so that nobody takes part; expected one above 0")
+        raise Refused("sampling rate is 0, so no record takes part; expected one above 0")
     try:
         count, noise = natural_number(rounds, "rounds"), Gaussian(float(noise_multiplier))
         full = Event(noise, "full")
@@ -148,7 +148,7 @@ def claim_of(
       Refused: if both epsilon and noise are stated, or neither and `function` has no `profile`.
     """
     if noise_multiplier is None and (sampling_rate is not None or rounds is not None):
-        raise Refused("sampling rate and rounds go with a noise multiplier; give that, too")
+        raise Refused("sampling rate and rounds need a noise multiplier; give that as well")
     if claimed_epsilon is not None and noise_multiplier is not None:
         raise Refused("both an epsilon and a noise multiplier are claimed; give one of them")
     profile = function.profile
@@ -162,8 +162,8 @@ def claim_of(
     if delta is not None and profile is not None:
         return FunctionClaim.of_profile(profile, delta)
     raise Refused(
-        f"nothing is claimed of {function.name}; expected delta with an epsilon, or with a noise "
-        "multiplier, or with a method of its own, profile(delta), that returns epsilon"
+        f"no claim is stated for {function.name}; expected delta with an epsilon, or with a "
+        "noise multiplier, or with a method of its own, profile(delta), that returns epsilon"
     )
 
 
@@ -305,8 +305,8 @@ def observe(
             released = function.release(member, next(generators))
             if len(released) != len(first):
                 raise Refused(
-                    f"{function.name} returned {len(released)} numbers after {len(first)} before; "
-                    "expected as many each time: pad with nan what is missing"
+                    f"{function.name} returned {len(released)} numbers, but {len(first)} before; "
+                    "expected the same number each time: pad with nan"
                 )
             observed[int(member), number] = released
     return observed[0], observed[1]

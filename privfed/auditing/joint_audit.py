@@ -140,8 +140,8 @@ def _toward(run: Prior, party: str | None) -> Prior:
     toward = run.toward(party)
     if toward is None:
         raise Refused(
-            f"these runs differ in the party that epsilon is about: {party or _TRUSTED}, and no "
-            f"ledger states what was charged against it by {run.path}; audit them one by one"
+            f"these runs differ in the party that epsilon is against ({party or _TRUSTED}), and "
+            f"no ledger states the charges of {run.path} against it; audit them one by one"
         )
     return toward
 
@@ -186,8 +186,8 @@ def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> Non
     lists = {frozenset(directory.public_clients.of_all_runs()) for directory in directories}
     if len(lists) > 1:
         raise Refused(
-            "these runs declared different clients public, so whom one of them covers another may "
-            "have published; audit them one by one"
+            "these runs declared different clients public, so one may have published a client "
+            "that another covers; audit them one by one"
         )
 
 
@@ -218,8 +218,8 @@ def _runs_and_earlier(
             its_ledger, named = by_id[counted.run]
             if not its_ledger.holds(bytes.fromhex(counted.head)):
                 raise Refused(
-                    f"{named.path} is an older copy than the one that was counted as earlier; "
-                    "name the run itself"
+                    f"{named.path} is an older copy than the one counted as an earlier run; name "
+                    "the run itself"
                 )
     runs = [*(prior for _, prior in by_id.values()), *earlier.values()]
     return runs, tuple(dict.fromkeys(prior.path for prior in earlier.values()))

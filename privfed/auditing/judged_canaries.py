@@ -147,33 +147,37 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
     """Returns the rows of the table: estimates, bounds and the limits of the test."""
     j, sure = judgement, f"{judgement.confidence:.0%}"
     pairs = {
-        "canaries": f"{j.canaries}, of which {j.heads} had heads ({j.relation})",
+        "canaries": f"{j.canaries}; {j.heads} with inclusion bit 1 ({j.relation})",
         "releases": f"{j.releases} after the initial model",
         "claim": f"ε = {j.epsilon_claimed:.4g} {at_delta(j.delta)}, {j.claimed_by}",
         "estimate": f"ε ≈ {_two(j.epsilon_estimate_all_iterates, j.epsilon_estimate_final)} "
         "(not bounds)",
         "lower bound": f"ε ≥ {_two(j.epsilon_lower_bound, j.epsilon_lower_bound_final)}, with "
-        f"{sure} confidence (so many could show {_shown(j.epsilon_lower_bound_most)} at most)",
-        "if Gaussian": "were its noise Gaussian: ε ≥ "
-        f"{_two(j.epsilon_lower_bound_gaussian, j.epsilon_lower_bound_gaussian_final)} (at most "
-        f"{_shown(j.epsilon_lower_bound_gaussian_most)})",
+        f"{sure} confidence (at most {_shown(j.epsilon_lower_bound_most)} with "
+        f"{j.canaries} canaries)",
+        "if Gaussian": "if its noise is Gaussian: ε ≥ "
+        f"{_two(j.epsilon_lower_bound_gaussian, j.epsilon_lower_bound_gaussian_final)} "
+        f"(at most {_shown(j.epsilon_lower_bound_gaussian_most)})",
         "power": _power(j),
         "verdict": f"{_verdict(j)} (p = {j.p_value:.2g}, corrected over all tests; refuted below "
         f"{REFUTED_BELOW:g})",
     }
     if j.simulated:
-        pairs["note"] = "coins follow from a seed: whoever knows it could answer to them"
+        pairs["note"] = (
+            "inclusion bits follow from a seed: a pipeline that knows the seed "
+            "could respond to them"
+        )
     return pairs
 
 
 def _verdict(judgement: Judgement) -> str:
     """Returns in words whether the claim is refuted, doubtful or not contradicted."""
     if judgement.refuted:
-        return "REFUTED: the pipeline does not deliver what is claimed"
+        return "REFUTED: the pipeline does not satisfy the claim"
     if judgement.doubted:
         return (
-            "DOUBTFUL, as an honest run seldom is: the canaries speak against the claim; try again "
-            "with more of them"
+            "DOUBTFUL, which is rare for a correct run: the canaries speak against the claim; "
+            "repeat with more canaries"
         )
     return "the canaries do not contradict the claim, which proves nothing"
 
@@ -181,22 +185,23 @@ def _verdict(judgement: Judgement) -> str:
 def _power(judgement: Judgement) -> str:
     """Returns in words which claims could be refuted, and why none could if there are none."""
     needed = judgement.canaries_needed
-    this = f"this claim takes {'more than 100,000' if needed is None else needed} at least"
+    least = "more than 100,000" if needed is None else f"at least {needed}"
+    this = f"this claim needs {least}"
     if judgement.epsilon_refutable is not None:
         most = f"{judgement.epsilon_refutable:.3g}"
-        return f"so many canaries could refute a claim of up to ε = {most}; {this}"
+        return f"{judgement.canaries} canaries could refute a claim of up to ε = {most}; {this}"
     if needed is not None or judgement.gaussian or judgement.delta < REFUTED_BELOW:
-        return f"so few canaries could refute no claim at this δ alone; {this}"
+        return f"{judgement.canaries} canaries could refute no claim at this δ alone; {this}"
     return (
-        f"none: with probability δ = {judgement.delta:g} such a pipeline may show everything, so "
-        f"that no one run refutes it at {REFUTED_BELOW:g}. Is the claim by Gaussian noise, add "
-        "--gaussian, or its --noise-multiplier; or give the claim at a smaller δ, too"
+        f"none: with probability δ = {judgement.delta:g} the pipeline may reveal everything, so "
+        f"no single run refutes it at {REFUTED_BELOW:g}. If the claim is by Gaussian noise, add "
+        "--gaussian or --noise-multiplier; or also give the claim at a smaller δ"
     )
 
 
 def _two(every: float | None, final: float | None) -> str:
     """Returns a figure by either statistic, in words."""
-    return f"{_shown(every)} by single releases, {_shown(final)} by the whole way (the final model)"
+    return f"{_shown(every)} from single releases, {_shown(final)} from the final model"
 
 
 def _shown(epsilon: float | None) -> str:

@@ -100,14 +100,14 @@ def model_files(folder: Path) -> list[Path]:
         digits = re.findall(r"\d+", path.stem)
         if not digits:
             raise Refused(
-                f"{path} has no number in its name, so that its place among the releases is not "
-                "known; name the initial model 0, and later ones by their rounds"
+                f"{path} has no number in its name, so its position among the releases is "
+                "unknown; name the initial model 0, and later ones by their rounds"
             )
         number = int(digits[-1])
         if number in numbered:
             raise Refused(
-                f"{numbered[number]} and {path} both have the number {number}; expected one model "
-                "of each round, whose number is the last in its name"
+                f"{numbered[number]} and {path} both have the number {number}; expected one "
+                "model of each round, with the round as the last number in its name"
             )
         numbered[number] = path
     if len(numbered) < 2:
@@ -132,9 +132,9 @@ def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
                 "expected models in the layout that the clients were given"
             )
         if not np.isfinite(model).all():
-            raise Refused(f"{path} has numbers that are not finite; nothing can be said of it")
+            raise Refused(f"{path} has numbers that are not finite; it cannot be judged")
         if np.abs(model).max() > _LARGEST:
-            raise Refused(f"{path} has numbers above {_LARGEST:g}; nothing can be said of it")
+            raise Refused(f"{path} has numbers above {_LARGEST:g}; it cannot be judged")
         yield model
 
 

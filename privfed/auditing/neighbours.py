@@ -71,7 +71,7 @@ class ScriptedClients:
         return rows
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        raise ValueError("a rule on rows is post-processing of what is tested here")
+        raise ValueError("a rule on rows is post-processing of the tested release")
 
     def _is_target(self, clients: Indices) -> Tensor:
         return torch.from_numpy(clients < self.target)

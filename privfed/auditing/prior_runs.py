@@ -102,10 +102,10 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
     if toward is None:
         nobody = "all but a trusted server"
         raise Refused(
-            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, and "
-            f"this run's against {_party(config) or nobody}, against whom no ledger states what it "
-            "spent: no sum of the two bounds what either sees; use the same mechanism and "
-            "privacy.against"
+            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, "
+            f"and this run's against {_party(config) or nobody}, but no ledger states that "
+            "run's spending against the latter: no sum of the two bounds the privacy loss "
+            "against either; use the same mechanism and privacy.against"
         )
     now = Assumed.of(config)
     try:
@@ -123,8 +123,8 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
         raise Refused(f"privacy.prior: the guarantee of {name} is {terms['guarantee']}")
     if terms.get("note") and config.run.randomness != "seeded":
         raise Refused(
-            f"privacy.prior: {name} is a simulation, whose epsilon is nominal: what it released is "
-            "not covered; it can be composed with simulations only"
+            f"privacy.prior: {name} is a simulation with a nominal epsilon: its releases are not "
+            "covered; it can be composed with simulations only"
         )
     stated = terms.get("population")
     people = stated if isinstance(stated, dict) else {}
@@ -136,9 +136,9 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
         )
     if not same_name(config, people):
         raise Refused(
-            f"privacy.prior: {name} has other [data] than this run. If it is over the same people, "
-            f'say so: data.population = "{people.get("name")}". Ledgers are merged over one '
-            "population only"
+            f"privacy.prior: {name} has other [data] than this run. If it is over the same "
+            f'population, declare it: data.population = "{people.get("name")}". Ledgers are '
+            "merged over one population only"
         )
 
 
@@ -146,8 +146,9 @@ def _refuse_gone_on(prior: Prior) -> None:
     """Raises `Refused` if a counted run is available here and was charged after it was counted."""
     if went_on(prior.to_json()):
         raise Refused(
-            f"privacy.prior: {prior.path} was charged more after another run had counted it; what "
-            "it spent since is in nobody's sum. Name it in privacy.prior beside that run"
+            f"privacy.prior: {prior.path} was charged more after another run had counted it; its "
+            "later charges are in no run's sum. Name it in privacy.prior in addition to that "
+            "run"
         )
 
 
@@ -180,12 +181,12 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
             terms = Ledger.load(path).terms
             declared[name], people = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
-            raise Refused(f"privacy.disjoint: {name} has no ledger that says who it is") from error
+            raise Refused(f"privacy.disjoint: {name} has no ledger that identifies it") from error
         counted = declared[name] in {prior.run for prior in runs}
         if counted or (same_unit(config, people) and same_name(config, people)):
             raise Refused(
-                f"privacy.disjoint: {name} is counted in privacy.prior, or over this very "
-                "population by what both say of themselves; count it, and do not name it here"
+                f"privacy.disjoint: {name} is counted in privacy.prior, or both state this same "
+                "population; count it in privacy.prior, and do not name it here"
             )
     return declared
 
@@ -203,14 +204,15 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     start, beside = f"{_start_key(config)}: {config.starts_from}", _folder(config)
     if known and any(prior.ledgers(beside) for prior in known):
         raise Refused(
-            f"{start} was trained further than {known[0].path}, which is counted: it "
-            "comes from a copy of that run which went on. Count the copy instead"
+            f"{start} was trained further than {known[0].path}, which is counted: it comes from "
+            "a copy of that run that was resumed. Count the copy instead"
         )
     if known:
         raise Refused(
-            f"{start} comes from {known[0].path}, which is counted, but not from where "
-            "it ended; whether it stopped earlier or went on apart cannot be known without the "
-            "ledger of that run, which is not there. Restore it, or start from its last checkpoint"
+            f"{start} comes from {known[0].path}, which is counted, but not from its last "
+            "checkpoint; whether it stopped earlier or continued separately cannot be known "
+            "without that run's ledger, which is missing. Restore it, or start from its last "
+            "checkpoint"
         )
     folder = _folder_of_run(beside, origin)
     at = f'["{folder}"]' if folder else f"the directory of run {origin.id}"
@@ -219,10 +221,10 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
         "" if same else ", with its [data] and run.seed (else no epsilon covers a client of both)"
     )
     raise Refused(
-        f"{start} was trained on this population, or on what may be the "
-        f"same people (by run {origin.id}), so what it tells of its clients counts too: "
-        f"privacy.prior = {at}{also}. If nobody's data are in both, say so: privacy.disjoint = "
-        f"{at}; the guarantee is then stated as not covering the start"
+        f"{start} was trained (by run {origin.id}) on this population, or on one that may share "
+        "clients with it, so its clients' privacy loss there counts as well: privacy.prior = "
+        f"{at}{also}. If no client's data are in both, declare it: privacy.disjoint = {at}; the "
+        "guarantee is then stated as not covering the start"
     )
 
 

@@ -77,8 +77,8 @@ class ReleasedFunction:
         array = _array(released)
         if not array.size or array.dtype.kind not in _REAL:
             raise Refused(
-                f"{self.name} returned {_described(released)}, which are no numbers; expected "
-                "an array of real numbers, as many each time"
+                f"{self.name} returned {_described(released)}, which are no numbers; expected an "
+                "array of real numbers, the same number each time"
             )
         if array.size > MOST_NUMBERS:
             raise Refused(
@@ -87,7 +87,7 @@ class ReleasedFunction:
             )
         if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _EXACT:
             raise Refused(
-                f"{self.name} returned integers beyond 2**53, of which floating point drops low "
+                f"{self.name} returned integers beyond 2**53, but floating point drops their low "
                 "bits; expected smaller ones: return high and low bits apart"
             )
         return array.astype(np.float64).ravel()

@@ -181,7 +181,7 @@ def audit(
     except (Broken, LedgerBroken) as error:
         return _broken(path, {}, str(error))
     except MISPLACED as error:
-        return _broken(path, {}, f"the run is not whole: {public_text(error)}")
+        return _broken(path, {}, f"the run is incomplete: {public_text(error)}")
     broken = partial(_broken, path, dict(ledger.terms))
     if problems := file_contradictions(record):
         return broken(*problems)

@@ -38,15 +38,16 @@ class CanaryClient:
     def __post_init__(self) -> None:
         declared = self._folder.manifest()
         if not isinstance(self.number, int | np.integer) or isinstance(self.number, bool):
-            raise Refused(f"the canary is {self.number!r}; expected its number, a whole one")
+            raise Refused(f"the canary is {self.number!r}; expected its number, an integer")
         if not 0 <= self.number < declared.count:
             raise Refused(
                 f"there is no canary {self.number}; expected one from 0 to {declared.count - 1}"
             )
         if declared.meaning.absent and not self._heads:
             raise Refused(
-                f"canary {self.number} stays away by its coin; under {declared.relation} start a "
-                "client for those alone that privfed.canary.participants(directory) lists"
+                f"canary {self.number} is excluded by its inclusion bit; under "
+                f"{declared.relation} start a client only for those that "
+                "privfed.canary.participants(directory) lists"
             )
 
     def answer(self, received: Any) -> Any:

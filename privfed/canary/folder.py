@@ -34,7 +34,7 @@ class Relation:
 
 
 RELATIONS = {
-    "add/remove": Relation(0.0, True, "take part", "stay away"),
+    "add/remove": Relation(0.0, True, "take part", "are excluded"),
     "zero-out": Relation(0.0, False, "send their direction", "send no change"),
     "replace-one": Relation(-1.0, False, "send their direction", "send its opposite"),
 }
@@ -152,7 +152,7 @@ class Folder:
         """Reads the secret bits `[K]`. Raises `Broken` if they are damaged."""
         coins = self._array(self.coins_path)
         if coins.dtype != np.bool_ or coins.shape != (self.manifest().count,):
-            raise Broken(f"{self.coins_path} is not what the manifest declares; restore the file")
+            raise Broken(f"{self.coins_path} does not match the manifest; restore the file")
         return np.array(coins)
 
     def directions(self) -> NDArray[np.float32]:
@@ -160,9 +160,7 @@ class Folder:
         declared, directions = self.manifest(), self._array(self.directions_path)
         shape = declared.count, declared.dimension
         if directions.dtype != np.float32 or directions.shape != shape:
-            raise Broken(
-                f"{self.directions_path} is not what the manifest declares; restore the file"
-            )
+            raise Broken(f"{self.directions_path} does not match the manifest; restore the file")
         return directions
 
     def check_commitments(self) -> None:
@@ -171,7 +169,7 @@ class Folder:
         try:
             now = commitments(self)
         except OSError as error:
-            raise Broken(f"{self.path} is not whole: {public_text(error)}") from None
+            raise Broken(f"{self.path} is incomplete: {public_text(error)}") from None
         for path, was, is_now in (
             (self.key_path, declared.key_commitment, now.key),
             (self.coins_path, declared.coins_commitment, now.coins),
@@ -179,7 +177,7 @@ class Folder:
         ):
             if was != is_now:
                 raise Broken(
-                    f"{path} is not what the manifest commits to: it was changed after the "
+                    f"{path} does not match the manifest's commitment: it was changed after the "
                     "canaries were made; restore it, and judge again"
                 )
 

@@ -175,8 +175,8 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory,
         fitting.append(need.clients(free, held) if need else 0)
     if min(fitting) == 0:
         raise Refused(
-            f"run.device: the GPU has {free / 1e9:.1f} GB free, of which {100 * MARGIN:.0f} % are "
-            "kept as a margin, and a single client does not fit the rest; use run.device = "
+            f"run.device: the GPU has {free / 1e9:.1f} GB free and {100 * MARGIN:.0f} % of these "
+            "are kept as a margin, but a single client does not fit the rest; use run.device = "
             '"cpu", a smaller client.batch_size or cohort, or a smaller model'
         )
     return min(fitting)

@@ -211,8 +211,8 @@ class Attackers:
                 x, y = examples.x[theirs], examples.y[theirs]
                 return replace(self, learned=self.attack.study(x, y, examples.classes))
         raise Refused(
-            "attack: the attackers hold no example of those that the attack is about; raise "
-            "attack.fraction, or aim at more examples (its keys say at which)"
+            "attack: the attackers hold none of the examples that the attack targets; raise "
+            "attack.fraction, or target more examples (by the attack's keys)"
         )
 
     def _ever(self, federation: Federation) -> list[int]:
@@ -282,8 +282,8 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     """Raises `Refused` if `attack` does not apply to these examples."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
         raise Refused(
-            "attack.name poisons examples with one class each, and these have other labels; use an "
-            "attack on updates"
+            "attack.name poisons examples with one class each, but these have other labels; use "
+            "an attack on updates"
         )
     why = attack.unfit(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
     if why:
@@ -310,5 +310,7 @@ def targeted(attackers: Attackers, test: Examples) -> Examples | None:
         return None
     x, y = aim
     if not len(y):
-        raise Refused("attack: no test example is one that it wants misread; choose other classes")
+        raise Refused(
+            "attack: no test example belongs to the attack's target examples; choose other classes"
+        )
     return replace(test, x=x, y=y, owners=None)

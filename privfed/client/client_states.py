@@ -90,13 +90,14 @@ class ClientStates:
         if not self._file.is_file() or self._file.stat().st_size != size:
             raise Broken(
                 f"{self._file} is missing or not of {clients} clients with {width} numbers each: "
-                "what clients remembered of this run is gone, or the data have changed. Restore "
+                "the clients' states of this run were lost, or the data have changed. Restore "
                 "it, or start a new run"
             )
         if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
             raise Broken(
-                f"{folder} holds what clients remembered of another run, or of other clients (or "
-                "in another order) than there are now; restore this one's, or the data"
+                f"{folder} holds the clients' states of another run, or of other clients (or "
+                "another order of clients) than the present ones; restore this run's file, or "
+                "the data"
             )
         _reserve(self._file, size)
         self._settled = np.memmap(self._file, np.float32, "r+", shape=(clients, 1 + width))
@@ -198,7 +199,9 @@ class ClientStates:
         if size == 0:
             return np.empty(0, self._record)
         if size < 0 or size % self._record.itemsize:
-            raise Broken(f"{path} is missing or torn: what clients remembered of its round is gone")
+            raise Broken(
+                f"{path} is missing or incomplete: the clients' states after its round were lost"
+            )
         records: NDArray[Any] = np.memmap(path, self._record, "r")
         if not np.isin(records["client"], np.arange(self._clients)).all():
             raise Broken(f"{path} names clients that this run does not have; it was edited")
@@ -222,9 +225,9 @@ def _reserve(path: Path, size: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise Refused(
-            f"{path} takes {size:,} bytes for what clients remember between rounds, but the file "
-            f"system does not give them ({public_text(error)}); no round was charged. Free space "
-            "there and resume the run, or start one whose --out lies elsewhere"
+            f"{path} takes {size:,} bytes for the clients' states between rounds, but the file "
+            f"system does not provide them ({public_text(error)}); no round was charged. Free "
+            "space there and resume the run, or start one with another --out"
         ) from None
 
 

@@ -224,7 +224,7 @@ class LocalExecutor:
         if self.states is None or exchange.task == "project":
             return rows
         if after is None:
-            raise ValueError("an objective that keeps a state has to return it")
+            raise ValueError("a stateful objective has to return its state")
         # Clients whose training diverged keep their earlier state.
         finite = (rows.isfinite().all(1) & after.isfinite().all(1)).cpu()
         self.states.scatter(chunk[finite.numpy()], after[finite])

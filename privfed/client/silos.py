@@ -28,8 +28,9 @@ from privfed.models.calling import scoring
 from privfed.models.network import Network
 
 _MIXED = (
-    "gradients of single examples, as Opacus takes them, are not those of this model: it mixes "
-    "examples or uses parameters outside of its layers. Use another model, or user-level privacy"
+    "Opacus does not compute this model's per-example gradients correctly: the model mixes "
+    "examples or uses parameters outside of its layers. Use another model, or user-level "
+    "privacy"
 )
 
 
@@ -59,8 +60,8 @@ class PerExample:
         if problems:
             listed = "; ".join(" ".join(str(problem).split()) for problem in problems)
             raise Refused(
-                f"gradients of single examples are not to be had for this model: {listed}; "
-                "use another model, or user-level privacy"
+                f"gradients of single examples cannot be computed for this model: {listed}; use "
+                "another model, or user-level privacy"
             )
         self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
@@ -111,8 +112,8 @@ class PerExample:
         rows: Tensor = torch.cat(parts, dim=1).detach()
         if len(rows) != len(x):
             raise Refused(
-                f"{len(x)} examples gave {len(rows)} gradients: the model mixes examples, and has "
-                "no gradient of a single one"
+                f"{len(x)} examples gave {len(rows)} gradients: the model mixes examples, so it "
+                "has no per-example gradients"
             )
         return rows
 
@@ -170,8 +171,8 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
     if ledger is None or not ledger.opened:
         if not fresh:
             raise Broken(
-                f"{path} is missing or empty, and what that silo's examples spent with it; restore "
-                "it, or start a new run"
+                f"{path} is missing or empty, so the budget that this silo's examples spent is "
+                "unknown; restore it, or start a new run"
             )
         path.unlink(missing_ok=True)  # interrupted at its creation
         return Ledger.create(path, terms)

@@ -248,7 +248,7 @@ class Federation:
         if self.shared:
             raise Refused(
                 f"aggregation.root is {count} of the test examples, which would be the server's "
-                "own, and these are of clients that train; use a test set of others"
+                "own, but these are examples of clients that train; use a test set of other clients"
             )
         if count >= len(self.test) * self.test_scale:
             raise Refused(

@@ -35,8 +35,8 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
     if len(rows) >= _DISTINCT * len(pool) and len(public & rows) > _SHARED * len(public):
         raise Refused(
             "most rows of the test set are rows of clients that train, so it is not public, and "
-            "scores on it would be released unprotected; expected a public table of other people, "
-            'or data.holdout = "clients"'
+            "scores on it would be released unprotected; expected a public table of clients "
+            'that do not train, or data.holdout = "clients"'
         )
 
 
@@ -152,10 +152,11 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
     """Holds out a random fraction of a pool without owners."""
     if pool.owners is not None:
         raise Refused(
-            'data.holdout is "test", but this source knows owners and has no public examples '
-            "beside them; splitting would publish measures of its clients' own data. Use "
-            'data.holdout = "clients" to declare some of them public, name a public test file '
-            'where the source has such a key, or, for a simulation, use "examples"'
+            'data.holdout is "test", but this source states the owners of examples and has no '
+            "public examples in addition; splitting would publish measures of its clients' own "
+            'data. Use data.holdout = "clients" to declare some of them public, name a '
+            "public test file where the source has such a key, or, for a simulation, use "
+            '"examples"'
         )
     order = streams.at("holdout").generator().permutation(len(pool))
     test = round(fraction * len(pool))
@@ -176,8 +177,8 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
     """Declares clients public by independent draws that follow from their name and the seed."""
     if pool.owners is None or not pool.clients:
         raise Refused(
-            'data.holdout is "clients", but this source does not know whose an example is; name '
-            'its column of clients, or use data.holdout = "test"'
+            'data.holdout is "clients", but this source does not state the owner of each '
+            'example; name its column of clients, or use data.holdout = "test"'
         )
     root = streams.at("holdout").integer()
     coins = np.array([_coin(name, root) for name in pool.clients])

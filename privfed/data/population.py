@@ -98,8 +98,8 @@ def _refuse_undeclared_dealing(
     """Raises `Refused` if real clients' examples are reassigned by a partition that hides it."""
     if source.real_people and not partition.deals and (owners != true_owners).any():
         raise Refused(
-            "data.partition declares that it deals nobody's examples to others, and does; declare "
-            "deals = True, which makes the run a simulation"
+            "data.partition declares that it assigns no examples to other clients, but it does; "
+            "declare deals = True, which makes the run a simulation"
         )
 
 

@@ -63,20 +63,20 @@ def refuse_undeclared(pool: Examples, deals: bool, sites: Sites) -> None:
         return
     if not sites.count:
         raise Refused(
-            "data.sites is 0, but this source says at which site each row is; declare data.sites, "
-            "a public constant: how many sites there are"
+            "data.sites is 0, but this source states the site of each row; declare data.sites, "
+            "a public constant: the number of sites"
         )
     there = len(pool.site_names) or int(pool.sites.max(initial=-1)) + 1
     if there > sites.count:
         raise Refused(
-            f"data.sites declares {sites.count} sites, and rows are at more of them; raise "
-            "data.sites, a public constant, to the number of all sites",
+            f"data.sites declares {sites.count} sites, but rows are at more; raise data.sites, a "
+            "public constant, to the number of all sites",
             private=f"there are {there}: {', '.join(map(repr, pool.site_names[:20]))}",
         )
     if sites.partition != "even":
         raise Refused(
-            f'data.site_partition is "{sites.partition}", which makes sites up, but this source '
-            "says at which site each row is; remove the key"
+            f'data.site_partition is "{sites.partition}", which creates synthetic sites, but '
+            "this source states the site of each row; remove the key"
         )
     if deals:
         raise _dealt()
@@ -119,9 +119,10 @@ def known_entries(
 
 def _dealt() -> Refused:
     return Refused(
-        "this source says at which site each row is, but its rows are dealt to made-up clients, "
-        'who are at no site; use data.partition = "natural", with a column of clients '
-        "(data.client), or leave the column of sites out: data.sites makes sites up"
+        "this source states the site of each row, but its rows are partitioned over synthetic "
+        'clients, which are at no site; use data.partition = "natural", with a column of '
+        "clients (data.client), or leave the column of sites out: data.sites creates synthetic "
+        "sites"
     )
 
 
@@ -197,8 +198,8 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
     y, classes = examples.y, examples.classes
     if y.dim() != 1 or y.dtype != torch.int64 or classes < 2:
         raise Refused(
-            'data.site_partition is "label", which deals clients to sites by their most frequent '
-            'class, but these examples have no class each; use "even" or "size"'
+            'data.site_partition is "label", which assigns clients to sites by their most '
+            'frequent class, but these examples have no class each; use "even" or "size"'
         )
     held, counts = np.unique(owners * classes + y.numpy(), return_counts=True)
     order = np.lexsort((held, -counts))[::-1]  # so that the most frequent is written last

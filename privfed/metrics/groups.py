@@ -57,7 +57,7 @@ class ExampleGroups:
             start += len(category.values)
         raise Refused(
             f"{key} is {column!r}; expected a declared column of categories"
-            + (f": one of {', '.join(known)}" if known else ", of which these data have none"),
+            + (f": one of {', '.join(known)}" if known else ", but these data have none"),
             key=key,
         )
 
@@ -118,7 +118,7 @@ class ClientGroups:
             return cls(tuple(map(str, range(sites))), None)
         groups = ExampleGroups.by(column, form, _KEY)
         if not groups.names:
-            raise Refused(f"{_KEY} is empty; name what tells a client's group", key=_KEY)
+            raise Refused(f"{_KEY} is empty; name the column of clients' groups", key=_KEY)
         return cls(groups.names, groups)
 
     def of(self, people: Federation, ids: Indices) -> Indices:

@@ -145,8 +145,8 @@ class Count(Enum):
     """The count of examples by which the estimate of a measure is divided."""
 
     SHARED = "that of all examples, which a row's measures have in common"
-    APART = "that of the examples that the measure counts, of its own"
-    NONE = "none: its vectors say it"
+    APART = "its own weight: that of the examples that the measure counts"
+    NONE = "none: its vectors state it"
 
 
 class Measure(Part):

@@ -190,7 +190,7 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
     for name, gradient in gradients.items():
         if is_factor(name) and not bool(gradient.any()):
             raise Refused(
-                f"model.lora.targets: what the model gives does not depend on {name!r}; it is "
+                f"model.lora.targets: the model's output does not depend on {name!r}; it is "
                 "unused, or its module's code holds its weight elsewhere. Leave this module out"
             )
 
@@ -229,7 +229,7 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
         f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
-        f"an attention, or what holds one: here {names or 'the model has none'}"
+        f"an attention, or a module that contains one: here {names or 'the model has none'}"
     )
 
 
@@ -237,7 +237,7 @@ def _refuse_factors(module: nn.Module) -> None:
     """Raises `Refused` for a model that already has factors."""
     for name, _ in module.named_parameters():
         if is_factor(name):
-            raise Refused(f"model.lora: the model's {name!r} is named as factors are; rename it")
+            raise Refused(f"model.lora: the model's {name!r} has the name of a factor; rename it")
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
@@ -248,7 +248,7 @@ def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
         if holders[id(layer._parameters[weight])] > 1:
             raise Refused(
                 f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, "
-                "which a change of this one alone would part from it; leave this module out"
+                "which a change of this one alone would untie; leave this module out"
             )
 
 

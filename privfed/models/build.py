@@ -143,9 +143,9 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
     """
     if not isinstance(model, Weighted) and origins_of(module):
         raise Refused(
-            "model.name: this function gives a network with weights that a run of privfed trained; "
-            "they tell of its people, so that run has to be counted. Pass the network itself "
-            "(model=net), or name the run in model.init",
+            "model.name: this function gives a network with weights that a run of privfed "
+            "trained; they reveal information about its clients, so that run has to be "
+            "counted. Pass the network itself (model=net), or name the run in model.init",
             key="model.name",
         )
 
@@ -164,7 +164,9 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
     inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
     if not (matching or inside):
         names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
-        raise Refused(f"{key}: nothing is called {pattern!r}; expected one of {names}")
+        raise Refused(
+            f"{key}: no parameter or module is called {pattern!r}; expected one of {names}"
+        )
     return matching
 
 
@@ -179,7 +181,9 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
     for parameter in local.values():
         parameter.requires_grad_(False)
     if patterns and not local:
-        raise Refused("model.local: all that it names is frozen; expected parameters to train")
+        raise Refused(
+            "model.local: all parameters that it names are frozen; expected trainable ones"
+        )
     norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
     return local_shapes(module, local, norms)
 
@@ -207,9 +211,9 @@ def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence
             refuse_part(
                 name,
                 "is a batch normalisation: it mixes a batch's examples and keeps statistics "
-                "outside the vector that is clipped and noised. Use group normalisation, freeze it "
-                "with the statistics it came with (model.frozen), or let it stay with clients who "
-                "return (model.local)",
+                "outside the vector that is clipped and noised. Use group normalisation, "
+                "freeze it with the statistics it came with (model.frozen), or keep it local "
+                "to returning clients (model.local)",
             )
 
 

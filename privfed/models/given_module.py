@@ -49,15 +49,15 @@ class GivenModule(Part):
         ):
             if stated and stated != passed:
                 raise Refused(
-                    f"model: this network is of another {what} than the one that the run was "
-                    "begun with; pass the same class, with the same arguments",
+                    f"model: this network has another {what} than at the start of the run; pass "
+                    "the same class, with the same arguments",
                     key="model.name",
                 )
         try:
             return copy.deepcopy(module)
         except Exception as error:  # whatever a user's module holds
             raise Refused(
-                f"model: this network cannot be copied ({public_text(error)}), and every client "
+                f"model: this network cannot be copied ({public_text(error)}), but every client "
                 "trains a copy; pass a function that makes one: model=make_net",
                 private=" ".join(str(error).split()),
                 key="model.name",

@@ -105,7 +105,7 @@ def missing_part(network: Network) -> str:
         return ""
     named = ", ".join(local.names[:4]) + (", …" if len(local.names) > 4 else "")
     return (
-        f"{local.length} of the numbers of this model ({named}) stay with each client "
-        "(model.local), and stand here untrained, as newcomers begin: it is worth what "
-        "it is with a client's own"
+        f"{local.length} of the numbers of this model ({named}) are local to each client "
+        "(model.local) and untrained here, as for a new client: the model is useful only with "
+        "a client's own"
     )

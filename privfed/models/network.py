@@ -78,7 +78,8 @@ class Network:
         """Reason why models cannot be stacked, if known in advance; otherwise empty."""
         if self.random:
             return (
-                "this model draws while it trains (dropout), which a stack of models cannot repeat"
+                "this model draws random numbers while it trains (dropout), which a stack of "
+                "models cannot repeat"
             )
         return ""
 
@@ -277,7 +278,7 @@ class Network:
           examples: labelled examples.
         """
         if not examples.labelled:
-            raise ValueError("nothing is scored on examples whose labels nobody knows")
+            raise ValueError("examples without labels cannot be scored")
         scores, losses = [], []
         for outputs, y in self.scored(flat, examples):
             scores.append(self.loss.scores(outputs, y, examples.meaning))

@@ -46,8 +46,8 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     if deviation <= TOLERANCE:
         return ""
     return (
-        f"moves this model's gradient by {deviation:.0%} of its norm, on made-up examples, of "
-        f"which at most {TOLERANCE:.0%} are expected"
+        f"moves this model's gradient by {deviation:.0%} of its norm on synthetic examples; "
+        f"expected at most {TOLERANCE:.0%}"
     )
 
 

@@ -120,10 +120,10 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
         )
         first = differ[0]
         raise Refused(
-            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, first "
-            f"{first!r}, which is {shapes.get(first, 'missing')} there and "
-            f"{expected.get(first, 'missing')} in the model. Name what is to start fresh in "
-            "model.fresh"
+            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, "
+            f"first {first!r}, which is {shapes.get(first, 'missing')} there and "
+            f"{expected.get(first, 'missing')} in the model. Name the parameters to initialise "
+            "afresh in model.fresh"
         )
     with torch.no_grad():
         for name, tensor in targets.items():

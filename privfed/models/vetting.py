@@ -213,8 +213,8 @@ def try_module(
     mixes = not _same(scored[:2], of_fewer)
     if mixes or not (random or _same(outputs[:2], candidate.outputs(x[:2], seed).detach())):
         refuse_model(
-            "mixes the examples of a batch: what one gives depends on the others beside it, as in "
-            "batch normalisation. Use a normalisation within each example"
+            "mixes the examples of a batch: the output for one example depends on the others, "
+            "as in batch normalisation. Use a normalisation within each example"
         )
     fingerprint = scored.double().flatten()[:_FINGERPRINT_LENGTH].nan_to_num().tolist()
     return Trial(random, tuple(fingerprint), _takes_channels_last(candidate, x, seed, outputs))
@@ -264,8 +264,8 @@ def _refuse_memory(
         refuse_model("changes the parameters it is given (an embedding with max_norm, say)")
     if not _same(outputs, candidate.outputs(x, seed).detach()):
         refuse_model(
-            "remembers something from one call to the next: one client's examples would reach the "
-            "next client outside the vector that is clipped and noised. Make its output a function "
+            "keeps state from one call to the next: one client's examples would reach the next "
+            "client outside the vector that is clipped and noised. Make its output a function "
             "of its parameters and its input"
         )
 

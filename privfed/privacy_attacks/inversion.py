@@ -86,7 +86,7 @@ def view_quality(
 
 JOINTLY = 10
 """Most examples of a sum that are searched jointly; larger sums are attacked as one client."""
-GUESS = View("no update", "anybody: the mean public example")
+GUESS = View("no update", "baseline: the mean public example")
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int,
     if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
             f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
-            f"expected one of the {len(holders)} who do, as {int(holders[0])}"
+            f"expected one of the {len(holders)} that do, as {int(holders[0])}"
         )
     return options.clients or tuple(int(client) for client in holders[: options.columns])
 

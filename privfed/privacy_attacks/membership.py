@@ -113,7 +113,8 @@ def models_on_halves(
         show(run, runs)
         if not coin.any():
             raise Refused(
-                f"coins leave nobody in one of {runs} runs; take more clients, or another --seed"
+                f"the inclusion bits leave no member in one of {runs} runs; take more clients, "
+                "or another --seed"
             )
         included = np.repeat(coin, sizes) if level == "user" else coin
         run_seed = Streams(seed).at("membership/run", run).integer()
@@ -146,15 +147,16 @@ def outsiders(
     partition = config.partition
     if config.shift.moves_features:
         raise Refused(
-            f"data.shift is {config.names['shift']!r}: a client's examples were moved together, "
-            f"each of the public test set by itself, and that would tell them apart; {rest}"
+            f"data.shift is {config.names['shift']!r}: a client's examples were shifted "
+            "together, but those of the public test set one by one, which would distinguish "
+            f"them; {rest}"
         )
     if level == "example":
         return test, np.array([0, len(test)])
     if people.shared:
         raise Refused(
-            'the test set is of clients who trained (as data.holdout = "examples" has it), so that '
-            f"nobody took no part; use --level example, or {rest}"
+            'the test set is of clients that trained (data.holdout = "examples"), so there '
+            f"are no non-members; use --level example, or {rest}"
         )
     if partition.by_chance:
         return _dealt(people, seed)
@@ -163,8 +165,8 @@ def outsiders(
         starts = np.unique(test.owners[order], return_index=True)[1]
         return test.take(order), np.append(starts, len(test)).astype(np.int64)
     raise Refused(
-        f"data.partition is {config.names['partition']!r}, and whose the public test examples are "
-        f"is not known: no non-member is like a client of this run; {rest}"
+        f"data.partition is {config.names['partition']!r}, but the clients of the public test "
+        f"examples are unknown: no non-member is like a client of this run; {rest}"
     )
 
 
@@ -260,7 +262,7 @@ def attack_configuration(
         examples=setup.plan.examples(rounds),
         measure=measure,
         score=float(np.mean([by_name[measure] for by_name in measures])),
-        others=f"{level}s left out of a run by a fair coin each",
+        others=f"{level}s left out of a run, each with probability 1/2",
     )
 
 
@@ -310,7 +312,10 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
         examples=claimed[1],
         measure=measure,
         score=score,
-        others=f"{level}s of the public test set, taken to be drawn as the clients' data were",
+        others=(
+            f"{level}s of the public test set, assumed to have the distribution of the "
+            "clients' data"
+        ),
     )
 
 
@@ -332,7 +337,7 @@ def _roc(scores: Reals, member: Flags) -> Roc:
     """Returns the ROC curve over all trials. Raises `Refused` if all are on one side."""
     if member.all() or not member.any():
         raise Refused(
-            f"all of {member.size} trials are on one side, so nothing can be told apart; take more "
-            "clients, more --shadows, or another --seed"
+            f"all of {member.size} trials are on one side, so members cannot be distinguished; "
+            "take more clients, more --shadows, or another --seed"
         )
     return roc(scores.ravel(), member.ravel())

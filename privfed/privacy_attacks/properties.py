@@ -20,7 +20,7 @@ from privfed.core.vector import Indices
 from privfed.privacy_attacks.reconstruct import last_bias, mean_predictions
 from privfed.privacy_attacks.subject import Subject, View, examples_of, views
 
-GUESS = View("no update", "anybody: the public examples' labels")
+GUESS = View("no update", "baseline: the public examples' labels")
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,8 @@ class Adversary:
 
 
 _NOT_LINEAR = (
-    "--method analytic reads a linear first layer with a bias, and this model does not begin with "
-    "one that takes the whole example; use --method cosine"
+    "--method analytic reads a linear first layer with a bias, but this model does not begin "
+    "with one that takes the whole example; use --method cosine"
 )
 
 

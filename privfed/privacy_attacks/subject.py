@@ -97,7 +97,7 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
     cohort = plan.config.sampler.size
     for count in sorted({FEW, MANY, cohort}):
         if 1 < count <= min(cohort, clients):
-            who = "a server that sees sums alone"
+            who = "a server that sees only sums"
             levels.append(View(f"sum of {count} clients", who, count, clip))
     return levels
 
@@ -149,7 +149,7 @@ def default_epsilons(plan: Plan) -> tuple[float, ...]:
     return (*_LOOSE, *((budget,) if 0 < budget < min(_LOOSE) else ()))
 
 
-SIMULATION = "a simulation: it reads clients' own examples, and no ε covers what it shows"
+SIMULATION = "a simulation: it reads clients' own examples, and no ε covers its results"
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.exists():
-        raise Refused(f"{path} has no checkpoint: its run had not begun")
+        raise Refused(f"{path} has no checkpoint: its run has not begun")
     setup = prepare(_one_at_a_time(config), constants=directory.constants.read())
     _refuse_unknown(setup)
     checkpoint = Checkpoint.load(directory, setup.network)
@@ -245,12 +245,12 @@ def _refuse_unknown(setup: Setup) -> None:
         )
     if config.compression.compresses:
         reasons.append(
-            f"compression.name is {config.names['compression']!r}, and attacks are on whole "
-            "updates: set compression.name = 'none'"
+            f"compression.name is {config.names['compression']!r}, but attacks are on whole "
+            "updates; set compression.name = 'none'"
         )
     if config.keeping:
         reasons.append(
-            f"{config.keeping} has clients keep something between rounds, which is not simulated: "
+            f"{config.keeping} makes clients keep state between rounds, which is not simulated; "
             "leave it out"
         )
     if config.client_mechanism.private:
@@ -258,7 +258,9 @@ def _refuse_unknown(setup: Setup) -> None:
             "clients train with DP-SGD ([client.privacy]), which is not simulated: leave it out"
         )
     if setup.network.random:
-        reasons.append("the model draws while it trains (dropout), which cannot be repeated")
+        reasons.append(
+            "the model draws random numbers while it trains (dropout), which cannot be repeated"
+        )
     if reasons:
         raise Refused("\n".join(reasons))
 

@@ -111,12 +111,15 @@ class ByRows:
         """
         if ids is None:
             raise Refused(
-                "attack.name tries the rule on other rows than one for each hostile client and "
-                "then the honest ones', and this rule judges rows by whose they are; use another"
+                "attack.name tries the rule on other rows than one for each Byzantine client "
+                "followed by those of the honest clients, but this rule judges rows by their "
+                "client; use another"
             )
         updates, cohort = self._updates, np.sort(self._updates.cohort.clients)
         if updates.world.histories is None:
-            raise ValueError("the rule remembers clients, and no world.histories keep that")
+            raise ValueError(
+                "the rule keeps a history of each client, but world.histories is missing"
+            )
         if self._gathered is None:
             unknown = torch.zeros(self._rule.keeps(exchange.layout.length))
             self._gathered, _ = updates.world.histories.gather(cohort, unknown)

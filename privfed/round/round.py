@@ -170,7 +170,7 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
     if number >= algorithm.exchanges:
         raise Refused(
             f"round {round} asks the cohort for exchange {number + 1}, but its parts declared "
-            f"{algorithm.exchanges}, which is what was charged; correct `exchanges` of the "
+            f"{algorithm.exchanges}, and only these were charged; correct `exchanges` of the "
             "objective or `passes` of the rule"
         )
 
@@ -179,7 +179,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
     """Raises `Refused` if the values to be released `[m]` are not finite."""
     if not all_finite(released):
         raise Refused(
-            f"what round {round} would release is not finite: training diverged; start a new run "
+            f"the release of round {round} is not finite: training diverged; start a new run "
             "with a lower client.lr"
         )
 

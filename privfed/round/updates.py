@@ -77,7 +77,7 @@ class ClientUpdates:
         """The site `[population]` of each client. Raises `ValueError` without sites."""
         sites = self.world.people.sites
         if sites is None:
-            raise ValueError("sites are the parties, and nobody knows which site holds a client")
+            raise ValueError("sites are the parties, but the site of each client is unknown")
         return sites
 
     def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:

@@ -123,7 +123,7 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
     if plan.cost.limits.rows and federation.clients > declared:
         raise Refused(
             f"data.clients and data.sites_per_client declare at most {declared} rows of clients "
-            "at sites, and there are more, so that sums over sites might not hold them; raise "
+            "at sites, but there are more, so sums over sites might not hold them; raise "
             "data.clients"
         )
 

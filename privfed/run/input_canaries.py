@@ -55,7 +55,7 @@ def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -
     numbers = max(numbers, network.shapes.length)
     if audit.canaries * numbers > _MOST_NUMBERS:
         raise Refused(
-            f"audit.canaries is {audit.canaries}, each of whom takes {numbers:,} numbers in memory "
+            f"audit.canaries is {audit.canaries}, but each takes {numbers:,} numbers in memory "
             f"(audit.examples, or a gradient); expected at most {_MOST_NUMBERS // numbers}"
         )
 

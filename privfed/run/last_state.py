@@ -39,26 +39,29 @@ def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {
-            "the noise of past rounds, which later ones would cancel": mechanism.remembers,
-            "who takes part when, which charges rest on": sampler.remembers,
-            "which canaries are in": setup.plan.config.audit.canaries > 0,
+            "the noise of past rounds, which later rounds would cancel": mechanism.remembers,
+            "the participation schedule, on which charges depend": sampler.remembers,
+            "the canaries' inclusion bits": setup.plan.config.audit.canaries > 0,
         }
         yield (
             directory.key.path,
             ", and ".join(what for what, applies in follows.items() if applies),
         )
     if keeps_states(setup):
-        yield directory.states, "what clients remembered, without which they train otherwise"
+        yield directory.states, "the clients' states, without which clients train differently"
     if numbers_per_history(setup.plan.config, setup.network.shapes.length):
-        yield directory.histories, "what the rule remembers of clients, which it judges them by"
+        yield directory.histories, "the rule's history of clients, by which it judges them"
     if setup.plan.config.audit.by_inputs:
         yield directory.canary_examples, "the examples that canaries trained on"
     if setup.plan.config.audit.canaries:
-        yield directory.canaries, "what canaries saw of past rounds, without which ε is not tested"
+        yield (
+            directory.canaries,
+            "the canaries' observations of past rounds, without which ε is not tested",
+        )
 
 
 def _losses(lost: Mapping[Path, str]) -> Iterator[str]:
-    yield "this run cannot go on; some of what only it knew is missing:"
+    yield "this run cannot be resumed; some of its private state is missing:"
     for path, what in lost.items():
         yield f"{path}: {what}"
 
@@ -72,8 +75,9 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
     )
     yield (
         f"Without it, the model of round {round} and the ledger stay valid: privfed evaluate, "
-        "export and audit read them. A new run may start from them, and counts what was spent: "
-        f"privfed train RUN.toml --set {counted} --set {shlex.quote(f'model.init={run}')}"
+        "export and audit read them. A new run may start from them, and counts the spent "
+        f"budget: privfed train RUN.toml --set {counted} --set "
+        f"{shlex.quote(f'model.init={run}')}"
     )
 
 
@@ -108,8 +112,8 @@ def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Ch
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
-            f"{directory.ledger} ends before what the checkpoint saw; charges were removed, and "
-            "the epsilon of this run can no longer be proved"
+            f"{directory.ledger} ends before the checkpoint's last charge; charges were removed, "
+            "so the epsilon of this run can no longer be proved"
         )
     fresh = setup.initial_state()
     for kind in ("server", "mechanism", "objective", "rule"):

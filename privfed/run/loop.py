@@ -258,9 +258,10 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
     """Raises `Refused` if the model changed state other than its parameter vector `[d]`."""
     if setup.network.digest() != constants:
         raise Refused(
-            "the model changed its own frozen part or a buffer while it trained: what one client's "
-            "examples did to it reached others unclipped, so this run's epsilon does not hold. "
-            "Discard the run, and make the model's output a function of its parameters and input"
+            "the model changed its own frozen part or a buffer during training: the effect of "
+            "one client's examples on it reached other clients unclipped, so this run's "
+            "epsilon does not hold. Discard the run, and make the model's output a function of "
+            "its parameters and input"
         )
 
 

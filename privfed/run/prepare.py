@@ -130,9 +130,9 @@ def _refuse_other_examples(config: Config, federation: Federation, streams: Stre
     planned, loaded = load_representatives(config, streams).examples, federation.examples
     if (planned.x.shape[1:], planned.classes) != (loaded.x.shape[1:], loaded.classes):
         raise Refused(
-            f"examples of {config.names['source']!r} are of another form for "
-            f"{config.data.clients} clients than where fewer clients are made up to plan for: make "
-            "it the same for any number of clients"
+            f"examples of {config.names['source']!r} have another form for {config.data.clients} "
+            "clients than for the fewer synthetic clients used for planning; make the form the "
+            "same for any number of clients"
         )
 
 
@@ -142,5 +142,5 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise Refused(f'run.device is {name!r}, but no GPU is at hand; use "cpu" or "auto"')
+        raise Refused(f'run.device is {name!r}, but no GPU is available; use "cpu" or "auto"')
     return torch.device(name)

@@ -205,15 +205,15 @@ def refuse_ranks(config: Config, count: int) -> None:
     if config.secured:
         reasons.append("a secure sum is simulated in one process")
     elif config.by_sites:
-        reasons.append("sites add their noise in one process")
+        reasons.append("sites' noise is simulated in one process")
     if config.attacked:
         reasons.append("attackers are simulated in one process")
     if config.keeping:
-        reasons.append("what clients remember is kept by one process")
+        reasons.append("clients' states are kept by one process")
     if config.client_mechanism.private:
         reasons.append("silos' ledgers are kept by one process")
     if config.audit.canaries:
-        reasons.append("canaries are played by one process")
+        reasons.append("canaries are simulated by one process")
     if config.run.simulation_metrics:
         reasons.append("run.simulation_metrics are counted in one process")
     if reasons:

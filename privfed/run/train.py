@@ -49,8 +49,8 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "--resume: this run was chosen among others, and its ε covers the rounds that all of "
-            "them had; start a new run, with privacy.prior and model.init this one"
+            "--resume: this run was chosen among others, and its ε covers only the rounds that "
+            "all of them had; start a new run, with privacy.prior and model.init this one"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [
@@ -76,25 +76,25 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
         if directory.began():
-            raise Broken(f"{directory.ledger} is missing or empty, but the run had begun")
+            raise Broken(f"{directory.ledger} is missing or empty, but the run has begun")
         directory.ledger.unlink(missing_ok=True)
         ledger = Ledger.create(directory.ledger, terms)
     if ledger.terms.get("config") != directory.config.digest():
         raise Broken(
-            f"{directory.path}: config.toml is not the configuration that the ledger was opened "
-            "for; it was edited. Restore it, or start a new run"
+            f"{directory.path}: config.toml does not match the ledger; it was edited. Restore "
+            "it, or start a new run"
         )
     keep_heads(ledger, setup.plan.config.run.heads)
     if ledger.terms.get("files", {}) != directory.companions():
         raise Broken(
-            f"{directory.path}: the frozen part of the model, or the list of public clients, is "
-            "not what the ledger was opened for; it was edited or removed"
+            f"{directory.path}: the frozen part of the model, or the list of public clients, "
+            "does not match the ledger; it was edited or removed"
         )
     if not directory.checkpoint.exists():
         if ledger.terms.get("start") != terms["start"]:
             raise Broken(
-                f"{directory.path}: model.init is not the file (or the module's weights not those) "
-                "that the ledger was opened for"
+                f"{directory.path}: model.init is not the file (or the module does not have the "
+                "weights) stated in the ledger"
             )
         if ledger.charges:
             raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
@@ -123,7 +123,7 @@ def reassemble(
             directory.refuse_if_counted()
         before, why = counted_priors(stored.terms)
         if why:
-            raise Refused(f"{directory.path} cannot go on: {why}; start a new run")
+            raise Refused(f"{directory.path} cannot be resumed: {why}; start a new run")
         refuse_grown(before)
     else:
         before = priors(wanted)
@@ -140,8 +140,8 @@ def reassemble(
         directory.people.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
-            f"{directory.path}: other clients would be public now than those whom it declared: the "
-            "data have changed. Restore them, or start a new run with this one in privacy.prior"
+            f"{directory.path}: the public clients differ from those that it declared: the data "
+            "have changed. Restore them, or start a new run with this one in privacy.prior"
         )
     return setup, reopen(directory, setup, terms(setup, before, directory))
 
@@ -209,8 +209,8 @@ def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:
     so_far = spent(ledger, privacy.delta, privacy.accountant).epsilon
     if plan.budget is not None and so_far > plan.budget:
         raise Refused(
-            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; what "
-            "was released cannot be taken back: name at least that, or leave the key as it was"
+            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; a "
+            "release cannot be undone: set at least that, or restore the key's former value"
         )
 
 

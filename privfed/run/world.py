@@ -165,10 +165,10 @@ class HeldElsewhere:
     """Ledger and releases of a world without them: the first rank or a server has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
-        raise RuntimeError("only who holds the ledger charges")
+        raise RuntimeError("only the process that holds the ledger charges")
 
     def write(self, *_: object) -> None:
-        raise RuntimeError("only who holds the releases writes")
+        raise RuntimeError("only the process that holds the releases writes")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
     if not path.parent.is_dir():
         raise Refused(f"{option} {path}: the folder {path.parent} is missing")
     if path.resolve() in {Path(each).resolve() for each in data if each}:
-        raise Refused(f"{option} {path} is the data themselves; nothing was changed. Name another")
+        raise Refused(f"{option} {path} is the data file itself; nothing was changed. Name another")
 
 
 def write_predictions(path: Path, table: Predictions) -> None:
@@ -140,7 +140,7 @@ def _numbers(row: Sequence[Any], names: Sequence[str]) -> str:
     return " ".join(f"{value:.3g}" for value in np.array(row).ravel())
 
 
-UNCOVERED = "what you publish of these data is not covered by the run's ε"
+UNCOVERED = "published results on these data are not covered by the run's ε"
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         raise Refused(f"--to {to}: adapters are weights by name; expected .safetensors")
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
+        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
     with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
@@ -229,7 +229,7 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
     Raises `Broken` if the run's files do not prove them.
     """
     audited = audit(directory.path)
-    refuted = ["its canaries refute the epsilon that it claims"] if audited.refuted else []
+    refuted = ["its canaries refute its claimed epsilon"] if audited.refuted else []
     for problem in (*audited.problems, *refuted):
         raise Broken(f"{directory.path} proves nothing: {problem}")
     stated = audited.to_json()
@@ -264,8 +264,8 @@ def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path)
         )
         if predicted.shape != part.expected.shape or not close:
             raise Refused(
-                f"--to {to}: what would be written gives other predictions than the run for "
-                f"{count} made-up rows; nothing was written. Export to another format"
+                f"--to {to}: the export gives other predictions than the run for {count} "
+                "synthetic rows; nothing was written. Export to another format"
             )
         gap = (predicted - part.expected).nan_to_num().abs().max()
         difference = max(difference, float(gap))

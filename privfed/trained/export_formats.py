@@ -253,8 +253,8 @@ def quiet(called: str) -> Iterator[None]:
         raise
     except ImportError:
         raise Refused(
-            "exports to ONNX need onnx, onnxscript and onnxruntime, of which not all are "
-            "installed: pip install 'privfed[onnx]'"
+            "exports to ONNX need onnx, onnxscript and onnxruntime, but not all are installed; "
+            "run: pip install 'privfed[onnx]'"
         ) from None
     except Exception as error:  # exporters raise anything for models they cannot trace
         raise Refused(

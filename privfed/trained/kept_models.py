@@ -30,7 +30,7 @@ from privfed.store.run_directory import RunDirectory
 from privfed.trained.personalise import Personalised, client_score, comparison_of
 
 _AT_ONCE = 32
-_NOTE = "a simulation: what clients keep, which no ε covers, on {}"
+_NOTE = "a simulation: clients' kept models, which no ε covers, on {}"
 _HELD_BACK = "examples that they hold back"
 _TRAINED = 'all their examples, which they trained on (evaluation.by = "clients" holds some back)'
 
@@ -57,7 +57,7 @@ def score_kept_models(path: Path) -> Personalised:
         now = last_checkpoint(setup, directory, ledger)
         if ledger.charges and now.round < ledger.charges[-1].round:
             raise Refused(
-                f"{path} was interrupted in round {ledger.charges[-1].round}; go on with it first: "
+                f"{path} was interrupted in round {ledger.charges[-1].round}; resume it first: "
                 f"privfed train --resume {path}"
             )
         measures = setup.executor.measures

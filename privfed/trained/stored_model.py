@@ -55,7 +55,7 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
     directory = RunDirectory.open(run)
     config = directory.config.read()
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run had not begun")
+        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
     net = build_network(
         config.model,
         like,

@@ -351,7 +351,7 @@ CASES = {
         "holds 1 bytes after its header",
         str(int.from_bytes(b"SECR", "big")),
     ),
-    "no gzip": (idx(SECRET.encode(), SECRET.encode(), ".gz"), "not a whole gzip", "SE"),
+    "no gzip": (idx(SECRET.encode(), SECRET.encode(), ".gz"), "an incomplete gzip", "SE"),
     "a label beyond": (idx(IMAGE, b"\0\0\x08\x01\0\0\0\x01\xd3"), "label 1 of .*beyond 9", "211"),
     "other files": (({f"idx/{SECRET}": b""}, IDX), "0 pairs .* among its 1 files"),
 }

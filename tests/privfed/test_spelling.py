@@ -244,7 +244,7 @@ def test_what_a_part_forgot_is_seen_by_its_event_and_its_work(tmp_path):
         train(load(None, [*source, "cohort.sampler=spelt:Forgetful", "data.clients=9"]), tmp_path)
     with pytest.raises(Refused, match="declares that it is not private"):
         plan(small("privacy.mechanism=spelt:Modest"))
-    with pytest.raises(Refused, match="declares that it deals nobody's examples to others"):
+    with pytest.raises(Refused, match="declares that it assigns no examples to other clients"):
         train(load(None, [*source, "data.partition=spelt:Secretly"]), tmp_path / "b")
     with pytest.raises(Refused, match="does not declare varies"):
         small("cohort.availability=spelt:Unsaid")

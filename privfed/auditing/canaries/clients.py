@@ -98,8 +98,9 @@ class Canaries:
         """
         if 4 * count * length > _MOST_BYTES:
             raise Refused(
-                f"audit.canaries is {count}, whose directions of {length:,} numbers each take more "
-                f"than {_MOST_BYTES // 2**30} GiB; expected at most {_MOST_BYTES // 4 // length}"
+                f"audit.canaries is {count}, but their directions of {length:,} numbers each "
+                f"take more than {_MOST_BYTES // 2**30} GiB; expected at most "
+                f"{_MOST_BYTES // 4 // length}"
             )
         coins = canary_coins(count, streams)
         directions = torch.empty(count, length)

@@ -21,8 +21,8 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 
 _HEADS: Mapping[str, str] = {
     ADD_REMOVE: "were in the population",
-    ZERO_OUT: "sent their row, and the others zero",
-    REPLACE_ONE: "sent their row, and the others the opposite",
+    ZERO_OUT: "sent their row, the others zero",
+    REPLACE_ONE: "sent their row, the others the opposite",
 }
 """The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.coins`)."""
 _ENOUGH = 200
@@ -72,20 +72,26 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
     """Returns the rows of an audit's table, which separate estimates from bounds."""
     sure = f"{evidence.confidence:.0%}"
     return {
-        "canaries": f"{evidence.canaries}, of which {evidence.entered} {_heads(evidence)}",
+        "canaries": f"{evidence.canaries}; {evidence.entered} {_heads(evidence)}",
         "estimate": _estimates(evidence),
         "lower bound": _for_both(
             evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final, sure
         )
-        + f" (so many could show {_shown(evidence.epsilon_lower_bound_most)} at most)",
-        "if Gaussian": "were the run's trade-off curve that of Gaussian noise: "
+        + (
+            f" (at most {_shown(evidence.epsilon_lower_bound_most)} with {evidence.canaries} "
+            "canaries)"
+        ),
+        "if Gaussian": "if the run's trade-off curve is that of Gaussian noise: "
         + _for_both(
             evidence.epsilon_lower_bound_if_gaussian,
             evidence.epsilon_lower_bound_final_if_gaussian,
             sure,
         )
-        + f" (so many could show {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} at most)",
-        "if alone": f"were canaries independent of each other: ε ≥ "
+        + (
+            f" (at most {_shown(evidence.epsilon_lower_bound_most_if_gaussian)} with "
+            f"{evidence.canaries} canaries)"
+        ),
+        "independent": "if canaries are independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
         "verdict": verdict_in_words(evidence),
     }
@@ -93,12 +99,14 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
 
 def verdict_in_words(evidence: Evidence) -> str:
     """Returns in words whether the claim is refuted, doubtful or not contradicted."""
-    verdict = "they do not contradict the claim"
+    verdict = "the canaries do not contradict the claim"
     if evidence.doubted:
-        verdict = "DOUBTFUL, as an honest run seldom is: try again with more canaries. They speak "
-        verdict += "against the claim"
+        verdict = (
+            "DOUBTFUL, which is rare for a correct run: repeat with more canaries. They speak "
+            "against the claim"
+        )
     if evidence.refuted:
-        verdict = "REFUTED: the mechanism does not deliver what the ledger claims"
+        verdict = "REFUTED: the mechanism does not satisfy the ledger's claim"
     return (
         f"{verdict} of ε = {evidence.epsilon_claimed:.4g} (p = {evidence.p_value:.2g}; refuted "
         f"below {REFUTED_BELOW:g})"
@@ -114,13 +122,13 @@ def _heads(evidence: Evidence) -> str:
 
 def _estimates(evidence: Evidence) -> str:
     """Returns the estimates in words, including that for every release if recorded."""
-    final = f"{_shown(evidence.epsilon_estimate_final)} for who sees the final model"
-    few = ", and of so few canaries mostly chance" if evidence.by_chance else ""
+    final = f"{_shown(evidence.epsilon_estimate_final)} from the final model"
+    few = ", dominated by chance at this number of canaries" if evidence.by_chance else ""
     if evidence.epsilon_estimate_all_iterates is None:
         return f"ε ≈ {final} (not a bound{few})"
     return (
-        f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} for who saw every release, {final} "
-        f"(not bounds{few}; by likelihoods, which are no Gaussians: "
+        f"ε ≈ {_shown(evidence.epsilon_estimate_all_iterates)} from every release, {final} (not "
+        f"bounds{few}; by likelihoods, which are not Gaussian: "
         f"{_shown(evidence.epsilon_estimate_likelihood)})"
     )
 
@@ -128,10 +136,10 @@ def _estimates(evidence: Evidence) -> str:
 def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
     """Returns in words the bound for every release, if recorded, and for the final model."""
     if iterates is None:
-        return f"ε ≥ {_shown(final)} with {sure} confidence for who sees the final model"
+        return f"ε ≥ {_shown(final)} with {sure} confidence from the final model"
     return (
-        f"ε ≥ {_shown(iterates)} with {sure} confidence for who saw every release, "
-        f"{_shown(final)} for who sees the final model"
+        f"ε ≥ {_shown(iterates)} with {sure} confidence from every release, {_shown(final)} from "
+        "the final model"
     )
 
 

@@ -165,15 +165,15 @@ def space_of(federation: Federation) -> InputSpace:
     public = federation.test if len(federation.test) and not federation.shared else None
     if not form.classified:
         raise Refused(
-            'audit.kind = "input" makes up examples with a wrong class each, and labels here are '
-            'numbers or columns; use audit.kind = "update"'
+            'audit.kind = "input" creates examples with a wrong class each, but labels here '
+            'are numbers or columns; use audit.kind = "update"'
         )
     if form.tokens:
         return Sentences(form.features, form.labels, _vocabulary(form, public), form.classes)
     if form.labels:
         raise Refused(
-            'audit.kind = "input" makes up inputs with one class each, and an example here has a '
-            f'label for each of {form.labels} positions; use audit.kind = "update"'
+            'audit.kind = "input" creates inputs with one class each, but an example here has '
+            f'a label for each of {form.labels} positions; use audit.kind = "update"'
         )
     low, high = _bounds(form, public)
     return Box(low, high, form.classes)
@@ -184,7 +184,7 @@ def _vocabulary(form: Form, public: Examples | None) -> int:
     if form.labels == form.features:
         return form.classes
     if public is None:
-        raise Refused(_nothing_public("how many tokens there are"))
+        raise Refused(_nothing_public("the number of tokens"))
     return int(_features(public).max()) + 1
 
 
@@ -193,7 +193,7 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
     if form.preprocessing is not None:
         return _declared_bounds(form.preprocessing)
     if public is None:
-        raise Refused(_nothing_public("between which bounds an input lies"))
+        raise Refused(_nothing_public("the bounds of an input"))
     x = _features(public)
     return x.amin(0).cpu(), x.amax(0).cpu()
 
@@ -214,6 +214,7 @@ def _features(examples: Examples) -> Tensor:
 
 def _nothing_public(what: str) -> str:
     return (
-        f'audit.kind = "input" makes up inputs, and nothing public says {what}: declare columns '
-        'with bounds, hold out a public test set (data.holdout), or use audit.kind = "update"'
+        f'audit.kind = "input" creates inputs, but no public information states {what}; '
+        "declare columns with bounds, hold out a public test set (data.holdout), or use "
+        'audit.kind = "update"'
     )

@@ -72,7 +72,7 @@ class CanaryLog:
             return None
         records = self._records()
         if not len(records) or records[0, 0] != COINS or not _are_plausible(records):
-            raise Broken(f"{self._path} is damaged: what canaries saw cannot be read")
+            raise Broken(f"{self._path} is damaged: the canaries' observations cannot be read")
         latest = {int(record[0]): record[1:] for record in records}
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)
         table = np.array([latest[round] for round in rounds]).reshape(len(rounds), self._size - 1)

@@ -65,7 +65,7 @@ class Qsgd(RowByRow):
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
         if sending.keys is None:
-            raise ValueError("qsgd rounds by each client's own coins, and is given none")
+            raise ValueError("qsgd rounds with each client's own random numbers, but is given none")
         chance = _uniforms(sending.keys, updates)
         parts = zip(
             torch.split(updates, self.bucket, 1), torch.split(chance, self.bucket, 1), strict=True

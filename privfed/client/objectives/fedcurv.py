@@ -37,7 +37,7 @@ class FedCurv(Objective):
     broadcasts: ClassVar[int] = 3
     measures: ClassVar[Measures] = "fisher"
     unproven: ClassVar[str] = (
-        "it sums clients' Fisher information, squares of gradients, whose sensitivity is not proved"
+        "it sums clients' Fisher information, squares of gradients without a proven sensitivity"
     )
 
     strength: float = Field(0.01, ge=0)

@@ -25,8 +25,8 @@ class FedNova(Objective):
     """
 
     unproven: ClassVar[str] = (
-        "a client's number of local steps follows from how many examples it has, and no bound on "
-        "it is proved"
+        "a client's number of local steps depends on its number of examples, and no bound on it "
+        "is proved"
     )
 
     def layout(self, d: int) -> Layout:

@@ -106,7 +106,7 @@ class FedPa(Objective):
     def _parts(self, carried: Tensor | None) -> list[Tensor]:
         """The window's mean, the samples' mean, and the terms of the inverse: `[c, d]` each."""
         if carried is None:
-            raise ValueError("FedPA needs the samples that clients draw")
+            raise ValueError("FedPA needs clients' posterior samples")
         return list(carried.chunk(self.samples + 1, dim=1))
 
 

@@ -41,7 +41,7 @@ class AdaptiveFedProx(FedProx):
 
     measures: ClassVar[Measures] = "loss"
     unproven: ClassVar[str] = (
-        "mu follows clients' training loss, which nobody is shown unless it is charged"
+        "mu depends on clients' training loss, which is not released unless it is charged"
     )
 
     mu: float = Field(0.0, ge=0)

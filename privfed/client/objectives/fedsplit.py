@@ -85,5 +85,5 @@ def _reflected(broadcast: Broadcast, state: Tensor | None) -> Tensor:
 
 def _state(state: Tensor | None) -> Tensor:
     if state is None:
-        raise ValueError("FedSplit needs what each client keeps")
+        raise ValueError("FedSplit needs each client's state")
     return state

@@ -103,7 +103,7 @@ def date_kind(words: Words) -> ColumnKind | None:
     for other, also_odd in fitting[1:]:
         if not np.array_equal(_days(words, other, also_odd), days, equal_nan=True):
             return LeftOutColumn(
-                f"dates, and whether {form!r} or {other!r} is not clear: see data.dates"
+                f"dates of an ambiguous form, {form!r} or {other!r}: see data.dates"
             )
     finite = days[np.isfinite(days)]
     first = math.floor(finite.min())
@@ -188,13 +188,13 @@ def numeric_kind(column: np.ndarray, odd_words: Sequence[str] = ()) -> ColumnKin
         if finite.min() == finite.max() and len(finite) == len(cells):
             return LeftOutColumn("the same in every row", (low, high))
         if len(np.unique(finite)) == len(finite) and (finite == np.floor(finite)).all():
-            why = "a whole number of its own in every row: a record number?"
+            why = "a different integer in every row: a record number?"
             return LeftOutColumn(why, (low, high))
     empty = int(np.isnan(cells).sum())
     missing = _median(finite) if empty else None
     why = f"numbers from {finite.min():g} to {finite.max():g}"
     if beyond := int(((cells < low) | (cells > high)).sum()):
-        why += f"; {beyond} of {len(cells)} far beyond the others, and clipped"
+        why += f"; {beyond} of {len(cells)} outliers, clipped"
     if odd_words:
         why += f"; {quoted_list(odd_words)} counts as empty"
     if empty:
@@ -270,7 +270,7 @@ def _word_kind(words: Words) -> ColumnKind:
     if len(values) > MOST_CATEGORIES:
         if len(values) == rows:
             return LeftOutColumn(
-                "a word of its own in every row: a name, a record number or free text"
+                "a different word in every row: a name, a record number or free text"
             )
         return LeftOutColumn(
             f"{len(values)} different words; up to {MOST_CATEGORIES} make a category"

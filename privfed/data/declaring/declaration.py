@@ -59,7 +59,7 @@ def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
         return LabelKind(
             {"classes": classes},
             _classification_loss(classes),
-            f"whole numbers, 0 to {classes - 1}",
+            f"integers, 0 to {classes - 1}",
         )
     low, high = rounded_range(finite)
     why = f"numbers from {finite.min():g} to {finite.max():g}, to predict; beyond these, clipped"
@@ -84,8 +84,8 @@ def _classes_by_name(words: Words, where: str) -> LabelKind:
 def _refuse_empty(empty: np.ndarray, where: str) -> None:
     if empty.any():
         raise Refused(
-            f"{where}, row {int(empty.argmax()) + 1}: the label is empty; leave out rows whose "
-            f"label is not known ({int(empty.sum())} of {len(empty)})"
+            f"{where}, row {int(empty.argmax()) + 1}: the label is empty; leave out rows without "
+            f"a label ({int(empty.sum())} of {len(empty)})"
         )
 
 
@@ -183,8 +183,8 @@ def run_file(sample: str, declared: Declaration) -> str:
     """The run file: the section [data] with a reason on each line, and placeholders to fill in."""
     lines = [
         f"# Read off {_plain(sample)}, a public sample. Check every bound and value before",
-        "# you train: what private data hold beyond them is clipped, or counts as no category.",
-        "# Leave out what is not known yet when the label is to be predicted.",
+        "# you train: private values beyond them are clipped, or count as no category.",
+        "# Leave out columns that are unknown when the label is to be predicted.",
     ]
     return declared_run(lines, declared, {})
 
@@ -202,7 +202,7 @@ def declared_run(
       before: known keys of other sections, by section and key.
     """
     known = declared.known.get("clients")
-    size = f"required: how many of {known} clients" if known else "required: how many clients"
+    known_clients = f", out of {known}" if known else ""
     lines = [
         *header,
         *left_out_comments(declared),
@@ -218,7 +218,7 @@ def declared_run(
         "[cohort]",
         *(
             [_line(key, value) for key, value in before.get("cohort", {}).items()]
-            or [_line("size", 0, f"{size} a round asks, expected")]
+            or [_line("size", 0, f"required: expected clients per round{known_clients}")]
         ),
         *_section("privacy", {"epsilon": 4.0, "delta": 1e-4, **before.get("privacy", {})}),
         *_section("secure", before.get("secure", {})),
@@ -250,12 +250,14 @@ def _data_section(declared: Declaration) -> list[str]:
     lines += ['source = "table"', _line("path", declared.path)] if declared.path else []
     if declared.client:
         counted = f"; {declared.clients} in the sample" if declared.clients else ""
-        why = f"whose a row is: the unit of privacy{counted}"
+        why = f"the owner of each row: the unit of privacy{counted}"
         lines.append(_line("client", declared.client, why))
     else:
-        lines.append(_line("partition", "iid", "rows are dealt to made-up clients: a simulation"))
+        lines.append(
+            _line("partition", "iid", "rows are partitioned over synthetic clients: a simulation")
+        )
     if declared.sites:
-        lines.append(_line("site", declared.sites.column, "at which site a row is"))
+        lines.append(_line("site", declared.sites.column, "the site of each row"))
     if dialect.delimiter != ",":
         lines.append(_line("delimiter", dialect.delimiter))
     if dialect.decimal != ".":
@@ -266,7 +268,7 @@ def _data_section(declared: Declaration) -> list[str]:
     lines.append(_line("label", declared.label, label.why))
     lines += [_line(key, value) for key, value in label.declared.items()]
     if words := declared.odd_words():
-        lines.append(_line("missing_words", words, "empty too, but where they are declared"))
+        lines.append(_line("missing_words", words, "also empty, except where they are declared"))
     lines += _people(declared)
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
@@ -282,7 +284,7 @@ def _people(declared: Declaration) -> list[str]:
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
-    lines = [_line("clients", 0, "required: about how many there are, a public constant"), *sites]
+    lines = [_line("clients", 0, "required: approximate number, a public constant"), *sites]
     if declared.client:
         lines.append(_line("holdout", "clients", 'or test_path = "a public table.csv"'))
         if declared.path:
@@ -292,9 +294,9 @@ def _people(declared: Declaration) -> list[str]:
 
 def _site_counts(sites: SampleSites) -> list[str]:
     """The lines that declare the number of sites, as in the sample."""
-    lines = [_line("sites", sites.count, "how many there are, a public constant: as in the sample")]
+    lines = [_line("sites", sites.count, "number of sites, a public constant: as in the sample")]
     if sites.per_client > 1:
-        why = "a client has rows at so many sites at most: as in the sample"
+        why = "largest number of sites per client: as in the sample"
         lines.append(_line("sites_per_client", sites.per_client, why))
     return lines
 

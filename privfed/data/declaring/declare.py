@@ -110,13 +110,15 @@ def _refuse_missing(
 ) -> None:
     """Raises `Refused` if a requested column is not among the `names`, or two are the same."""
     if label == client:
-        raise Refused(f"--label and --client are both {label!r}; a client is not what to predict")
+        raise Refused(
+            f"--label and --client are both {label!r}; a client is not a label to predict"
+        )
     if site and site in (label, client):
         other = "--label" if site == label else "--client"
         raise Refused(f"{other} and --site are both {site!r}; a site is a place that holds clients")
     if site and not client:
         raise Refused(
-            f"--site is {site!r}, but no column says whose a row is; name that one too: --client"
+            f"--site is {site!r}, but no column names each row's client; name it as well: --client"
         )
     asked = {"--label": label, "--client": client, "--site": site}
     for key, name in asked.items():

@@ -109,6 +109,6 @@ def refuse_no_numbers(kind: np.dtype, called: str) -> None:
     """Raises `Refused`, calling an array `called`, if its type is not numeric."""
     if kind.kind not in "buif" or kind.itemsize > 8:
         raise Refused(
-            f"data.x: {called} holds no numbers; expected some, or text with data.text = true",
+            f"data.x: {called} holds no numbers; expected numbers, or text with data.text = true",
             private=f"it is of type {kind}",
         )

@@ -43,8 +43,8 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
     if not any(fits(kind) for fits in (*allowed, types.is_boolean, types.is_null)):
         raise Refused(
-            f"data: the column {called} holds neither texts nor numbers; expected what names a "
-            "class, or a client",
+            f"data: the column {called} holds neither texts nor numbers; expected names of "
+            "classes or of clients",
             private=f"it is of type {column.type}",
         )
 
@@ -131,7 +131,7 @@ def picture_cells(
         content = held.get("bytes") if isinstance(held, dict) else held
         if content is None:
             raise Refused(
-                f"data: {place(row)} holds no image, or only where one lies; embed them "
+                f"data: {place(row)} holds no image, or only an image's path; embed them "
                 "(dataset.cast_column(…, Image()), then save it again)"
             )
         images[row] = picture(content, shape, resize, place(row))

@@ -63,7 +63,7 @@ class ClassForm:
         if (encoded < 0).any():
             index = int((encoded < 0).argmax())
             declared = f"one of {', '.join(self.names)} (data.labels)"
-            numbered = f"a whole number from 0 to {self.classes - 1} (data.classes)"
+            numbered = f"an integer from 0 to {self.classes - 1} (data.classes)"
             raise Refused(
                 f"data.label: the label of {place(index)} is no class; expected "
                 f"{declared if self.names else numbered}",
@@ -90,8 +90,8 @@ def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
     """Raises `ValueError` unless several classes are declared, in one way."""
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
-            "declare the classes, two or more, by exactly one of classes (whole numbers from 0) "
-            "and labels (their values): public constants, never counted from private labels"
+            "declare the classes, two or more, by exactly one of classes (integers from 0) and "
+            "labels (their values): public constants, never counted from private labels"
         )
     if len({*names}) < len(names):
         raise ValueError(f"labels names a value twice: {[*names]}")

@@ -76,8 +76,8 @@ class Natural(Part):
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
             raise Refused(
-                'data.partition is "natural", but this source does not know whose an example is; '
-                'name its column of clients, or use "iid" or "dirichlet"'
+                'data.partition is "natural", but this source does not state the owner of '
+                'each example; name its column of clients, or use "iid" or "dirichlet"'
             )
         return examples.owners
 
@@ -95,7 +95,7 @@ class Shuffled(Part):
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
             raise Refused(
-                'data.partition is "shuffled", but this source does not know whose an example is, '
-                'so there are no sizes to keep; use "iid"'
+                'data.partition is "shuffled", but this source does not state the owner of '
+                'each example, so there are no sizes to keep; use "iid"'
             )
         return np.asarray(streams.at("partition").generator().permutation(examples.owners))

@@ -224,7 +224,7 @@ def _classes(examples: Examples, name: str) -> Indices:
     """One class label per example `[N]`. Raises `Refused` if there is none."""
     if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
         raise Refused(
-            f"data.partition is {name!r}, which deals examples by their class, but these have "
+            f"data.partition is {name!r}, which assigns examples by their class, but these have "
             f'labels of shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
         )
     return examples.y.numpy()

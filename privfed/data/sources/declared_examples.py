@@ -30,8 +30,8 @@ def declared_example(source: DeclaredTable) -> Examples:
     """
     if source.squared_norm is None:
         raise Refused(
-            "data.features names columns by a pattern, and without any table nobody knows how many "
-            "there are; name each column, or a public test set (data.test_path)",
+            "data.features names columns by a pattern, but without a table their number is "
+            "unknown; name each column, or a public test set (data.test_path)",
             key="data.features",
         )
     return declared_columns(source)
@@ -90,20 +90,20 @@ class DeclaredExamples(Part):
         if self.label:
             refuse_no_classes(self.classes, self.labels)
         elif not self.text:
-            raise ValueError("label is missing: name what holds the label")
+            raise ValueError("label is missing: name the column of labels")
         elif self.classes or self.labels or self.bag:
             raise ValueError(
-                "classes, labels and bag are of texts with a label, and label is not set"
+                "classes, labels and bag apply to texts with a label, but label is not set"
             )
         return self
 
     def _refuse_keys_of_numbers(self) -> None:
         if self.shape or self.bounds:
-            raise ValueError("shape and bounds are of numbers, and text is true; leave them out")
+            raise ValueError("shape and bounds apply to numbers, but text is true; leave them out")
 
     def _refuse_undeclared_numbers(self) -> None:
         if self.bag or self.words:
-            raise ValueError("bag and words are of text; set text = true, or leave them out")
+            raise ValueError("bag and words apply to text; set text = true, or leave them out")
         if not self.shape:
             raise ValueError("shape is missing: declare that of one example, as [1, 28, 28]")
         if len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:

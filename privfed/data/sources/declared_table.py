@@ -115,14 +115,15 @@ class DeclaredTable(Part):
             raise ValueError(f"{self.site!r} is both the site column and {other}")
         if self.site and not self.client:
             raise ValueError(
-                f"site is {self.site!r}, but no column says whose a row is, so that rows are dealt "
-                "to made-up clients, who are at no site; name the client column (client), or leave "
-                "site out: data.sites makes sites up"
+                f"site is {self.site!r}, but no column names each row's client, so rows are "
+                "partitioned over synthetic clients, which are at no site; name the client "
+                "column (client), or leave site out: data.sites creates synthetic sites"
             )
         undated = {*self.features, *self.categories}
         if twice := sorted(undated & {*self.dates}):
             raise ValueError(
-                f"{twice[0]!r} is among dates, and a feature or category; expected one"
+                f"{twice[0]!r} is listed in dates and as a feature or category; expected one of "
+                "these"
             )
         reserved = label | ({self.client} if self.client else set())
         if leaked := sorted(reserved & {*undated, *self.dates}):
@@ -147,7 +148,7 @@ class DeclaredTable(Part):
         return float(len(self.features) + len(self.dates) + len(self.categories))
 
     def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> torch.Tensor:
-        return prepared_rows(numbers, codes, how, CellRules("made-up rows", "clip", ()))
+        return prepared_rows(numbers, codes, how, CellRules("synthetic rows", "clip", ()))
 
     @property
     def dialect(self) -> Dialect:

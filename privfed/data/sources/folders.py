@@ -76,7 +76,7 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
         if name not in labels:
             raise Refused(
                 f"data.label_table has no label of {called}, image {number}; expected a row for "
-                "every image, whose file is CLIENT/FILE",
+                "every image, with the file CLIENT/FILE",
                 private=f"it is {name!r}",
             )
         yield path, labels[name]

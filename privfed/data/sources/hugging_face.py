@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-_EXPECTED = "expected what datasets' save_to_disk() or to_parquet() writes"
+_EXPECTED = "expected the output of datasets' save_to_disk() or to_parquet()"
 
 
 def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
@@ -61,7 +61,7 @@ def split_files(path: Path, split: str) -> list[Path]:
     folder = path / split if (path / "dataset_dict.json").is_file() else path
     files = _saved(folder) if (folder / "state.json").is_file() else _parquet(folder, split)
     if not files:
-        raise Refused(f"data.split is {split!r}, and {path} holds no such split; {_EXPECTED}")
+        raise Refused(f"data.split is {split!r}, but {path} holds no such split; {_EXPECTED}")
     return files
 
 
@@ -178,8 +178,8 @@ class HuggingFace(DeclaredExamples):
         path, split = self.test_path or self.path, self.test_split or self.split
         if split_files(Path(path), split) == split_files(Path(self.path), self.split):
             raise Refused(
-                f"data.test_split is {self.test_split!r}, but {path} holds one split alone, which "
-                "trains; expected another, or data.test_path"
+                f"data.test_split is {self.test_split!r}, but {path} holds only one split, which "
+                "is used for training; expected another, or data.test_path"
             )
         return self._load(path, split)
 

@@ -145,7 +145,7 @@ def read_idx(path: Path) -> np.ndarray:
         raise Refused(f"{path} is a FIFO or a device; expected an idx file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refused(
-            f"{path} is not a whole gzip file; fetch it again", private=str(error)
+            f"{path} is an incomplete gzip file; fetch it again", private=str(error)
         ) from None
     magic = bytes(content[:4])
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTES:

@@ -128,8 +128,8 @@ def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
     for index, label in enumerate(ys):
         if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
             raise Refused(
-                f"data.classes is {classes}, but the label of {place(index)} is no class; expected "
-                f"whole numbers from 0 to {classes - 1}",
+                f"data.classes is {classes}, but the label of {place(index)} is no class; "
+                f"expected integers from 0 to {classes - 1}",
                 private=f"it is {str(label)[:40]!r}",
             )
     return np.array(ys, dtype=np.int64)
@@ -198,15 +198,16 @@ class Leaf(Part):
     def _consistent(self) -> Leaf:
         if not self.text and self.classes < 2:
             raise ValueError(
-                "classes is missing: declare how many there are (62 in FEMNIST, 10 in FedProx's "
-                "synthetic sets), as a public constant; they are never counted from private labels"
+                "classes is missing: declare their number (62 in FEMNIST, 10 in FedProx's "
+                "synthetic sets), as a public constant; they are never counted from private "
+                "labels"
             )
         if self.text and self.labels:
             refuse_no_classes(0, self.labels)
         elif self.labels or self.field >= 0 or self.words or self.bag:
             raise ValueError(
-                "labels, field, words and bag are of texts that are classified; set text = true "
-                "and labels, or leave them out"
+                "labels, field, words and bag apply to classified texts; set text = true and "
+                "labels, or leave them out"
             )
         if len(self.bounds) == 1 or (self.bounds and not self.bounds[0] < self.bounds[1]):
             raise ValueError(

@@ -59,7 +59,7 @@ class GivenTable(DeclaredTable):
         """The table. Raises `Refused` if it was not passed again."""
         if self.rows is None:
             raise Refused(
-                "the people of this run were passed as an object, which a run directory does not "
+                "the data of this run were passed as an object, which a run directory does not "
                 "store: in Python, pass them again, privfed.load(path, data=people)"
             )
         return self.rows

@@ -143,11 +143,13 @@ def _dataset(group: Any, name: str, called: str) -> Any:
     if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 1:
         raise Refused(f"data: {called} has no array {name!r}; expected {_FORM}")
     if dataset.is_virtual or dataset.external:
-        raise Refused(f"data: {called}: {name!r} lies in another file, which is never followed")
+        raise Refused(
+            f"data: {called}: {name!r} is a link to another file, which is never followed"
+        )
     if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
         raise Refused(
-            f"data: {called}: {name!r} is larger than what the file holds of it; expected every "
-            "number or text to be written",
+            f"data: {called}: {name!r} is larger than its stored content; expected every number "
+            "or text to be written",
             private=f"it is of shape {dataset.shape}",
         )
     return dataset

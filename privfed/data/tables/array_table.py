@@ -145,7 +145,7 @@ def _array(held: Any, called: str) -> np.ndarray:
         return np.asarray(detached)
     except Exception as error:  # likewise
         raise Refused(
-            f"data: {called} holds what is no array: {public_text(error)}",
+            f"data: {called} holds an object that is no array: {public_text(error)}",
             private=" ".join(str(error).split()),
         ) from None
 

@@ -83,8 +83,8 @@ class CellRules:
             if empty.any() and not may_be_empty:
                 raise Refused(
                     f"data: {self.table}, row {start + int(empty.argmax()) + 1}: column {called} "
-                    "is empty; say what to take instead, a public constant: in [data.missing] for "
-                    "this column, or one number for all by data.missing"
+                    "is empty; declare a public constant to take instead: in [data.missing] "
+                    "for this column, or one number for all by data.missing"
                 )
             wrong = (piece < low) | (piece > high)
             if wrong.any() and self.outside == "refuse":
@@ -158,8 +158,8 @@ class CellRules:
         if not valid.all():
             row = int((~valid).argmax())
             raise Refused(
-                f"data: {self.table}, row {row + 1}: the label {called} is no class; expected a "
-                f"whole number from 0 to {classes - 1} (data.classes)",
+                f"data: {self.table}, row {row + 1}: the label {called} is no class; expected an "
+                f"integer from 0 to {classes - 1} (data.classes)",
                 private=f"it is {numbers[row]:g}",
             )
         return numbers.astype(np.int64)
@@ -184,9 +184,9 @@ class CellRules:
         self._refuse_nameless(
             words,
             f"the client column {called}",
-            "every row has to belong to somebody, or the unit of privacy would be undefined",
-            "another client but for its blanks: one person's rows may not be two clients'. Give "
-            "every client one name",
+            "every row has to belong to a client, or the unit of privacy would be undefined",
+            "another client except for blanks: one client's rows may not count as those of two. "
+            "Give every client one name",
         )
         used, owners = np.unique(words.codes, return_inverse=True)
         return owners.astype(np.int64), tuple(words.values[code] for code in used)
@@ -199,8 +199,8 @@ class CellRules:
         self._refuse_nameless(
             words,
             f"the site column {called}",
-            "every row has to be at a site, which is what sends it",
-            "another site but for its blanks. Give every site one name",
+            "every row has to be at a site, which sends it",
+            "another site except for blanks. Give every site one name",
         )
         used = np.unique(words.codes)
         names = sorted(words.values[code] for code in used)
@@ -220,8 +220,8 @@ class CellRules:
             if value in (*MISSING, *self.missing_words) or value != value.strip():
                 row = words.first_row(words.codes == code)
                 raise Refused(
-                    f"data: {self.table}, row {row}: {column} holds what reads as nothing, or as "
-                    f"{blank}",
+                    f"data: {self.table}, row {row}: {column} holds a value that reads as empty, "
+                    f"or as {blank}",
                     private=f"it holds {value!r}",
                 )
 

@@ -58,7 +58,7 @@ def read_arrays(
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iuUb":
             raise Refused(
                 f"data: {path}: {called} is of type {arrays[name].dtype.name} and shape "
-                f"{arrays[name].shape}; expected one word or whole number per example"
+                f"{arrays[name].shape}; expected one word or integer per example"
             )
     rows = next(iter(lengths.values()), 0)
     return rows, {n: arrays[n] for n in numbers}, {n: arrays[n] for n in words}
@@ -114,7 +114,7 @@ def _member(
             private=f"it declares shape {shape} of {dtype}, in {member.file_size} bytes",
         )
     if member.compress_type != zipfile.ZIP_STORED or not np.prod(shape):
-        instead = "save the archive by numpy.savez, whose arrays stay in the file"
+        instead = "save the archive by numpy.savez, which stores arrays in the file"
         refuse_too_large(f"data: {path}: {called}", member.file_size, instead)
         with archive.open(member) as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))

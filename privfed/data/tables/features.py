@@ -205,7 +205,7 @@ def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
     if empty.any():
         row = int(empty.any(1).argmax()) + 1
         raise Refused(
-            f"data: {called}, row {row}: its label is empty, and others are not; give every row "
+            f"data: {called}, row {row}: its label is empty, but others are not; give every row "
             "its label, or leave the labels out"
         )
     return True
@@ -267,8 +267,8 @@ class LabelDeclaration:
         kinds = (bool(self.values), bool(self.classes), bool(self.bounds))
         if self.single and sum(kinds) != 1:
             raise ValueError(
-                "declare what the label is, by exactly one of labels (its values by name), classes "
-                "(whole numbers from 0) and label_bounds (a number to predict)"
+                "declare the label by exactly one of labels (its values by name), classes "
+                "(integers from 0) and label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
             raise ValueError("several label columns are 0 or 1 each: two or more, and nothing else")

@@ -49,20 +49,20 @@ def refuse_misplaced(
         if key in categories and key not in features:
             if value != NO_CATEGORY:
                 raise ValueError(
-                    f"missing.{key} is {value!r}, and {key!r} is a category; expected "
+                    f"missing.{key} is {value!r}, but {key!r} is a category; expected "
                     f'"{NO_CATEGORY}": an empty cell is none of its values'
                 )
         elif key in dates:
             if not isinstance(value, str):
                 raise ValueError(
-                    f"missing.{key} is {value!r}, and {key!r} holds dates; expected one, as text"
+                    f"missing.{key} is {value!r}, but {key!r} holds dates; expected one, as text"
                 )
             day_number(value)
         elif key not in features and not any(fnmatchcase(key, name) for name in features):
             raise ValueError(f"missing names {key!r}, which is no feature, date or category")
         elif isinstance(value, str):
             raise ValueError(
-                f"missing.{key} is {value!r}, and {key!r} is a feature; expected a number"
+                f"missing.{key} is {value!r}, but {key!r} is a feature; expected a number"
             )
 
 

@@ -54,7 +54,7 @@ class BinaryCrossEntropy(ScoredLoss):
         score, y = scores.nan_to_num().cpu().unbind(1)
         if not 0 < y.mean() < 1:
             raise Refused(
-                "the area under the ROC curve needs examples of both classes to score on, and "
+                "the area under the ROC curve needs examples of both classes to score on, but "
                 "these are all of one; take a larger test set, or model.loss = 'cross_entropy'"
             )
         auc = float(roc_auc_score(y.numpy(), score.numpy()))

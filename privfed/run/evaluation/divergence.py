@@ -49,11 +49,12 @@ class Divergence:
         """Description of the problem and its remedies, in a run with or without noise."""
         helps = "lower client.lr or server.lr"
         if private:
-            helps += " or privacy.clip, which lets in less noise; or ask larger cohorts, or spend "
+            helps += " or privacy.clip, which lowers the noise; or sample larger cohorts, or spend "
             helps += "more ε"
         return (
-            f"the model's loss is above that of a constant answer and does not fall, since round "
-            f"{self.since} ({self.loss:.4g}, a constant's {self.constant:.4g}): {helps}"
+            "the model's loss has been above the baseline (the best constant prediction) "
+            f"without falling since round {self.since} ({self.loss:.4g}, baseline "
+            f"{self.constant:.4g}): {helps}"
         )
 
     def to_json(self) -> dict[str, Any] | None:

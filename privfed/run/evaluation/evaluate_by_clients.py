@@ -105,24 +105,24 @@ def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) ->
     """The run with one more round, in which its clients evaluate. Raises `Refused`."""
     config = setup.plan.config
     if not config.mechanism.private:
-        raise Refused("this run is not private: no epsilon bounds what its clients release")
+        raise Refused("this run is not private: no epsilon bounds its clients' releases")
     if config.chosen:
         raise Refused(
-            "this run was chosen among others, and what was charged for that covers its rounds and "
-            'no more; set evaluation.by = "clients" before it is tuned'
+            "this run was chosen among others, and the charge for that choice covers only its "
+            'rounds; set evaluation.by = "clients" before it is tuned'
         )
     if setup.plan.other is not None or config.apart:
         raise Refused(
-            "what clients evaluate after the run would have to be stated in its ledger from the "
-            "beginning, where clients share the noise or are at sites elsewhere; set "
-            'evaluation.by = "clients" before it starts'
+            "an evaluation by clients after the run has to be stated in its ledger from the "
+            "beginning if clients share the noise or are at sites elsewhere; set evaluation.by "
+            '= "clients" before it starts'
         )
     remembers = setup.algorithm.sampler.remembers or setup.algorithm.mechanism.remembers
     if remembers:
         raise Refused(
             f"cohort.sampler = {config.names['sampler']!r} or privacy.mechanism = "
-            f"{config.names['mechanism']!r} counts the rounds that train, and one of another kind "
-            'among them would not be; set evaluation.by = "clients" before a run starts'
+            f"{config.names['mechanism']!r} accounts for training rounds only, not for an "
+            'evaluation round among them; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
     asked = {**keys, "by": "clients", "every": 2}
@@ -159,7 +159,7 @@ def _evaluated(
     last = ledger.charges[-1].round if ledger.charges else 0
     if begin.round < last:
         raise Refused(
-            f"{directory.path} was interrupted in round {last}; go on with it first: privfed train "
+            f"{directory.path} was interrupted in round {last}; resume it first: privfed train "
             f"--resume {directory.path}"
         )
     algorithm, round = evaluating.evaluation, last + 1
@@ -174,7 +174,7 @@ def _evaluated(
     except Aborted as aborted:
         directory.aborts.note(round, str(aborted))
         raise Refused(
-            f"round {round} was charged, and its sum aborted: aborts.jsonl says why"
+            f"round {round} was charged, but its sum aborted: aborts.jsonl states the reason"
         ) from aborted
     end = Checkpoint(round, begin.updates, state, ledger.head())
     recorder = Recorder(evaluating, directory, ledger, None, end)
@@ -223,7 +223,7 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
     if total == math.inf:
-        raise Refused("no epsilon bounds this release together with what the run has spent")
+        raise Refused("no epsilon bounds this release together with the run's spent budget")
     if budget is not None and total > budget:
         held = budget if ledger.budget is None else ledger.budget
         raised = total * (1 + _ROUNDED)
@@ -256,7 +256,7 @@ def evaluate_by_further_clients(
     """
     if keys.get("personal"):
         raise Refused(
-            "evaluation.personal is true, but further clients have trained nothing, and keep no "
+            "evaluation.personal is true, but further clients have not trained and keep no "
             "models; leave it out: they score the run's model",
             key="evaluation.personal",
         )
@@ -285,7 +285,10 @@ def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Con
         override(raw, assignment)
     disjoint = list(dict.fromkeys([str(run), *raw["privacy"]["disjoint"]]))
     if raw["data"] == before:
-        raise Refused("--out begins a run of further clients; say whose data: --data, or --set")
+        raise Refused(
+            "--out begins a run of further clients, but their data are missing; name "
+            "them by --data, or --set"
+        )
     others: dict[str, Any] = {"data.holdout": "none", "model.init": str(run)}
     others |= {"privacy.prior": [], "privacy.disjoint": disjoint}
     for key, value in others.items():

@@ -71,8 +71,9 @@ def _writers() -> Any:
         return importlib.import_module("torch.utils.tensorboard")
     except ImportError as error:
         raise Refused(
-            "run.watch has 'tensorboard', which needs the package tensorboard, and that is not "
-            'installed; run "pip install tensorboard" (the extra `tensorboard`), or watch "csv"',
+            "run.watch has 'tensorboard', which needs the package tensorboard, but that is not "
+            'installed; run "pip install tensorboard" (the extra `tensorboard`), or watch '
+            '"csv"',
             key="run.watch",
         ) from error
 

@@ -254,7 +254,7 @@ def test_classes_that_are_no_count_are_refused(tmp_path, classes):
     answer = described(tmp_path, file=run_file(tmp_path, 'label = "ill"', f"classes = {classes}"))
     assert answer.exit_code == 2
     assert "data.classes is" in answer.output
-    assert "a whole number above 1" in " ".join(answer.output.split())
+    assert "an integer above 1" in " ".join(answer.output.split())
 
 
 def test_a_declaration_keeps_who_adds_the_noise(tmp_path):
@@ -412,9 +412,9 @@ def test_a_taken_folder_is_left_alone(tmp_path):
     ("text", "reason"),
     [
         ("", "cannot be read"),
-        ("[1, 2]", "is not what"),
+        ("[1, 2]", "is not the output"),
         ('{"format": 9}', "format = 9"),
-        ('{"format": 1, "epsilon": 2}', "is not what"),
+        ('{"format": 1, "epsilon": 2}', "is not the output"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, text, reason):
@@ -450,7 +450,7 @@ def test_a_description_that_went_on_is_no_description(tmp_path):
     assert run("train", "--resume", tmp_path / "out", *again).exit_code == 0
     answer = run("describe", tmp_path / "out")
     assert answer.exit_code == 2
-    assert "went on for 2 rounds" in answer.output
+    assert "was resumed for 2 rounds" in answer.output
 
 
 def test_a_charge_without_a_release_is_spent(tmp_path, monkeypatch):

@@ -181,7 +181,7 @@ def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
     assert audited.canaries.epsilon_lower_bound > audited.canaries.epsilon_claimed
     told = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
     assert told.exit_code == 4
-    assert "does not deliver what the ledger claims" in " ".join(told.output.split())
+    assert "does not satisfy the ledger's claim" in " ".join(told.output.split())
     as_json = CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--json"])
     assert as_json.exit_code == 4
     facts = json.loads(as_json.output)

@@ -276,8 +276,8 @@ def test_a_run_without_its_noise_or_its_clip_is_refuted(breaks, clip, tmp_path, 
     assert audited.canaries.epsilon_lower_bound_final > audited.canaries.epsilon_claimed
     answer = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
     assert answer.exit_code == 4
-    assert "for who sees the final model (so many" in " ".join(answer.output.split())
-    assert "saw every release" not in " ".join(answer.output.split())
+    assert "from the final model (at most" in " ".join(answer.output.split())
+    assert "from every release" not in " ".join(answer.output.split())
 
 
 @pytest.mark.parametrize(
@@ -356,8 +356,8 @@ TOKENS = torch.arange(20).reshape(4, 5)
     [
         (population(torch.randn(4, 2), torch.randn(4, 3), 4), "numbers or columns"),
         (population(torch.randn(4, 2), torch.zeros(4, 2).long(), 4), "each of .* positions"),
-        (population(torch.randn(4, 2), CLASSES, 0), "bounds an input lies"),
-        (population(TOKENS, CLASSES, 0), "how many tokens"),
+        (population(torch.randn(4, 2), CLASSES, 0), "bounds of an input"),
+        (population(TOKENS, CLASSES, 0), "number of tokens"),
     ],
     ids=["numbers", "positions", "no bounds", "no vocabulary"],
 )
@@ -372,7 +372,7 @@ def test_examples_that_clients_hold_back_are_not_public():
     assert public_examples(people) is people.test
     shared = replace(people, shared=True)
     assert public_examples(shared) is None
-    with pytest.raises(Refused, match="bounds an input lies"):
+    with pytest.raises(Refused, match="bounds of an input"):
         space_of(shared)
 
 

@@ -69,7 +69,7 @@ def test_a_coin_means_what_the_relation_says(tmp_path, relation, tails):
 
 def test_a_canary_whose_coin_shows_tails_is_no_client_under_add_remove(folder):
     stays = int(np.flatnonzero(~folder.coins())[0])
-    with pytest.raises(Refused, match="stays away by its coin"):
+    with pytest.raises(Refused, match="is excluded by its inclusion bit"):
         Client(folder.path, stays)
     with pytest.raises(Refused, match="from 0 to 39"):
         Client(folder.path, 40)
@@ -128,7 +128,7 @@ def swap_directions(folder):
 @pytest.mark.parametrize("change", [flip_a_coin, change_the_key, swap_directions])
 def test_whoever_changes_a_secret_breaks_a_commitment(folder, change):
     change(folder)
-    with pytest.raises(Broken, match="not what the manifest commits to"):
+    with pytest.raises(Broken, match="not match the manifest's commitment"):
         folder.check_commitments()
 
 

@@ -204,7 +204,7 @@ def test_what_declare_writes_trains_and_predicts(tmp_path, monkeypatch, label, l
     written = run("declare", "a sample.csv", "--label", "y", "--client", "who")
     assert written.exit_code == 0, written.output
     assert "#   empty: empty in every row\n" in written.stdout
-    assert "#   many: a word of its own in every row" in written.stdout
+    assert "#   many: a different word in every row" in written.stdout
     document = tomllib.loads(written.stdout)
     assert document["model"]["loss"] == loss
     low, high = document["data"]["features"]["x"]
@@ -276,7 +276,10 @@ def test_several_labels_are_predicted_by_name(tmp_path):
         (["declare", "t.csv", "--label", "z"], "no column 'z'"),
         (["check", "nowhere.toml"], "does not exist"),
         (["evaluate", "RUN", "--predictions", "gone/p.csv"], "the folder gone is missing"),
-        (["declare", "t.csv", "--label", "y", "--client", "y"], "a client is not what to predict"),
+        (
+            ["declare", "t.csv", "--label", "y", "--client", "y"],
+            "a client is not a label to predict",
+        ),
         (["declare", "t.csv", "--label", "y", "--delimiter", ";;"], "expected one character"),
     ],
 )

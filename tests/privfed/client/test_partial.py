@@ -269,8 +269,8 @@ def test_a_stack_of_batch_normalisations_is_refused_by_name():
     "local, frozen, says",
     [
         (["*"], [], "no trainable parameter that is sent"),
-        (["nothing"], [], "nothing is called 'nothing'"),
-        (HEAD, HEAD, "all that it names is frozen"),
+        (["nothing"], [], "no parameter or module is called 'nothing'"),
+        (HEAD, HEAD, "all parameters that it names are frozen"),
     ],
     ids=["all", "none", "frozen"],
 )
@@ -280,7 +280,7 @@ def test_what_cannot_stay_is_refused(local, frozen, says):
 
 
 def test_part_of_a_batch_normalisation_cannot_stay():
-    with pytest.raises(Refused, match="let it stay with clients who return"):
+    with pytest.raises(Refused, match="keep it local to returning clients"):
         built(NORMS, (FEATURES,), CLASSES, local=["1.weight"])
 
 

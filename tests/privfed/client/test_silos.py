@@ -303,7 +303,7 @@ def test_a_trained_layer_with_a_buffer_is_refused():
     module = torch.nn.Sequential(torch.nn.Linear(5, 3))
     module[0].register_buffer("scale", torch.ones(()))
     net, _ = of_module(module)
-    with pytest.raises(Refused, match=r"not to be had for this model.*buffers"):
+    with pytest.raises(Refused, match=r"cannot be computed for this model.*buffers"):
         PerExample(net)
 
 

@@ -231,11 +231,13 @@ def test_attackers_who_pool_their_examples_are_the_same_in_every_round(name):
 
 
 def test_attackers_without_an_edge_case_are_refused():
-    with pytest.raises(Refused, match=r"the attackers hold no example .* raise attack\.fraction"):
+    with pytest.raises(
+        Refused, match=r"the attackers hold none of the examples .* raise attack\.fraction"
+    ):
         prepare(small("attack.name=tail", "attack.fraction=0.1", "attack.tail=0.01"))
     with pytest.raises(Refused, match=r"attack\.column is 400"):
         prepare(small("attack.name=semantic", "attack.fraction=0.25", "attack.column=400"))
     with pytest.raises(Refused, match="aims at class 7, but there are"):
         attackers(Tail(source=7)).instructed(population(SIZES))
-    with pytest.raises(Refused, match="the attackers hold no example"):
+    with pytest.raises(Refused, match="the attackers hold none of the examples"):
         attackers(Tail(), fraction=0.0).instructed(population(SIZES))

@@ -339,7 +339,7 @@ def test_a_lost_memory_is_no_new_start(tmp_path):
     """What clients remembered lies in private/, and without it a run does not go on."""
     trained(tmp_path / "run", *MOMENTUM, "run.rounds=3")
     (tmp_path / "run" / "private" / "settled.f32").unlink()
-    with pytest.raises(Broken, match="clients remembered"):
+    with pytest.raises(Broken, match="clients' states"):
         resume(tmp_path / "run", lambda stored: stored.with_run(rounds=7))
 
 

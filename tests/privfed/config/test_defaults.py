@@ -152,7 +152,7 @@ def test_a_run_that_does_worse_than_a_constant_says_so_once_and_at_its_end(tmp_p
     result = CliRunner().invoke(main, ["train", *words, "--json", f"--out={tmp_path / 'run'}"])
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
-    assert text.count("WARNING: the model's loss is above that of a constant answer") == 1
+    assert text.count("WARNING: the model's loss has been above the baseline") == 1
     assert text.count("lower client.lr or server.lr") == 2, "while it runs, and in the summary"
     stated = json.loads(result.stdout)["diverged"]
     assert stated["evaluations"] >= 3

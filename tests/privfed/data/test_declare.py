@@ -98,16 +98,16 @@ def test_every_line_says_why_a_column_is_what_it_is(tmp_path):
         "admitted": {"first": "2023-01-01", "last": "2023-12-18", "format": "%d.%m.%Y"}
     }
     says = {
-        "record": "a whole number of its own in every row",
+        "record": "a different integer in every row",
         "age": "'unknown' counts as empty; 2 of 40 empty: the median is taken",
-        "income": "1 of 40 far beyond the others, and clipped",
+        "income": "1 of 40 outliers, clipped",
         "admitted": "dates from 2023-01-01 to 2023-12-18, as days since 1970",
         "sex": "a category of 2 words; 1 of 40 empty: none of them",
-        "note": "a word of its own in every row",
+        "note": "a different word in every row",
         "word": "30 different words; up to 20",
         "always": "the same in every row",
         "nothing": "empty in every row",
-        "client": "whose a row is: the unit of privacy; 5 in the sample",
+        "client": "the owner of each row: the unit of privacy; 5 in the sample",
     }
     for key, why in says.items():
         assert why in line(text, key), key
@@ -199,7 +199,7 @@ def test_a_form_of_date_that_is_not_clear_is_named_and_left_out(tmp_path):
         tmp_path, {"x": X, "when": [f"0{1 + n % 9}/0{1 + n % 7}/2020" for n in range(ROWS)]}
     )
     _, text = declared(path)
-    assert "whether '%d/%m/%Y' or '%m/%d/%Y' is not clear" in line(text, "when")
+    assert "ambiguous form, '%d/%m/%Y' or '%m/%d/%Y'" in line(text, "when")
 
 
 def test_parquet_columns_of_every_type_are_declared(tmp_path):
@@ -268,7 +268,7 @@ def test_where_no_column_is_left_the_reasons_are_told_on_request(tmp_path):
     (tmp_path / "s.csv").write_text("\n".join(["record,ill", *rows]))
     with pytest.raises(Refused, match="no table to learn from") as refused:
         declare(tmp_path / "s.csv", "ill", "", "s.csv", None, None)
-    assert "record: a whole number of its own in every row" in refused.value.private
+    assert "record: a different integer in every row" in refused.value.private
 
 
 STAYS = {
@@ -312,7 +312,7 @@ def test_sites_of_a_table_in_python_are_declared_alike(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--site", "hospital"), "no column says whose a row is"),
+        (("--site", "hospital"), "no column names each row's client"),
         (("--site", "y", "--client", "patient"), "--label and --site are both 'y'"),
         (("--site", "patient", "--client", "patient"), "--client and --site are both 'patient'"),
         (("--site", "hospitl", "--client", "patient"), "--site: "),

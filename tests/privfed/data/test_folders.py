@@ -77,7 +77,7 @@ def test_a_private_run_trains_on_them(tmp_path):
     keys = [f"data.{key}={value}" for key, value in DECLARED.items()]
     keys += ["data.source=folders", f"data.path={tmp_path / 'train'}", "data.clients=8"]
     keys += ["cohort.size=4", "run.rounds=2", "run.randomness=seeded", "privacy.delta=0.01"]
-    with pytest.raises(Refused, match="knows owners and has no public examples"):
+    with pytest.raises(Refused, match="states the owners of examples and has no public"):
         check(load(None, keys))
     outcome = train(load(None, [*keys, f"data.test_path={tmp_path / 'test'}"]), tmp_path / "run")
     assert outcome.test_examples == 8

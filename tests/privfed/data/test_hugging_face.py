@@ -83,7 +83,7 @@ def test_a_public_split_is_the_test_set(saved, form):
     source = HuggingFace(path=str(saved / form), test_split="test", **NAMED)
     assert populate(source, Natural(), 2, 0.2, STREAMS).test.y.tolist() == [0]
     everything = HuggingFace(path=str(saved / "one"), test_split="test", **NAMED)
-    with pytest.raises(Refused, match="holds one split alone, which trains"):
+    with pytest.raises(Refused, match="holds only one split, which is used for training"):
         everything.load_test(2, STREAMS)
     with pytest.raises(Refused, match=r"data\.split is 'gone'"):
         HuggingFace(path=str(saved / form), split="gone", **NAMED).load(2, STREAMS)
@@ -185,7 +185,7 @@ OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
     "columns, changes, message",
     [
         ({"image": [b"no image", b""]}, {}, "row 1 is no image that can be read"),
-        ({"image": OUTSIDE}, {}, "row 1 holds no image, or only where one lies"),
+        ({"image": OUTSIDE}, {}, "row 1 holds no image, or only an image's path"),
         ({"image": [png(PICTURES[0]), None]}, {}, "row 2 holds no image"),
         ({"image": [png(np.zeros((4, 5), np.uint16))] * 2}, {}, "more than a byte per channel"),
         ({"image": [[1.0, 2.0], [1.0]]}, {}, "'image' has another shape in .*row 2"),
@@ -195,7 +195,7 @@ OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
         ({"image": ["a", "b"]}, {}, "'image' holds no numbers"),
         ({"image": [float("nan"), 1.0]}, {"shape": [1]}, "row 1 holds a number that is not finite"),
         ({}, {"shape": [60]}, r"shape is \[60\], but the column 'image' holds images"),
-        ({"label": [0, 2]}, {}, "row 2 is no class; expected a whole number from 0 to 1"),
+        ({"label": [0, 2]}, {}, "row 2 is no class; expected an integer from 0 to 1"),
         ({"label": [0, None]}, {}, "row 2 is no class"),
         ({"who": ["a", None]}, {}, "row 2: .*'who'"),
         ({"who": ["a", "a "]}, {}, "row 2: .*'who'"),

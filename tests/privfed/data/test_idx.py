@@ -74,9 +74,9 @@ WHOLE = gzipped(idx(np.zeros((12, 4, 5))))
 @pytest.mark.parametrize(
     "content, message",
     [
-        (WHOLE[:-9], "not a whole gzip file"),
-        (WHOLE[:5], "not a whole gzip file"),
-        (b"plainly no gzip", "not a whole gzip file"),
+        (WHOLE[:-9], "an incomplete gzip file"),
+        (WHOLE[:5], "an incomplete gzip file"),
+        (b"plainly no gzip", "an incomplete gzip file"),
         (gzipped(b"PNG, perhaps"), "expected an idx file"),
         (gzipped(b""), "expected an idx file"),
         (gzipped(idx(np.zeros((2, 2)), kind=13)), "expected an idx file of unsigned bytes"),

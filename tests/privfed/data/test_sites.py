@@ -384,7 +384,12 @@ REFUSED = {
     ),
     "more than declared": (HOLDS, Sites(2), "data.sites declares 2 sites", "there are 3: 'east'"),
     "a client at two": (MOVED, Sites(4), "data.sites_per_client is 1, but", "'ann' has rows at"),
-    "sites that would be made up": (HOLDS, Sites(3, 1, "size"), "says at which site", None),
+    "sites that would be made up": (
+        HOLDS,
+        Sites(3, 1, "size"),
+        "states the site of each row",
+        None,
+    ),
     "an empty cell": (
         HOLDS.assign(hospital=HOLDS.hospital.where(HOLDS.index != 3)),
         Sites(4),
@@ -394,7 +399,7 @@ REFUSED = {
     "a site but for blanks": (
         HOLDS.assign(hospital=HOLDS.hospital.where(HOLDS.index != 3, "north ")),
         Sites(4),
-        "row 4: the site column 'hospital' holds.*another site but for its blanks",
+        "row 4: the site column 'hospital' holds.*another site except for blanks",
         "'north '",
     ),
 }
@@ -421,7 +426,7 @@ def test_a_client_at_more_sites_than_declared_is_refused_whatever_trains():
 
 @pytest.mark.parametrize("partition", [Iid(), Shuffled()])
 def test_rows_whose_site_is_known_are_not_dealt_to_others(partition):
-    with pytest.raises(Refused, match="its rows are dealt to made-up clients"):
+    with pytest.raises(Refused, match="its rows are partitioned over synthetic clients"):
         housed(given(), Sites(3), partition=partition)
 
 
@@ -434,7 +439,7 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
         deals = False
 
     for partition in (Iid(), Odd()):
-        with pytest.raises(Refused, match="dealt to made-up clients"):
+        with pytest.raises(Refused, match="partitioned over synthetic clients"):
             dealt(Sites(3), source=Bare(), partition=partition)
 
 
@@ -445,7 +450,7 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
         ({"site": "ill"}, "'ill' is both the site column and the label"),
         ({"site": "x"}, "'x' is the site column, and a feature"),
         ({"categories": {"hospital": ["north"]}}, "'hospital' is the site column, and a feature"),
-        ({"client": ""}, "no column says whose a row is.*name the client column"),
+        ({"client": ""}, "no column names each row's client.*name the client column"),
     ],
 )
 def test_a_site_column_that_is_another_is_refused(changes, message):

@@ -234,7 +234,7 @@ BAD = {
     "a client that reads as none": (
         CSV + "NULL,1,60,f,no,1\n",
         {},
-        "row 4: the client column 'ward' holds what reads as nothing",
+        "row 4: the client column 'ward' holds a value that reads as empty",
         "'NULL'",
     ),
     "a client but for blanks": (CSV + "a ,1,60,f,no,1\n", {}, "row 4.*one name", "'a '"),
@@ -273,7 +273,7 @@ BAD = {
     "class beyond": (
         CSV,
         {"label": "stay", "labels": None, "classes": 9},
-        "row 1: the label 'stay' is no class; expected a whole number from 0 to 8",
+        "row 1: the label 'stay' is no class; expected an integer from 0 to 8",
         "1.5",
     ),
     "columns twice": ("ward,ward,ill\n1,2,3\n", {}, "columns 1 and 2 alike", "'ward'"),
@@ -523,7 +523,7 @@ def test_empty_cells_count_as_what_was_declared_for_their_column(tmp_path):
         ("encoding='klingon'", "data.encoding is 'klingon': expected the name of an encoding"),
         ("dates={day=3}", "data.dates.day is 3; expected a table of keys and values"),
         ("dates={day={first='x',last='2020-01-01'}}", "'x' is no date"),
-        ("dates={age={first='2019-01-01',last='2020-01-01'}}", "'age' is among dates, and"),
+        ("dates={age={first='2019-01-01',last='2020-01-01'}}", "'age' is listed in dates and"),
     ],
 )
 def test_what_may_stand_in_a_declaration_is_said_in_its_own_words(changes, message):

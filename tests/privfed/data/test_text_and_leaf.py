@@ -179,7 +179,7 @@ def test_bounds_that_nobody_declared_clip_nothing(tmp_path):
 
 def test_classes_are_asked_for_and_never_assumed(tmp_path):
     keys = ["data.source=leaf", f"data.path={tmp_path}", "data.clients=3"]
-    with pytest.raises(Refused, match="data: classes is missing: declare how many"):
+    with pytest.raises(Refused, match="data: classes is missing: declare their number"):
         load(None, keys)
     assert load(None, [*keys, "data.text=true"]).source.classes == 0
 
@@ -308,9 +308,7 @@ def test_sentences_that_are_not_as_declared_are_refused(tmp_path, changes, messa
     ],
 )
 def test_keys_of_classified_texts_go_together(keys):
-    with pytest.raises(
-        ValueError, match=r"labels, field, words and bag are of|declare the classes"
-    ):
+    with pytest.raises(ValueError, match=r"labels, field, words and bag apply|declare the classes"):
         Leaf(path=".", **keys)
 
 
@@ -331,7 +329,7 @@ def test_users_who_train_are_no_public_test_set(tmp_path):
         (
             {"ann": {"x": [[1.0]], "y": [9]}},
             {},
-            r"json, user 1, example 1 is no class; expected whole numbers from 0 to 3",
+            r"json, user 1, example 1 is no class; expected integers from 0 to 3",
         ),
         ({"ann": {"x": [[1.0]], "y": ["cat"]}}, {}, "is no class"),
         ({"ann": {"x": [[1.0]], "y": [10**30]}}, {}, "is no class"),

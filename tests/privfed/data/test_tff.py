@@ -196,7 +196,7 @@ def test_nothing_is_followed_out_of_the_file(tmp_path):
         file.create_virtual_dataset("examples/a/pixels", layout)
         file["examples/a/label"] = LABELS
     for name in ("raw.h5", "virtual.h5"):
-        with pytest.raises(Refused, match="'pixels' lies in another file"):
+        with pytest.raises(Refused, match="'pixels' is a link to another file"):
             Tff(path=str(tmp_path / name), **DIGITS).load(1, STREAMS)
 
 
@@ -209,7 +209,7 @@ def test_a_bomb_is_not_unpacked(tmp_path, name):
         shape = (2**38, 2, 3) if name == "pixels" else (2**38,)
         packed = {"chunks": (64, *shape[1:]), "compression": "gzip"}
         file.create_dataset(f"examples/a/{name}", shape, "f4", **packed)
-    with pytest.raises(Refused, match=f"'{name}' is larger than what the file holds of it"):
+    with pytest.raises(Refused, match=f"'{name}' is larger than its stored content"):
         Tff(path=path, **DIGITS).load(1, STREAMS)
 
 
@@ -239,8 +239,8 @@ def test_other_files_are_refused(tmp_path):
         ({"bounds": []}, r"bounds is \[\]"),
         ({"bounds": [1.0, 1.0]}, r"bounds is \[1.0, 1.0\]"),
         ({"label": ""}, "label is missing"),
-        ({"bag": True}, "bag and words are of text"),
-        ({"text": True}, "shape and bounds are of numbers"),
+        ({"bag": True}, "bag and words apply to text"),
+        ({"text": True}, "shape and bounds apply to numbers"),
     ],
 )
 def test_everything_is_declared(changes, message):

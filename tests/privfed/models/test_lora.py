@@ -218,7 +218,7 @@ def test_single_examples_have_gradients(case, freeze_a):
     per_example = PerExample(net)
     per_example.verify(x, y)
     net.module.get_parameter("0.weight_lora_scale").mul_(3)
-    with pytest.raises(Refused, match="are not those of this model"):
+    with pytest.raises(Refused, match="does not compute this model's per-example gradients"):
         per_example.verify(x, y)
 
 
@@ -260,7 +260,7 @@ REFUSED = {
     "nothing to train": ({"trained": ["heads"]}, "trained: nothing is called 'heads'; .*0.weight"),
     "unused": ({"module": Unused()}, "does not depend on 'idle.weight_lora_B'"),
     "tied": ({"module": Held(), "targets": ["first"]}, "'first.weight' is tied to another"),
-    "a factor's name": ({"module": Named()}, "'weight_lora_A' is named as factors are"),
+    "a factor's name": ({"module": Named()}, "'weight_lora_A' has the name of a factor"),
     "all of it frozen": ({"frozen": ["*"]}, "no trainable parameter"),
     "none to adapt": ({"module": nn.Sequential(nn.Flatten(), nn.Bilinear(1, 1, 1))}, "has none"),
 }

@@ -164,7 +164,7 @@ def test_an_earlier_run_is_charged_for_the_later_runs_adversary(case, tmp_path, 
     audited = audit(tmp_path / "mutant").guarantee
     assert audited.epsilon == math.inf
     assert "under weaker assumptions" in audited.missing
-    with pytest.raises(Refused, match=r"cannot go on: .* weaker assumptions"):
+    with pytest.raises(Refused, match=r"cannot be resumed: .* weaker assumptions"):
         resume(tmp_path / "mutant", lambda stored: stored.with_run(rounds=3))
 
 
@@ -248,7 +248,7 @@ def test_a_start_from_an_earlier_model_is_charged_for_the_later_runs_assumptions
     first = tmp_path / "first"
     trained(first, *SITES)
     start = f"model.init={json.dumps(str(first))}"
-    with pytest.raises(Refused, match="counts too"):
+    with pytest.raises(Refused, match="counts as well"):
         trained(tmp_path / "uncounted", *SITES, TWICE, start)
     outcome = trained(tmp_path / "second", *SITES, TWICE, start, after(first))
     assert outcome.guarantee.epsilon == pytest.approx(right(SITES, (TWICE,)), rel=1e-6)
@@ -507,7 +507,7 @@ EQUAL = {
         (),
         "void",
     ),
-    "starting model": (PEOPLE, (), ("model.init={first}", "privacy.prior=[]"), "counts too"),
+    "starting model": (PEOPLE, (), ("model.init={first}", "privacy.prior=[]"), "counts as well"),
 }
 """Rows in which runs have to be equal: keys of both, of each, and the reason."""
 

@@ -391,7 +391,7 @@ def test_an_audit_refutes_too_little_noise(fault, monkeypatch):
     [
         (("privacy.colluders=1",), None),
         (("privacy.colluders=2",), None),
-        (("privacy.mechanism=local_gaussian",), "against whom no ledger states"),
+        (("privacy.mechanism=local_gaussian",), "no ledger states that run's spending"),
     ],
 )
 def test_an_earlier_run_counts_as_it_withstands_the_later_ones_colluders(tmp_path, earlier, why):

@@ -191,7 +191,7 @@ def test_inversion_command(tmp_path, empty):
     shown = attack("inversion", empty, *settings, "--epsilon", "10", "--out", out)
     assert shown.exit_code == 0, shown.output
     output = " ".join(shown.output.split())
-    assert "no ε covers what it shows" in output
+    assert "no ε covers its results" in output
     assert "exact" in output
     assert sorted(path.name for path in out.iterdir()) == ["contact_sheet.png", "inversion.json"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
@@ -234,7 +234,7 @@ def test_commands_on_a_run_directory(tmp_path):
                 *("--set", "client.objective=worker_momentum"),
                 *("--set", "data.setting=cross_silo"),
             ],
-            "keep something between rounds",
+            "keep state between rounds",
         ),
         (["--set", "model.loss=squared_error"], "squared_error"),
         (["--set", "privacy.mechanism=none", "--epsilon", "4"], "no noise to calibrate"),

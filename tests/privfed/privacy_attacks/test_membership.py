@@ -136,9 +136,9 @@ def test_a_dealt_test_set_makes_up_clients_of_the_same_sizes(tmp_path):
 @pytest.mark.parametrize(
     "overrides, reason",
     [
-        (("data.partition=dirichlet",), "whose the public test examples are"),
-        (("data.partition=iid", "data.holdout=examples"), "of clients who trained"),
-        (("data.features=9", "data.shift=covariate"), "each of the public test set by itself"),
+        (("data.partition=dirichlet",), "the clients of the public test examples are unknown"),
+        (("data.partition=iid", "data.holdout=examples"), "of clients that trained"),
+        (("data.features=9", "data.shift=covariate"), "those of the public test set one by one"),
     ],
 )
 def test_a_run_without_anybody_to_compare_with_is_refused(tmp_path, overrides, reason):

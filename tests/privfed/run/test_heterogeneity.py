@@ -151,7 +151,7 @@ def test_shuffling_keeps_sizes_and_takes_heterogeneity_away():
     assert before.sum(1).tolist() == after.sum(1).tolist()
     assert entropy(before) == 0.0
     assert entropy(after) > 1.2
-    with pytest.raises(Refused, match="does not know whose"):
+    with pytest.raises(Refused, match="does not state the owner"):
         Shuffled().owners(replace(own, owners=None), 4, STREAMS)
 
 

@@ -140,10 +140,13 @@ def test_an_unsynced_folder_is_lost_here(tmp_path, monkeypatch):
 
 LOST = {
     "banded": ("private/key: the noise of past rounds",),
-    "canaries": ("private/key: which canaries", "private/canaries.f64: what canaries saw"),
+    "canaries": (
+        "private/key: the canaries' inclusion",
+        "private/canaries.f64: the canaries' observations",
+    ),
     "canaries that train": ("private/canaries.safetensors: the examples that canaries",),
-    "scaffold": ("private/settled.f32: what clients remembered",),
-    "histories": ("private/histories/settled.f32: what the rule remembers of clients",),
+    "scaffold": ("private/settled.f32: the clients' states",),
+    "histories": ("private/histories/settled.f32: the rule's history of clients",),
 }
 
 
@@ -212,5 +215,5 @@ def test_a_charged_run_whose_states_alone_are_gone_is_broken(tmp_path):
     path = tmp_path / "run"
     trained(path, *RUNS["scaffold"], *SHORT)
     (path / "private/settled.f32").unlink()
-    with pytest.raises(Broken, match="what clients remembered"):
+    with pytest.raises(Broken, match="the clients' states"):
         resume(path, lambda _: small(*RUNS["scaffold"], *SHORT, "run.rounds=3"))

@@ -192,9 +192,9 @@ def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypa
     ("override", "why"),
     [
         ("secure.protocol=masks", "a secure sum is simulated in one process"),
-        ("audit.canaries=20", "canaries are played"),
+        ("audit.canaries=20", "canaries are simulated"),
         ("run.simulation_metrics=true", "counted in one process"),
-        ("client.objective=scaffold", "what clients remember"),
+        ("client.objective=scaffold", "clients' states"),
     ],
 )
 def test_what_is_simulated_in_one_process_is_refused(override, why):

@@ -51,7 +51,7 @@ def test_a_run_whose_clients_memory_is_gone_or_of_others_is_broken(tmp_path):
         file.unlink(missing_ok=True)
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(Broken, match="what clients remembered"):
+        with pytest.raises(Broken, match="the clients' states"):
             resume(path, lambda stored: stored.with_run(rounds=9))
     file.write_bytes(whole)
     (path / "private").chmod(0o755)
@@ -193,7 +193,7 @@ def test_a_used_run_without_its_ledger_is_never_begun_again(tmp_path, monkeypatc
         shutil.rmtree(path / "releases")
         (path / "releases").mkdir()
         (path / left).touch()
-    with pytest.raises(Broken, match="had begun"):
+    with pytest.raises(Broken, match="has begun"):
         resume(path, keep)
 
 

@@ -187,7 +187,7 @@ def test_a_secret_run_keeps_its_key_and_cannot_go_on_without(tmp_path):
     key = tmp_path / "run" / "private" / "key"
     assert key.stat().st_mode & 0o777 == 0o600
     key.unlink()
-    with pytest.raises(Exception, match="who takes part when"):
+    with pytest.raises(Exception, match="the participation schedule"):
         resume(tmp_path / "run", lambda stored: stored.with_run(rounds=9))
 
 

@@ -69,7 +69,7 @@ def test_noise_of_sites_is_added_by_one_process():
     """In several, each would add all of it."""
     config = small(*SEEDED, "privacy.mechanism=local_gaussian")
     refuse_ranks(config, 1)
-    with pytest.raises(Refused, match="sites add their noise in one process"):
+    with pytest.raises(Refused, match="sites' noise is simulated in one process"):
         refuse_ranks(config, 2)
 
 

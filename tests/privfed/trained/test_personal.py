@@ -173,7 +173,7 @@ def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkey
     assert scores[0] == scores[1]
     assert (tmp_path / "whole/private").stat().st_mode & 0o777 == 0o700
     RunDirectory.open(tmp_path / "part").states.unlink()
-    with pytest.raises(Broken, match="what clients remembered, without"):
+    with pytest.raises(Broken, match="the clients' states, without"):
         score_kept_models(tmp_path / "part")
 
 
@@ -224,7 +224,7 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
     assert len({tuple(head.tolist()) for head in tuned}) == len(tuned) == 12
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
-    lacks = "18 of the numbers of this model (3.weight, 3.bias) stay with each client"
+    lacks = "18 of the numbers of this model (3.weight, 3.bias) are local to each client"
     assert lacks in evaluate(tmp_path).note
     exported = export(tmp_path, tmp_path / "model.safetensors")
     assert lacks in exported.facts["lacks"]
@@ -285,13 +285,13 @@ def test_further_clients_score_the_runs_model(heads, tmp_path):
     assert (refused.exit_code, "privacy.disjoint" in words) == (2, True)
     others += ("--set", f'privacy.disjoint=["{heads / "before"}"]', "--out", str(tmp_path / "out"))
     refused, words = asked(heads, *others, "--set", "evaluation.personal=true")
-    assert (refused.exit_code, "have trained nothing" in words) == (2, True)
+    assert (refused.exit_code, "have not trained" in words) == (2, True)
     refused, words = asked(heads, *others, "--set", 'evaluation.measures=["auc"]')
     assert (refused.exit_code, "one of two classes" in words) == (2, True)
     assert not (tmp_path / "out").exists(), "what was refused stands in nobody's way"
     scored, words = asked(heads, *others)
     assert scored.exit_code == 0, words
-    assert "stay with each client (model.local), and stand here untrained" in words
+    assert "are local to each client (model.local) and untrained here" in words
     terms = Ledger.load(tmp_path / "out/ledger.jsonl").terms
     assert [each["run"] for each in terms["disjoint"]] == [
         str(heads / n) for n in ("run", "before")
@@ -304,10 +304,10 @@ def test_it_is_said_whose_models_are_scored(heads):
     scored, words = asked(heads)
     assert scored.exit_code == 0, words
     assert "run, each client's own model, charged as round 5" in words
-    assert "stand here untrained" not in words
+    assert "untrained here" not in words
     scored, words = asked(heads, "--set", "evaluation.personal=false")
     assert "each client's own model" not in words
-    assert "stand here untrained" in words
+    assert "untrained here" in words
 
 
 def test_a_folder_to_write_to_is_not_silently_ignored(heads):

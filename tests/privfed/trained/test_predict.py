@@ -104,7 +104,7 @@ def test_one_class_alone_is_predicted_though_nothing_can_be_scored(run, tmp_path
 def test_what_of_a_model_stays_with_clients_is_said_to_be_missing(run):
     shown = asked("predict", run.parent / "local", "--data", run.parent / "t.csv")
     words = " ".join(shown.stderr.split())
-    assert "lacks 1 of the numbers of this model (1.bias) stay with" in words
+    assert "lacks 1 of the numbers of this model (1.bias) are local to" in words
     assert "lacks" not in asked("predict", run, "--data", run.parent / "t.csv").stderr
 
 
@@ -140,7 +140,7 @@ def number(path):
     [
         ({"x": [1], "cold": [1]}, several, "has 1 of the 2 label columns; expected all"),
         ({"x": [1, 0], "cold": [1, 1], "wet": [0, ""]}, several, "row 2: its label is empty"),
-        ({"x": [1, 0], "y": ["", 4]}, number, "row 1: its label is empty, and others are not"),
+        ({"x": [1, 0], "y": ["", 4]}, number, "row 1: its label is empty, but others are not"),
         ({"y": [4]}, number, "has no column 'x'"),
     ],
 )
@@ -188,8 +188,8 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data themselves"),
-        (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data themselves"),
+        (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
+        (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
         (["--data", "new.csv", "--json"], "--json takes --out FILE"),

@@ -100,5 +100,5 @@ def _towards(target: Tensor, step: LocalStep) -> Tensor:
 
 def _carried(carried: Tensor | None) -> Tensor:
     if carried is None:
-        raise ValueError("Per-FedAvg needs what clients carry from step to step")
+        raise ValueError("Per-FedAvg needs clients' state between steps")
     return carried

@@ -145,7 +145,7 @@ def test_the_commands_from_first_to_last(tmp_path):
         "canary", "new", tmp_path / "canaries", "--count", 100, "--dimension", 4010, "--seed", 1
     )
     assert made.exit_code == 0
-    assert "48 take part, 52 stay away" in made.output
+    assert "48 take part, 52 are excluded" in made.output
     train(tmp_path / "canaries", tmp_path / "models", Pipeline(3, 40, 400, 12.2, "noise"))
     table = judged(tmp_path, *GAUSSIAN)
     assert table.exit_code == 4
@@ -199,7 +199,7 @@ def test_canaries_that_were_changed_after_the_run_are_broken(tmp_path):
     np.save(folder.coins_path, ~folder.coins())
     broken = judged(tmp_path, *GAUSSIAN)
     assert broken.exit_code == 5
-    assert "commits to" in broken.output
+    assert "manifest's commitment" in broken.output
 
 
 def test_a_folder_that_is_none_is_broken(tmp_path):

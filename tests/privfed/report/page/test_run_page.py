@@ -146,12 +146,12 @@ def test_the_audit_says_what_was_claimed_proved_and_tested_and_with_which_power(
     for words in (
         "were in the population",
         "by 60 made-up clients",
-        "with 90% confidence. They do not contradict the claim",  # the better of two at 95 %
+        "with 90% confidence. The canaries do not contradict the claim",  # better of two at 95 %
         "were 0.5 of the charged noise drawn (a true ε of",
         "How likely 60 canaries, at best, notice that ε is not what is claimed",
     ):
         assert words in tested
-    assert "mostly chance" in tested
+    assert "dominated by chance" in tested
     assert "estimate, final model" not in tested  # of so few it is not drawn beside the claim
 
 
