@@ -100,7 +100,7 @@ _UNIT = "unit (client column)"
 """The term that differs between cells with other units over the same data."""
 _MEANING = {
     "unit": "unit",
-    "relation": "relation",
+    "relation": "adjacency relation",
     "against": "party",
     "delta": "δ",
     **ASSUMED,

@@ -32,7 +32,8 @@ from privfed.report.page.grid_tables import (
 
 _SIMULATED = Banner(
     "Not covered by any ε",
-    "This chapter was asked for with --simulation: what is drawn here only a simulation may know.",
+    "This chapter was asked for with --simulation: its figures show values that only a "
+    "simulation may know.",
 )
 
 
@@ -62,12 +63,12 @@ def _banners(facts: GridFacts) -> Iterator[Banner]:
 
 def _together(facts: GridFacts) -> Chapter:
     words = Paragraph(
-        "Who releases what several runs over the same people learned has released all of them: "
-        "their ε composes, and is larger than that of any cell alone."
+        "Releasing several runs over the same population composes their ε, which is then larger "
+        "than that of any cell alone."
     )
     table = joint_table(facts)
     nothing = Paragraph("No run of the grid was charged yet, or its table does not say.")
-    return Chapter("together", "What all runs guarantee together", [words, table or nothing])
+    return Chapter("together", "Joint guarantee of all runs", [words, table or nothing])
 
 
 def _cells(facts: GridFacts) -> list[Block]:
@@ -110,14 +111,14 @@ def _simulation(facts: GridFacts) -> Chapter:
 
 def _not_done(facts: GridFacts) -> Chapter:
     table = failures_table(facts)
-    return Chapter("not-done", "What is not done", [table or Paragraph("All runs are done.")])
+    return Chapter("not-done", "Runs not done", [table or Paragraph("All runs are done.")])
 
 
 def _origin(facts: GridFacts) -> Chapter:
     """The files of the numbers, and the commands to recompute them."""
     words = Paragraph(
-        "The first command repeats what is missing and writes the tables again; the second "
-        "re-computes every ε from the runs' ledgers, as far as they are at hand."
+        "The first command repeats missing runs and writes the tables again; the second "
+        "re-computes every ε from the available ledgers of runs."
     )
     path, folder = str(facts.files.grid), str(facts.files.folder)
     commands = [
