@@ -207,11 +207,12 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
     """Raises `Refused` if all counted noise may be left out, or be known to colluders."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(
-            f"as few as {_clients(protocol.sharing(limits))} may make up the noise of a sum, but "
-            f"{_clients(limits.hostile)} of a cohort may be hostile, and colluders may know "
-            f"{min(protocol.colluding(limits), 1.0):.0%} of it: all whose noise is counted might "
-            "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
-            "secure.minimum (or secure.threshold, of masks); or lower privacy.tolerance"
+            f"as few as {_clients(protocol.sharing(limits))} may add the noise of a sum, but "
+            f"{_clients(limits.hostile)} of a cohort may be Byzantine, and colluders may know "
+            f"{min(protocol.colluding(limits), 1.0):.0%} of it: every client whose noise is "
+            "counted might add none; lower aggregation.byzantine, attack.fraction or "
+            "secure.colluders, or raise secure.minimum (or secure.threshold, of masks); or "
+            "lower privacy.tolerance"
         )
 
 

@@ -159,7 +159,10 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
     empty = ""
     if forecast.empty > _SELDOM:
         empty = f"; empty with probability {forecast.empty:.2g}"
-    return f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}{empty}{away}"
+    return (
+        f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}{empty}"
+        f"{away}"
+    )
 
 
 def _rule_row(config: Config) -> dict[str, str]:
