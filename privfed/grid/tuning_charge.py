@@ -110,7 +110,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
         key = places.key.read_or_draw(str(ledger.terms["id"]), fresh=False)
     except Broken as error:
         raise Broken(
-            (f"{places.key.path} is missing, or belongs to another tuning; {spent}")
+            f"{places.key.path} is missing, or belongs to another tuning; {spent}"
         ) from error
     if ledger.terms["tuning"].get("secret") != _commitment(key):
         raise Broken(f"{places.key.path} is not what the ledger commits to; {spent}")

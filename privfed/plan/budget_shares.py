@@ -50,7 +50,7 @@ def unspent(plan: Plan) -> Unspent | None:
     if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
         return Unspent(left, _cost_of_aborts(plan), _fewer_aborts())
     if enough < _LESS * noise:
-        why = f"the noise multiplier stays {noise:.4g}, and {enough:.4g} would do"
+        why = f"the noise multiplier remains {noise:.4g}, although {enough:.4g} would do"
         return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
     finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
     why = f"less noise than {noise:.4g} has no proof here"

@@ -196,9 +196,7 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
         )
     spacings = [flags[name] for name in _SPACINGS if flags[name] is not None]
     if len(spacings) > 1:
-        raise Refused(
-            ("--separation and --slots both state how often a client takes part: give one")
-        )
+        raise Refused("--separation and --slots both state how often a client takes part: give one")
     given = {name: flags[name] for name in _ASKED}
     return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
 
