@@ -119,8 +119,10 @@ def _of_people(people: Any) -> Raw:
 def _undeclared(people: Any) -> str:
     """Explains that `people` must be declared, and names the call that does it."""
     what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
-    why = "what a model sees of them (columns, bounds, classes, how many clients) is declared, "
-    why += "since reading it off private data would be a release of its own"
+    why = (
+        "the inputs of a model (columns, bounds, classes, number of clients) have to be declared, "
+    )
+    why += "since deriving them from private data would be a further release"
     if is_dict_of_tables(people):
         return f"people is a {type(people).__name__} of several tables; pass one of them, declared"
     if isinstance(people, Mapping):

@@ -31,7 +31,7 @@ from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import RowHiding, Summation
 
-_NO_LENGTH = "shared noise depends on the length of a message, and none is given"
+_NO_LENGTH = "shared noise depends on the length of a message, but none is given"
 
 
 @dataclass(frozen=True)
