@@ -156,7 +156,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
             if field in keys:
-                raise Refused(f"{name}.{field} is given twice: beside {name}.{key}, and in it")
+                raise Refused(f"{name}.{field} is given twice: next to {name}.{key}, and in it")
             assign(raw, f"{name}.{field}", plain(value))
 
 

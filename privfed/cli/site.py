@@ -191,8 +191,12 @@ def flower() -> None:
 @click.option(
     "--federation", type=FILE, required=True, metavar="FILE", help=("The federation file.")
 )
-@click.option("--key", type=FILE, metavar="FILE", help="The coordinator's key; beside the file.")
-@click.option("--out", type=DIRECTORY, metavar="DIR", help="The run's folder; beside its file.")
+@click.option(
+    "--key", type=FILE, metavar="FILE", help=("The coordinator's key; default: next to the file.")
+)
+@click.option(
+    "--out", type=DIRECTORY, metavar="DIR", help=("The run's folder; default: next to its file.")
+)
 @answers_errors
 def new_app_command(
     app: Path, run: Path, federation: Path, key: Path | None, out: Path | None

@@ -120,7 +120,8 @@ def _with_private_text(public: str, error: BaseException) -> str:
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
-    return f"{public}\n{private if _QUOTES.get() else f'{SHOW_VALUES} gives details, and quotes the data'}"
+    hint = f"{SHOW_VALUES} gives details, and quotes the data"
+    return f"{public}\n{private if _QUOTES.get() else hint}"
 
 
 def bug_message(error: BaseException) -> str:

@@ -88,7 +88,7 @@ def _meaning(target: Subject) -> dict[str, str]:
         return {"note": SIMULATION}
     rounds, delta = plan.config.run.rounds, plan.config.privacy.delta
     return {
-        "ε": f"of all {rounds} rounds {at_delta(delta)}; what is seen is one of them",
+        "ε": f"of all {rounds} rounds {at_delta(delta)}; the attacker sees one of them",
         "clip": "only scales an update and hides nothing; noise and secure sums hide it",
         "note": SIMULATION,
     }

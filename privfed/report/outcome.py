@@ -182,7 +182,7 @@ def spent_rounds(outcome: Outcome) -> str:
         rounds += " — stopped early: none of the last evaluations improved (stop.patience)"
     if outcome.stopped_at_budget:
         rounds += (
-            " — stopped at the budget; to go on, resume with a larger privacy.epsilon "
-            "(the noise multiplier stays)"
+            " — stopped at the budget; to go on, resume with a larger privacy.epsilon (the "
+            "noise multiplier is unchanged)"
         )
     return rounds

@@ -159,8 +159,9 @@ def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
         value = getattr(keys, key)
         if value != type(keys).model_fields[key].default and key not in has:
             yield (
-                f"aggregation.{key} is {value}, and nothing in aggregation.before = "
-                f"{keys.before!r} has that key; add {' or '.join(names)} to it, or remove the key"
+                f"aggregation.{key} is {value}, but no step of aggregation.before = "
+                f"{keys.before!r} has that key; add {' or '.join(names)} to it, or remove the "
+                "key"
             )
 
 

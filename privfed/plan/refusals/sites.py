@@ -105,9 +105,9 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
     """Weights by examples reveal a silo's number of examples, which DP-SGD protects."""
     if config.aggregation.weights == "examples":
         yield (
-            'aggregation.weights is "examples", but how many examples a silo has is what '
-            f"client.privacy.mechanism = {_name(config)!r} protects; declare "
-            'aggregation.silo_weights as public constants, or use "uniform"'
+            'aggregation.weights is "examples", but a silo\'s number of examples is protected '
+            f"by client.privacy.mechanism = {_name(config)!r}; declare aggregation.silo_weights "
+            'as public constants, or use "uniform"'
         )
 
 
@@ -115,8 +115,8 @@ def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
     """Sampling by sizes (`sampler.reads_sizes`) reveals a silo's number of examples."""
     if config.sampler.reads_sizes:
         yield (
-            f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
-            f"what client.privacy.mechanism = {_name(config)!r} protects; use "
+            f"cohort.sampler is {config.names['sampler']!r}, but a silo's number of examples is "
+            f"protected by client.privacy.mechanism = {_name(config)!r}; use "
             f"{offered('sampler', lambda part: not part.reads_sizes)}"
         )
 
@@ -231,7 +231,7 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
     for key, value in keys.items():
         if value:
             yield (
-                f"{key} is {value}, and sites are the parties, all of which take part in every "
+                f"{key} is {value}, but the parties are sites, and all sites take part in every "
                 'round; leave it out, or set secure.parties = "clients"'
             )
 

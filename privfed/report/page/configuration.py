@@ -35,9 +35,7 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
         "page made by": environment(),
     }
     command = f"privfed audit {shlex.quote(str(facts.record.path))} --head {head}"
-    return Chapter(
-        "verify", "How to verify it", [Paragraph(words), ShellLine(command), Facts(pairs)]
-    )
+    return Chapter("verify", "Verification", [Paragraph(words), ShellLine(command), Facts(pairs)])
 
 
 def environment() -> str:

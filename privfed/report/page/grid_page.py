@@ -99,7 +99,9 @@ def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
     over = f"{figure.kind} over {figure.label(figure.x)}"
     by = f", by {figure.label(figure.by)}" if figure.by else ""
     worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
-    words = f"{over}{by}{worst}; the tables on this page and beside the grid file have the numbers."
+    words = (
+        f"{over}{by}{worst}; the tables on this page and next to the grid file have the numbers."
+    )
     return Picture(inline(drawn, name, caption, words, themed=False), caption, plate=True)
 
 
@@ -127,4 +129,4 @@ def _origin(facts: GridFacts) -> Chapter:
     ]
     tables = {"cells": str(facts.files.table), "over seeds": str(facts.files.summary)}
     tables |= {"over rounds": str(facts.files.rounds), "page made by": environment()}
-    return Chapter("verify", "How to verify it", [words, *commands, Facts(tables)])
+    return Chapter("verify", "Verification", [words, *commands, Facts(tables)])

@@ -48,8 +48,8 @@ def promise_chapter(facts: PageFacts) -> Chapter:
     """Returns the guarantees of the run, each with its terms."""
     blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
     if reservations := list(_reservations(facts)):
-        blocks += [Paragraph("What this does not cover:"), BulletList(reservations)]
-    return Chapter("guarantee", "What is guaranteed", blocks)
+        blocks += [Paragraph("Not covered:"), BulletList(reservations)]
+    return Chapter("guarantee", "Guarantee", blocks)
 
 
 def _simulated(facts: PageFacts) -> str:
@@ -65,7 +65,7 @@ def headline(facts: PageFacts) -> str:
         f"{bound.line(facts.nominal)}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
         + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
-        + ("; what the model started from is not covered" if bound.uncovered else "")
+        + ("; the starting model is not covered" if bound.uncovered else "")
         + (
             ("; more parties were proved to be Byzantine in sums than this allows")
             if facts.lost_claims

@@ -98,7 +98,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
         ),
     )
     drawn: list[Block] = [picture for picture in pictures if picture]
-    return Chapter("epsilon", "What was spent", [_words(facts), *_parts(facts), *drawn])
+    return Chapter("epsilon", "Privacy spent", [_words(facts), *_parts(facts), *drawn])
 
 
 def _parts(facts: PageFacts) -> list[Block]:

@@ -147,7 +147,7 @@ def test_every_section_and_key_has_a_default():
         ),
         (["data.concentration=0.5"], r"belongs to data\.partition = 'dirichlet'"),
         (["runn.rounds=3"], "unknown section 'runn'.*did you mean 'run'"),
-        (["run.rounds=ten"], r"run\.rounds is 'ten'; expected a whole number"),
+        (["run.rounds=ten"], r"run\.rounds is 'ten'; expected an integer"),
         (["run.rounds=1.5"], r"run\.rounds is 1\.5"),
         (["run.rounds=true"], r"run\.rounds is True"),
         (["run.rounds=0"], r"run\.rounds is 0"),

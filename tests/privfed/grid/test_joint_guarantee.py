@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_not_left_out(tmp_path, edit):
     (found,) = together(cells, tmp_path)
     assert found.epsilon == float("inf")
     assert found.void == (
-        "a ledger that cannot be read says nothing of what was charged in 1 of 2 cells",
+        "the charges of an unreadable ledger are unknown in 1 of 2 cells",
     )
     assert found.groups[0].bound.epsilon == epsilon(e=3)
 

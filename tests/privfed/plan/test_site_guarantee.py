@@ -1,4 +1,4 @@
-"""What a site promises its own clients by its own count, from public facts alone."""
+"""What a site promises its own clients by its own count of answers, from public facts alone."""
 
 import json
 from collections import Counter
@@ -93,7 +93,7 @@ def test_a_proof_says_what_each_site_clips_to():
 def test_check_says_what_a_site_promises():
     flags = [part for key in (*SMALL, *AT_SITES) for part in ("--set", key)]
     shown = CliRunner().invoke(main, ["check", *flags, "--answers", "3"])
-    assert "that answers at most 3 rounds promises its own clients" in " ".join(
+    assert "answering at most 3 rounds promises its own clients" in " ".join(
         shown.output.split()
     )
     stated = CliRunner().invoke(main, ["check", *flags, "--answers", "3", "--json"])

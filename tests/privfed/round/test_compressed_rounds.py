@@ -274,7 +274,7 @@ def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
     ("name", "row"),
     [
         ("random_mask", "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times as"),
-        ("sign", "sign: each row is written down by itself; clipped as it is sent, about as long"),
+        ("sign", "sign: each row is encoded by itself; clipped as it is sent, about as long"),
     ],
     ids=["mask", "sign"],
 )

@@ -157,7 +157,7 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     )
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
     assert page.texts("blockquote") == [lost]
-    assert "client round exchange what it did by 8 1 0 told another share" in flat(page, "table")
+    assert "client round exchange violation by 8 1 0 told another share" in flat(page, "table")
     assert f"No longer holds. {lost}" in flat(page, "div")
     before = (path / "ledger.jsonl").read_bytes()
     with pytest.raises(LiarsProved, match=r"one of the clients"):
@@ -239,7 +239,7 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
         refuse_liars(planned, 2, culprits=3)
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
-    assert lost.endswith("counts on nobody else's noise, and holds.")
+    assert lost.endswith("does not depend on other parties' noise, and holds.")
     assert "a site that is proved to lie" in liars_in_words(planned)
 
 
