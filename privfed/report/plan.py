@@ -80,7 +80,7 @@ def _comparison_row(plan: Plan) -> dict[str, str]:
     """The command that compares other samplers and mechanisms, if they are comparable."""
     if not comparable(plan):
         return {}
-    return {"advice": "privfed check --advise compares other draws and noise at this ε"}
+    return {"advice": "privfed check --advise compares other samplers and noise at this ε"}
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:

@@ -424,9 +424,9 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
     "keys, said",
     [
         (("attack.name=alie",), r"'alie' and attack\.fraction 0; expected an attack and the part"),
-        (("attack.fraction=0.2",), "expected an attack and the part of clients"),
+        (("attack.fraction=0.2",), "expected an attack and the fraction of clients"),
         (("attack.selection=round",), "none is configured"),
-        (("attack.name=alie", "attack.fraction=0.01"), "and so nobody; raise it"),
+        (("attack.name=alie", "attack.fraction=0.01"), "which is no client; raise it"),
         (
             ("attack.name=label_flip", "attack.fraction=0.2", "attack.flip=one", "attack.target=1"),
             "are both 1, .* set them to two classes",

@@ -289,12 +289,12 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
     "overrides, message",
     [
         (["cohort.size=501"], r"cohort\.size is 501, but data\.clients is 500"),
-        (["aggregation.rule=median"], "needs to see every client's row.*use"),
+        (["aggregation.rule=median"], "needs every client's row.*use"),
         (["aggregation.weights=examples"], "example counts are private"),
         ([f"client.objective={__name__}:Remembers"], "so the same clients have to return"),
         (
             ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],
-            "weighs all rows alike",
+            "gives all rows the same weight",
         ),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-10"], "noise multiplier above"),
     ],

@@ -131,7 +131,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
     words = ("calibrate", "--advise", "--epsilon", "2", "--slots", "6", *SETTING)
     shown = run(*words).output
     assert shown.index("allocation, banded") < shown.index("cyclic, gaussian")
-    assert "secret: nobody who reads the releases" in shown
+    assert "secret: no reader of the releases" in shown
     assert "rows where banded keeps" in shown
     facts = json.loads(run(*words, "--json").output)
     assert facts["alternatives"][0]["relative"] < 1

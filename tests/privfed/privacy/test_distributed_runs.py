@@ -59,11 +59,14 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     options = [*SMALL, *DISTRIBUTED, "secure.bits=16", "aggregation.byzantine=3"]
     args = ["check", *(item for key in options for item in ("--set", key))]
     output = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
-    assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in output
     assert (
-        "hostile taken to be 3 of a cohort at most; they add no noise, and are told who" in output
+        "10 clients together add it, and sums of fewer abort; 53% of that is the noise of honest clients"
+        in output
     )
-    assert "with its noise, and nobody sees a row" in output
+    assert (
+        "Byzantine assumed to be 3 of a cohort at most; they add no noise, and learn who" in output
+    )
+    assert "with its noise; no party sees a row" in output
     assert "wraps a number of the sum with a probability of" in output
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in output
 
@@ -84,7 +87,7 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     assert audited.guarantee.epsilon == epsilon({plan_.event: 7}, 1e-3, "rdp")
     result = CliRunner().invoke(main, ["audit", str(tmp_path)], env={"COLUMNS": "250"}).output
     assert "the server, by the noise of honest survivors alone" in result
-    assert "who reads the released aggregates" in result
+    assert "readers of the released aggregates" in result
     stated = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path), "--json"]).stdout)
     assert [one["against"] for one in stated["guarantees"]] == ["server", "readers"]
 
