@@ -30,7 +30,7 @@ def refuse_incomparable(plan: Plan) -> None:
     """Raises `Refused`, with the reason, if `plan` cannot be compared with alternatives."""
     config = plan.config
     if not plan.mechanism.private or plan.mechanism.trust != "server":
-        why = "compares noise that the server adds, but this run's noise is added elsewhere"
+        why = "compares noise that the server adds, but this run's server adds none"
     elif plan.budget is None or plan.budget == math.inf:
         why = "compares the noise that one ε needs, but this run has no budget: set privacy.epsilon"
     elif config.apart:

@@ -75,7 +75,14 @@ def test_the_header_of_train_is_the_table_of_check(tmp_path):
     header = facts(run("train", *SETTINGS, "--out", tmp_path / "run").stdout)
     assert header.pop("run")
     assert checked == header
-    assert {"privacy", "event", "accountants", "protects", "signal", "traffic"} <= checked.keys()
+    assert {
+        "privacy",
+        "event",
+        "accountants",
+        "protects",
+        "signal-to-noise",
+        "traffic",
+    } <= checked.keys()
 
 
 def test_check_lists_every_refusal_and_writes_nothing(tmp_path, monkeypatch):

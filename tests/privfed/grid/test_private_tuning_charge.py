@@ -1,4 +1,4 @@
-"""One charge covered by the charge one release: of the candidates drawn for it, at the noise that it states."""
+"""One charge pays for one release: of the candidates drawn for it, at the noise that it states."""
 
 import shutil
 import stat

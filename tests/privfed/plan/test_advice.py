@@ -110,7 +110,7 @@ def test_a_run_is_advised_beside_its_own_noise_and_its_own_refusals():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("privacy.mechanism=none",), "not"),
+        (("privacy.mechanism=none",), "server adds none"),
         (("privacy.noise_multiplier=2.0",), "no budget"),
         (("privacy.mechanism=local_gaussian", "privacy.epsilon=2.0"), "server adds"),
     ],

@@ -121,7 +121,7 @@ def test_each_number_follows_from_the_others():
     [
         ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
         ({"colluders": 0}, "every site is curious"),
-        ({"colluders": 5}, "at most 4, so that one is left"),
+        ({"colluders": 5}, "at most 4, so that the noise of at least one"),
         ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with --sites"),
         ({"sites": 0}, "--sites is 0; expected one or more"),
         ({"sites": None, "sites_per_client": 2}, "say with --sites how many"),
@@ -134,7 +134,7 @@ def test_each_number_follows_from_the_others():
         ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
-        ({"sampler": "fixed_size"}, "no proof where sites draw their own"),
+        ({"sampler": "fixed_size"}, "no proof if sites sample their own"),
         ({"mechanism": "discrete_gaussian", "sites_per_client": 2}, "do not divide"),
         ({"mechanism": "discrete_gaussian", "sizing": "layers"}, "sizing"),
     ],

@@ -60,8 +60,8 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     args = ["check", *(item for key in options for item in ("--set", key))]
     output = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
     assert (
-        "10 clients together add it, and sums of fewer abort; 53% of that is the noise of honest clients"
-        in output
+        "10 clients together add it, and sums of fewer abort; 53% of that is the noise of honest "
+        "clients" in output
     )
     assert (
         "Byzantine assumed to be 3 of a cohort at most; they add no noise, and learn who" in output

@@ -320,7 +320,7 @@ REFUSED = {
     "noise that clients share of rows": (
         ("compression.name=power_sgd", "privacy.mechanism=pairwise_gaussian", SILOS,
          "cohort.sampler=full", "cohort.size=0"),
-        '^compression.name = \'power_sgd\' combines two sums .* the server is sent rows; use [^\\n]*$',
+        '^compression.name = \'power_sgd\' combines two .* is sent rows; use [^\\n]*$',
     ),
     "attackers of two messages": (
         ("compression.name=power_sgd", "attack.name=sign_flip", "attack.fraction=0.2"),

@@ -204,8 +204,8 @@ def test_a_part_may_stay_with_clients(case, tmp_path):
 def test_check_says_what_is_trained_and_what_is_doubtful(tmp_path):
     text = checked(*LORA)
     assert (
-        "rank 2, B alone (A is fixed as initialised): 6 numbers are trained and sent in place of the 21 of"
-        in text
+        "rank 2, B alone (A is fixed as initialised): 6 numbers are trained and sent in "
+        "place of the 21 of" in text
     )
     assert "24 bytes a client for 84 bytes, 3.5 times fewer" in text
     assert "the adapted weights are not pretrained" in text

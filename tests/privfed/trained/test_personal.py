@@ -100,7 +100,7 @@ REFUSED = {
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
-    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "have no file"),
+    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "synthetic ones"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no amplification"),
     "nobody to score": (("evaluation.personal=true",), "only clients have"),
     "no models": (
