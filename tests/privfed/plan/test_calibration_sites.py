@@ -165,7 +165,7 @@ def test_the_command_and_python_answer_alike():
     assert dict(privfed.calibrate(**numbers, **sums)) == printed
     shown = " ".join(run("calibrate", *FLAGS, *flags, "--colluders", 4).stdout.split())
     assert "against all but a client's own site, by the noise of that site alone" in shown
-    assert "5, of which 5 have to survive; all of them add noise of" in shown
+    assert "5; at least 5 have to survive; all of them add noise of" in shown
     assert "WARNING: as few as one site may survive" in shown
     central = " ".join(run("calibrate", *FLAGS, "--sites", 5).stdout.split())
     assert "5; the server sees their clients' rows, and adds noise" in central

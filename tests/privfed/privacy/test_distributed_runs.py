@@ -67,7 +67,7 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
         "Byzantine assumed to be 3 of a cohort at most; they add no noise, and learn who" in output
     )
     assert "with its noise; no party sees a row" in output
-    assert "wraps a number of the sum with a probability of" in output
+    assert "wrap-around an entry of the sum with a probability of" in output
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in output
 
 
