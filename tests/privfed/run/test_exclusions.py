@@ -173,7 +173,7 @@ def test_what_a_liar_of_the_last_round_takes_away_is_said_where_the_run_ends(tmp
     assert not outcome.stopped_by_liars
     words = printed(outcome_table(outcome))
     assert "no longer holds Neither ε" in words
-    assert "none of a cohort's clients is hostile (aggregation.byzantine)" in words
+    assert "none of a cohort's clients is Byzantine (aggregation.byzantine)" in words
 
 
 def test_who_lied_after_the_end_is_none_of_the_runs_culprits(tmp_path):
@@ -238,12 +238,12 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
     culprits = [Culprit(site, 1, 0, "wrong share") for site in range(3)]
     refuse_liars(planned, 2, culprits=2)
     assert lost_claims(planned, culprits[:2]) == ()
-    with pytest.raises(LiarsProved, match=r"3 sites were .* at most 2 of the sites are hostile"):
+    with pytest.raises(LiarsProved, match=r"3 sites were .* at most 2 of the sites are Byzantine"):
         refuse_liars(planned, 2, culprits=3)
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
     assert lost.endswith("does not depend on other parties' noise, and holds.")
-    assert "a site that is proved to lie" in liars_in_words(planned)
+    assert "a site that is proved to be Byzantine" in liars_in_words(planned)
 
 
 def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
