@@ -119,8 +119,10 @@ def _of_people(people: Any) -> Raw:
 def _undeclared(people: Any) -> str:
     """Explains that `people` must be declared, and names the call that does it."""
     what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
-    why = "what a model sees of them (columns, bounds, classes, how many clients) is declared, "
-    why += "since reading it off private data would be a release of its own"
+    why = (
+        "the inputs of a model (columns, bounds, classes, number of clients) have to be declared, "
+    )
+    why += "since deriving them from private data would be a further release"
     if is_dict_of_tables(people):
         return f"people is a {type(people).__name__} of several tables; pass one of them, declared"
     if isinstance(people, Mapping):
@@ -154,7 +156,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
             if field in keys:
-                raise Refused(f"{name}.{field} is given twice: beside {name}.{key}, and in it")
+                raise Refused(f"{name}.{field} is given twice: next to {name}.{key}, and in it")
             assign(raw, f"{name}.{field}", plain(value))
 
 

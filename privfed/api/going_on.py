@@ -39,7 +39,7 @@ def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> 
     except (KeyboardInterrupt, OSError) as error:
         if (path / "ledger.jsonl").exists():
             error.add_note(
-                _way_on(path, given) if lasting else "this run was temporary, and is gone"
+                _way_on(path, given) if lasting else "this run was temporary and has been deleted"
             )
         raise
 
@@ -49,7 +49,7 @@ def _way_on(path: Path, given: Collection[str]) -> str:
     names = {"model": "model=…", "source": "data=…"}
     again = [names.get(kind, f"{kind}=…") for kind in sorted(given)]
     call = ", ".join([repr(str(path)), *again])
-    return f"what was released is kept; go on with it: privfed.load({call}).resume()"
+    return f"all releases are kept; resume by privfed.load({call}).resume()"
 
 
 @contextlib.contextmanager

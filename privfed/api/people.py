@@ -199,9 +199,10 @@ class Declaration:
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
-                "these rows are the sample itself, which is public then, and nobody to protect: "
-                "bounds and categories that are read off private rows are a release of their own. "
-                "Declare a sample of other people, or by hand: privfed.Table(rows, …)"
+                "these rows are the sample itself, which is public, so that there is no one to "
+                "protect; bounds and categories derived from private rows are a further "
+                "release. Declare from a sample of other people, or by hand: "
+                "privfed.Table(rows, …)"
             )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable
         keys = {k: v for k, v in self.keys.items() if k in kind.model_fields and k != "path"}

@@ -49,8 +49,8 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
             return reassembled(raw, config)
         if not isinstance(source, DeclaredTable):
             raise Refused(
-                f"the run's people come from the source {config.names['source']!r}; expected the "
-                "path of other data of that form"
+                f"the run's clients come from the source {config.names['source']!r}; expected "
+                "the path of other data of that form"
             )
         of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
         kind: type[DeclaredTable] = Table
@@ -161,7 +161,7 @@ class Run:
         """
         summary = RunRecord(self._directory).summary
         if not summary:
-            raise Refused(f"{self.path} has not ended; go on with it: resume()")
+            raise Refused(f"{self.path} has not ended; resume it by resume()")
         return dict(summary)
 
     @property

@@ -35,8 +35,8 @@ JSON_AT_THE_END = click.option(
 
 PROMISES = click.option(
     "--promises",
-    help="With --advise: which of secret, attendance and separation you can keep, with commas "
-    "between them, or nothing; left out, all of them.",
+    help="With --advise: the assumptions that you can keep, of secret, attendance and "
+    "separation, separated by commas, or nothing; default: all of them.",
 )
 
 
@@ -85,7 +85,7 @@ def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
     option = click.option(
         SHOW_VALUES,
         is_flag=True,
-        help="Quote in messages what stands in the data, which is private.",
+        help="Quote the data in messages; the data are private.",
     )
     return option(_answering(command, lambda arguments: bool(arguments.pop("show_values"))))
 

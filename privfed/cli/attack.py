@@ -25,7 +25,7 @@ EPSILONS = click.option(
     "epsilons",
     multiple=True,
     type=click.FloatRange(0, 1e6, min_open=True),
-    help="Noise to look through, a budget of all rounds. Default: 1e6, 1e5, 1000 and the run's.",
+    help="ε of the noise, a budget over all rounds. Default: 1e6, 1e5, 1000 and the run's.",
 )
 
 
@@ -37,16 +37,18 @@ def attack() -> None:
 @attack.command("inversion")
 @TARGET
 @OVERRIDES
-@click.option("--client", "clients", multiple=True, type=click.IntRange(0), help="Whom to attack.")
 @click.option(
-    "--columns", type=click.IntRange(1, 64), default=3, show_default=True, help="Or how many."
+    "--client", "clients", multiple=True, type=click.IntRange(0), help=("The attacked clients.")
+)
+@click.option(
+    "--columns", type=click.IntRange(1, 64), default=3, show_default=True, help="Or their number."
 )
 @click.option(
     "--examples",
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="On how many of its examples each client trains.",
+    help="Number of examples on which each client trains.",
 )
 @click.option(
     "--steps", type=click.IntRange(1, 100), default=1, show_default=True, help="Its local steps."
@@ -102,7 +104,11 @@ def inversion_command(
 @TARGET
 @OVERRIDES
 @click.option(
-    "--clients", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."
+    "--clients",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help=("Their number."),
 )
 @EPSILONS
 @OUT
@@ -135,16 +141,22 @@ def property_command(
     type=click.Choice(["user", "example"]),
     default="user",
     show_default=True,
-    help="Whose membership: all of a client's examples, or one of them.",
+    help="Membership of all of a client's examples, or of one of them.",
 )
 @click.option(
     "--shadows",
     type=click.IntRange(4, 1000),
     default=16,
     show_default=True,
-    help="Further runs that LiRA compares with.",
+    help="Number of shadow runs of LiRA.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all coins.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help=("Seed of all random draws."),
+)
 @OVERRIDES
 @OUT
 @JSON
@@ -165,7 +177,7 @@ def membership_command(
     non-members.
     """
     if target.is_dir() and overrides:
-        raise Refused(f"--set changes a run file, and {target} is a run that was; leave it out")
+        raise Refused(f"--set changes a run file, but {target} is a finished run; remove --set")
     from privfed.report.console import console
     from privfed.report.membership import exposure_files, exposure_json, exposure_table
     from privfed.store.folders import write_private

@@ -30,23 +30,23 @@ _OPTIONS = (
         metavar="MODULE:NAME",
         help="Test a function of your own, release(member, generator), on two neighbours.",
     ),
-    click.option("--claimed-epsilon", type=click.FloatRange(0), help="What it claims at --delta."),
-    click.option("--delta", type=click.FloatRange(0, 1, max_open=True), help="Of the claim."),
+    click.option("--claimed-epsilon", type=click.FloatRange(0), help="The claimed ε at --delta."),
+    click.option("--delta", type=click.FloatRange(0, 1, max_open=True), help="δ of the claim."),
     click.option(
         "--noise-multiplier",
         type=_POSITIVE,
-        help="It claims to be Gaussian noise: deviation over sensitivity.",
+        help="A claim of Gaussian noise: standard deviation over sensitivity.",
     ),
     click.option(
         "--sampling-rate",
         type=click.FloatRange(0, 1, min_open=True),
         help="… on Poisson cohorts of this rate.",
     ),
-    click.option("--rounds", type=click.IntRange(1, 10**6), help="… in so many rounds."),
+    click.option("--rounds", type=click.IntRange(1, 10**6), help="… in this number of rounds."),
     click.option(
         "--confidence",
         type=click.FloatRange(0, 1, True, True),
-        help="Of lower bounds; 0.95 by default.",
+        help="Confidence of lower bounds; default: 0.95.",
     ),
 )
 
@@ -107,17 +107,17 @@ def audit_named_function(
 )
 @OVERRIDES
 @function_options
-@click.option("--releases", type=click.IntRange(20, 10**7), help="How many to test it on.")
+@click.option("--releases", type=click.IntRange(20, 10**7), help="Number of releases.")
 @click.option(
     "--accountant",
-    help="tightest, rdp, pld; or a cross-check beside these: opacus_rdp, opacus_prv, or all.",
+    help="tightest, rdp, pld; or, as a further cross-check: opacus_rdp, opacus_prv, or all.",
 )
 @click.option(
     "--plot",
     type=FILE,
     help="Draw ε over rounds and over δ into this file (.svg, .png, .pdf).",
 )
-@click.option("--head", metavar="HASH", help="A head that its ledger had, kept elsewhere.")
+@click.option("--head", metavar="HASH", help="An earlier head of its ledger, kept elsewhere.")
 @JSON
 @answers_errors
 def audit_command(

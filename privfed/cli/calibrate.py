@@ -59,7 +59,7 @@ def _kind(flag: Field[Any]) -> click.ParamType[Any, Any]:
 
 @click.command("calibrate", cls=_Calibrate)
 @_question_flags
-@click.option("--advise", is_flag=True, help="Compare draws and mechanisms at this epsilon.")
+@click.option("--advise", is_flag=True, help="Compare samplers and mechanisms at this epsilon.")
 @PROMISES
 @JSON
 @answers_errors

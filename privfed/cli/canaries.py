@@ -35,7 +35,9 @@ def canary() -> None:
 
 @canary.command("new")
 @click.argument("directory", metavar="DIR", type=ANYTHING)
-@click.option("--count", type=click.IntRange(1), default=500, show_default=True, help="How many.")
+@click.option(
+    "--count", type=click.IntRange(1), default=500, show_default=True, help=("Number of canaries.")
+)
 @click.option(
     "--dimension", type=click.IntRange(1), required=True, help="The model's floating-point numbers."
 )
@@ -52,9 +54,7 @@ def canary() -> None:
     show_default=True,
     help="add/remove, zero-out or replace-one: the neighbours of the claim.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0), help="Coins that follow from a number, for simulations."
-)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the inclusion bits, for simulations.")
 @answers_errors
 def new_canaries_command(
     directory: Path, count: int, dimension: int, clip: float, relation: str, seed: int | None
@@ -96,22 +96,30 @@ def new_canaries_command(
     "epsilons",
     type=float,
     multiple=True,
-    help="What is claimed; several points of one claim are given with a δ each.",
+    help="The claimed ε; several points of one claim need a δ each.",
 )
-@click.option("--delta", "deltas", type=float, required=True, multiple=True, help="At which δ.")
-@click.option("--gaussian", is_flag=True, help="By Gaussian noise, with everybody in each round.")
+@click.option(
+    "--delta", "deltas", type=float, required=True, multiple=True, help=("δ of the claim.")
+)
+@click.option(
+    "--gaussian",
+    is_flag=True,
+    help=("The claim is Gaussian noise, with every client in each round."),
+)
 @click.option(
     "--noise-multiplier",
     type=click.FloatRange(0, min_open=True),
-    help="Instead of ε: the deviation of Gaussian noise over the sensitivity.",
+    help="Instead of ε: the standard deviation of Gaussian noise over the sensitivity.",
 )
 @click.option(
     "--sampling-rate",
     type=click.FloatRange(0, 1, min_open=True),
     help="… on Poisson cohorts of this rate.",
 )
-@click.option("--rounds", type=click.IntRange(1, 10**6), help="… in so many rounds.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds.")
+@click.option("--rounds", type=click.IntRange(1, 10**6), help="… in this number of rounds.")
+@click.option(
+    "--confidence", type=float, default=0.95, show_default=True, help=("Confidence of the bounds.")
+)
 @JSON
 @answers_errors
 def judge_command(
@@ -134,8 +142,8 @@ def judge_command(
     else:
         if epsilons or gaussian or len(deltas) != 1:
             raise Refused(
-                "--noise-multiplier says all of a claim but its --delta; give one, and neither "
-                "--claimed-epsilon nor --gaussian"
+                "--noise-multiplier states a claim except for its --delta; give one --delta, "
+                "and neither --claimed-epsilon nor --gaussian"
             )
         claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
     if not 0 < confidence < 1:

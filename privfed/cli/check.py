@@ -27,11 +27,19 @@ if TYPE_CHECKING:
 @OPTIONAL_RUN_FILE
 @OVERRIDES
 @JSON
-@click.option("--matrix", is_flag=True, help="What goes with what, other parts as configured.")
 @click.option(
-    "--answers", type=int, help="What a site promises its clients that answers so many rounds."
+    "--matrix",
+    is_flag=True,
+    help=("The combinations of parts that have a proof, other parts as configured."),
 )
-@click.option("--advise", is_flag=True, help="Compare other draws and mechanisms at this epsilon.")
+@click.option(
+    "--answers",
+    type=int,
+    help=("The guarantee of a site for its clients if it answers this number of rounds."),
+)
+@click.option(
+    "--advise", is_flag=True, help=("Compare other samplers and mechanisms at this epsilon.")
+)
 @PROMISES
 @quotes_on_request
 def check_command(

@@ -16,13 +16,15 @@ from privfed.core.text import visible_toml
 
 @click.command("declare")
 @click.argument("sample", metavar="[SAMPLE]", required=False, type=ANYTHING)
-@click.option("--from", "described", type=ANYTHING, help="What `privfed describe` released.")
+@click.option("--from", "described", type=ANYTHING, help="A release of `privfed describe`.")
 @click.option("--label", required=True, help="The column to predict.")
-@click.option("--client", default="", help="The column that says whose a row is.")
-@click.option("--site", default="", help="The column that says at which site a row is.")
-@click.option("--path", help="Where the private table lies; default: the sample.")
-@click.option("--delimiter", help="What divides cells; default: what seems to.")
-@click.option("--encoding", help="Of the sample's text; default: the first common one that fits.")
+@click.option("--client", default="", help="The column of client ids.")
+@click.option("--site", default="", help="The column of sites.")
+@click.option("--path", help="Path of the private table; default: the sample.")
+@click.option("--delimiter", help="Delimiter of cells; default: detected.")
+@click.option(
+    "--encoding", help=("Encoding of the sample; default: the first common one that fits.")
+)
 @quotes_on_request
 def declare_command(
     sample: Path | None,
@@ -39,9 +41,7 @@ def declare_command(
         raise Refused("expected a public SAMPLE of the table, or --from STATISTICS: one of them")
     if described is not None:
         if client or site or path or delimiter or encoding:
-            raise Refused(
-                "--from states whose rows there are and how they are written; only add --label"
-            )
+            raise Refused("--from states the clients and the format of the table; add only --label")
         declared, open_keys = _of_statistics(described, label), "cohort.size"
     else:
         from privfed.data.declaring.declare import declare
@@ -69,7 +69,7 @@ def _of_statistics(described: Path, label: str) -> str:
 @click.option(
     "--epsilon",
     type=click.FloatRange(0, min_open=True),
-    help="What it may cost; default: the share budget.statistics.",
+    help="ε of the release; default: the share budget.statistics.",
 )
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
 @click.option("--column", "columns", multiple=True, help="A column that is not declared.")
@@ -78,7 +78,7 @@ def _of_statistics(described: Path, label: str) -> str:
     type=click.IntRange(1, 1000),
     default=1,
     show_default=True,
-    help="How many rows of a client count, at most.",
+    help="Largest number of counted rows per client.",
 )
 @click.option(
     "--buckets",
@@ -92,7 +92,7 @@ def _of_statistics(described: Path, label: str) -> str:
     type=click.IntRange(1, 64),
     default=12,
     show_default=True,
-    help="How many of their first bytes are read.",
+    help="Number of their first bytes that are read.",
 )
 @click.option("--out", type=ANYTHING, help="A new folder, or a file.json beside it.")
 @JSON

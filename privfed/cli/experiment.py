@@ -38,7 +38,7 @@ def _print_template(context: click.Context, parameter: click.Parameter, name: st
 
 @click.command("experiment")
 @click.argument("grid_file", metavar="GRID.toml", type=ANYTHING)
-@click.option("--out", type=DIRECTORY, help="Where results go; default: beside the grid file.")
+@click.option("--out", type=DIRECTORY, help="Folder of results; default: next to the grid file.")
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes; default: the cores.")
 @click.option("--retry", is_flag=True, help="Repeat cells that failed or were refused.")
 @click.option("--dry-run", is_flag=True, help="Print the cells and the estimated time only.")
@@ -49,7 +49,7 @@ def _print_template(context: click.Context, parameter: click.Parameter, name: st
     is_eager=True,
     expose_value=False,
     callback=_print_template,
-    help="Print a grid file to begin with, and stop.",
+    help="Print an example grid file, and stop.",
 )
 @JSON_AT_THE_END
 @never_quotes
@@ -72,7 +72,7 @@ def experiment_command(
     processes = jobs or os.cpu_count() or 1
     if grid.tunes_privately:
         if plot or retry:
-            raise Refused("tune.private = true tries no candidate again, and has nothing to draw")
+            raise Refused("tune.private = true does not repeat candidates and has no figures")
         return _tune(screen, files, grid, processes, dry_run, as_json)
     if dry_run:
         return _look_ahead(screen, files, grid, processes, retry, as_json)
@@ -81,7 +81,7 @@ def experiment_command(
             return _redraw(screen, files, grid)
         return _run(screen, files, grid, processes, retry, as_json)
     except KeyboardInterrupt as error:
-        return report_error(error, "what is done is kept; the same command goes on")
+        return report_error(error, "finished cells are kept; the same command resumes")
 
 
 def _tune(
@@ -99,7 +99,7 @@ def _tune(
     try:
         tuned = tune(files, proposal, processes)
     except KeyboardInterrupt as error:
-        return report_error(error, "the same command goes on with the same candidates")
+        return report_error(error, "the same command resumes with the same candidates")
     screen.print("", tuned_table(tuned), sep="\n")
     return print_json(tuned.to_json()) if as_json else 0
 
@@ -137,14 +137,17 @@ def _run(
     # A failed cell is a bug; a refused one is bad input.
     code, kind = (OUR_FAULT, "failed") if failed else (Refused.exit_code, "refused")
     if experiment.files != files:
-        message = "nothing is tuned before all of it was tried; mend that, and go on (--retry)"
+        message = (
+            "tuning ends only after every candidate has run; correct the cause, and resume "
+            "(--retry)"
+        )
         return report_failure(message, code, kind, **facts)
     if not experiment.counts[DONE] and not failed:
-        return report_failure("no cell is done; the table says why", code, kind, **facts)
+        return report_failure("no cell is done; the table states the reasons", code, kind, **facts)
     _draw(screen, files, grid)
     _write_page(screen, files)
     if failed:
-        message = f"{failed} cells failed; the table says why, and --retry repeats them"
+        message = f"{failed} cells failed; the table states the reasons, and --retry repeats them"
         return report_failure(message, code, kind, **facts)
     return print_json(facts) if as_json else 0
 

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
-@click.option("--federation", required=True, type=FILE, help="Who takes part.")
+@click.option("--federation", required=True, type=FILE, help="The federation file.")
 @click.option("--key", required=True, type=FILE, help="The coordinator's secret key.")
 @click.option("--out", required=True, type=DIRECTORY, help="The run's directory, new or begun.")
 @click.option(
     "--site", "sockets", nargs=2, multiple=True, metavar="NAME SOCKET", help="A site's socket."
 )
-@click.option("--seconds", default=60.0, help="For each answer, beside the time to train.")
+@click.option(
+    "--seconds", default=60.0, help=("Seconds for each answer, in addition to the training time.")
+)
 @click.option("--patience", default=60.0, help="Seconds that a round waits for enough sites.")
 @JSON_AT_THE_END
 @quotes_on_request
@@ -73,7 +75,7 @@ def run_federation(
                 observers=[observer],
             )
     except KeyboardInterrupt as stopped:
-        return report_error(stopped, "the same command goes on with the run")
+        return report_error(stopped, "the same command resumes the run")
     except (LedgerBroken, Broken) as error:
         return report_error(error, problems=[str(error)], ledger_ok=False, run=str(out))
     screen.print("", outcome_table(outcome), sep="\n")
@@ -102,9 +104,11 @@ federation.add_command(run_federation)
 
 @federation.command("new")
 @FEDERATION_FILE
-@click.option("--name", required=True, help="What the federation is called.")
+@click.option("--name", required=True, help="The federation's name.")
 @click.option("--coordinator", required=True, metavar="KEY", help="Whose invitations count.")
-@click.option("--threshold", default=0, help="Shares that open a secret; 0: the fewest that may.")
+@click.option(
+    "--threshold", default=0, help=("Shares that open a secret; 0: the smallest allowed number.")
+)
 @answers_errors
 def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
     """Write a federation's file, without any site yet."""
@@ -131,7 +135,9 @@ def add_command(file: Path, site: tuple[str, str]) -> int:
 
 @federation.command("check")
 @FEDERATION_FILE
-@click.option("--colluders", default=1, help="Sites that may work with the server, at most.")
+@click.option(
+    "--colluders", default=1, help=("Largest number of sites that may collude with the server.")
+)
 @JSON
 @answers_errors
 def check_federation(file: Path, colluders: int, as_json: bool) -> int:
@@ -152,7 +158,7 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
     click.echo(f"coordinator  {agreed_on.coordinator}")
     for name in agreed_on.order:
         click.echo(f"site         {name}  {agreed_on.sites[name]}")
-    click.echo(f"threshold    {agreed_on.threshold}; {colluders} may work with the server")
+    click.echo(f"threshold    {agreed_on.threshold}; {colluders} may collude with the server")
     for threat, least in shares.items():
         opened = f"{least} of {len(agreed_on.sites)} shares open a secret" if least else "too low"
         click.echo(f"  {threat:10} {opened}")

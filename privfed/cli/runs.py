@@ -22,11 +22,15 @@ from privfed.core.text import visible
 
 @click.command("report")
 @click.argument("path", metavar="RUN_DIR|GRID.toml", type=ANYTHING)
-@click.option("--out", type=FILE, help="The page's file; default: in the run, beside the grid.")
+@click.option(
+    "--out", type=FILE, help=("The page's file; default: in the run, or next to the grid.")
+)
 @click.option(
     "--simulation",
     is_flag=True,
-    help="Show what no ε covers, too: measures of simulations, attackers, what canaries show.",
+    help=(
+        "Also show values that no ε covers: metrics of simulations, attackers, results of canaries."
+    ),
 )
 @JSON
 @never_quotes

@@ -36,7 +36,7 @@ def site() -> None:
 
 @site.command("init")
 @SITE_FOLDER
-@click.option("--name", required=True, help="What the federation calls the site.")
+@click.option("--name", required=True, help="The site's name in the federation.")
 @answers_errors
 def init_command(directory: Path, name: str) -> int:
     """Create a site's folder: a new secret key, a policy to read, and no receipts yet."""
@@ -46,7 +46,7 @@ def init_command(directory: Path, name: str) -> int:
     key = folder.begin(name)
     click.echo(f"{key.name}  {key.public}")
     click.echo(
-        "privfed: tell the others the key above. A coordinator needs no more; at a site, read "
+        "privfed: give the others the key above. A coordinator needs no more; at a site, read "
         f"{folder.policy} and fill in {folder.data}",
         err=True,
     )
@@ -145,7 +145,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     yield "policy   this site takes part"
     yield f"table    {checked.people:,} people, {checked.rows:,} rows that count"
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
-    yield f"budget   {spent}, once the run is through, with all that was answered before"
+    yield f"budget   {spent}, after the run, earlier answers included"
     yield (
         f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s, reading "
         f"the table {checked.reading:.2g} s, of {number(checked.deadline)} s"
@@ -174,7 +174,10 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
         yield f"ε = {ceiling(alone.epsilon)}, δ = {alone.delta:g}, trusting this site alone"
     yield f"head {receipts.head}"
     if receipts.torn:
-        yield "the last line was torn by a crash: it was never answered, and does not count"
+        yield (
+            "the last line is incomplete after a crash: its request was never answered, and it "
+            "does not count"
+        )
 
 
 @click.group("flower")
@@ -184,10 +187,16 @@ def flower() -> None:
 
 @flower.command("new")
 @click.argument("app", metavar="APP", type=DIRECTORY)
-@click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="What is trained.")
-@click.option("--federation", type=FILE, required=True, metavar="FILE", help="Who takes part.")
-@click.option("--key", type=FILE, metavar="FILE", help="The coordinator's key; beside the file.")
-@click.option("--out", type=DIRECTORY, metavar="DIR", help="The run's folder; beside its file.")
+@click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="The run file.")
+@click.option(
+    "--federation", type=FILE, required=True, metavar="FILE", help=("The federation file.")
+)
+@click.option(
+    "--key", type=FILE, metavar="FILE", help=("The coordinator's key; default: next to the file.")
+)
+@click.option(
+    "--out", type=DIRECTORY, metavar="DIR", help=("The run's folder; default: next to its file.")
+)
 @answers_errors
 def new_app_command(
     app: Path, run: Path, federation: Path, key: Path | None, out: Path | None

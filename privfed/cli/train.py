@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 @click.command("train")
 @OPTIONAL_RUN_FILE
 @OVERRIDES
-@click.option("--out", type=DIRECTORY, help="Where the run goes; default: a new folder in runs/.")
-@click.option("--resume", type=DIRECTORY, help="Go on with the run in this folder.")
-@click.option("--workers", type=click.IntRange(1, 256), help="Processes that share each cohort.")
+@click.option("--out", type=DIRECTORY, help="The run directory; default: a new folder in runs/.")
+@click.option("--resume", type=DIRECTORY, help="Resume the run in this folder.")
+@click.option(
+    "--workers", type=click.IntRange(1, 256), help=("Number of processes that share each cohort.")
+)
 @JSON_AT_THE_END
 @quotes_on_request
 def train_command(
@@ -45,7 +47,7 @@ def train_command(
 ) -> int:
     """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
     if out and resume:
-        raise Refused("--out and --resume exclude each other; --resume goes on in its own folder")
+        raise Refused("--out and --resume exclude each other; --resume continues in its own folder")
     if out:
         _refuse_taken(out)
     from privfed.store.folders import new_folder
@@ -112,7 +114,7 @@ def _refuse_taken(out: Path) -> None:
     if (out / "ledger.jsonl").exists():
         raise Refused(
             f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
-            f"--resume {shlex.quote(str(out))} to go on with it"
+            f"--resume {shlex.quote(str(out))} to resume it"
         )
 
 
@@ -120,7 +122,7 @@ def how_to_go_on(directory: Path) -> str:
     """Returns what is kept of an unfinished run, and the command that resumes it."""
     if (directory / "ledger.jsonl").exists():
         command = f"privfed train --resume {shlex.quote(str(directory))}"
-        return f"what was released is kept{_ledger_head(directory)}. Go on with: {command}"
+        return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"
     return "nothing was released: the run had not begun"
 
 

@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     "overrides",
     multiple=True,
     metavar="SECTION.key=value",
-    help="Other data: data.key; with --federated what is measured: evaluation.key; with --out runs "
-    "that this one began from, and nobody of whom is asked: privacy.disjoint.",
+    help="Other data: data.key; with --federated the metrics: evaluation.key; with --out "
+    "earlier runs that share no client with the asked ones: privacy.disjoint.",
 )
 @click.option("--predictions", type=FILE, help="CSV to write.")
 @click.option(
     "--personalise",
     type=click.IntRange(0, 10_000),
     metavar="EPOCHS",
-    help="Fine-tune on half of each client's examples, score on the other; 0: score the models "
-    "that clients keep. A simulation.",
+    help="Fine-tune on half of each client's examples, score on the other half; 0: score the "
+    "models that clients keep. A simulation.",
 )
 @click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
 @click.option("--out", type=DIRECTORY, help="With --federated: the new run of further clients.")
-@click.option("--epsilon", type=float, help="What that release spends by itself.")
-@click.option("--group", default="", metavar="COLUMN", help="Score each of its groups, too.")
+@click.option("--epsilon", type=float, help="ε of that release alone.")
+@click.option("--group", default="", metavar="COLUMN", help="Also score each of its groups.")
 @JSON
 @quotes_on_request
 def evaluate_command(
@@ -78,14 +78,14 @@ def evaluate_command(
         return print_answer(_personal(directory, personalise), as_json)
     if federated != (epsilon is not None) or (out and not federated):
         raise Refused(
-            "--federated and --epsilon go together (and --out with them): what clients release has "
-            "to be paid"
+            "--federated and --epsilon go together (and --out with them): a release of clients "
+            "needs a budget"
         )
     if federated and epsilon is not None:
         if predictions or group:
             raise Refused(
-                "--federated shows nobody's predictions, and takes --set evaluation.group=COLUMN; "
-                "leave out --predictions and --group"
+                "--federated shows no client's predictions, but takes --set "
+                "evaluation.group=COLUMN; leave out --predictions and --group"
             )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
@@ -124,8 +124,8 @@ def _by_clients(
         of_data.insert(0, f"data.path={quoted(data)}")
     if bool(of_data) != (out is not None):
         raise Refused(
-            "--federated is about the run's own clients; or, with --data (or data.key) and --out, "
-            "about further ones, who get a run of their own"
+            "--federated is about the run's own clients; or, with --data (or data.key) and "
+            "--out, about further clients, which get a run of their own"
         )
     try:
         if out is None:
@@ -138,7 +138,7 @@ def _by_clients(
             answer = Answer.of(scored, clients_table)
     except (KeyboardInterrupt, OSError) as error:
         spent = (
-            f"a round that was charged is spent: privfed audit {shlex.quote(str(out or directory))}"
+            f"a charged round remains charged: privfed audit {shlex.quote(str(out or directory))}"
         )
         return report_error(error, spent)
     return print_answer(answer, as_json)
@@ -174,7 +174,7 @@ def predict_command(
 @click.command("export")
 @RUN_DIRECTORY
 @click.option("--to", type=FILE, required=True, help=".safetensors, .pt2 or .onnx.")
-@click.option("--adapters", is_flag=True, help="What [model.lora] trained alone, .safetensors.")
+@click.option("--adapters", is_flag=True, help="Only the adapters of [model.lora], .safetensors.")
 @JSON
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:

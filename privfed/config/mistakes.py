@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 from privfed.core.text import nearest
 
 _KINDS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",

@@ -27,7 +27,7 @@ OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
 EXIT_CODES = {
     0: "done",
     OUR_FAULT: "a bug, ours or in a part of your own (its line is shown); or cells that failed",
-    Refused.exit_code: "bad input, what has no proof, or what the system does not give",
+    Refused.exit_code: "bad input, a combination without a proof, or a missing system resource",
     STOPPED_AT_BUDGET: "a run stopped at its budget, before all of its rounds",
     REFUTED: "an audit refutes the claim",
     BROKEN: "a ledger or a run directory is edited or incomplete",
@@ -35,16 +35,16 @@ EXIT_CODES = {
 }
 """The exit codes of all commands."""
 KINDS = {
-    "refused": "bad input, or a combination that has no proof",
+    "refused": "bad input, or a combination without a proof",
     "usage": "the command line itself",
-    "busy": "another process is at it",
+    "busy": "another process uses the same files",
     "lost": "another process of the same run has died",
-    "system": "the system does not give a file, a folder or a device",
-    "memory": "there is not enough",
+    "system": "a file, a folder or a device that the system does not provide",
+    "memory": "not enough memory",
     "failed": "cells of an experiment failed",
     "broken": "a ledger or a run directory is edited or incomplete",
     "interrupted": "Ctrl-C, or a service manager",
-    "bug": "ours, or one in a part of the user's own",
+    "bug": "a bug in privfed, or in a part of the user's own",
 }
 """The kinds of failures, as JSON names them."""
 SHOW_VALUES = "--show-values"
@@ -120,9 +120,8 @@ def _with_private_text(public: str, error: BaseException) -> str:
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
-    return (
-        f"{public}\n{private if _QUOTES.get() else f'{SHOW_VALUES} says more, and quotes the data'}"
-    )
+    hint = f"{SHOW_VALUES} gives details, and quotes the data"
+    return f"{public}\n{private if _QUOTES.get() else hint}"
 
 
 def bug_message(error: BaseException) -> str:

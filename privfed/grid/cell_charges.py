@@ -113,7 +113,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
             public = frozenset(RunDirectory(path.parent).public_clients.of_all_runs())
             prior = Priors.stated(ledger.terms).runs
         except (AccountingError, Broken, OSError):
-            unread = "a ledger that cannot be read says nothing of what was charged"
+            unread = "the charges of an unreadable ledger are unknown"
             nothing = Prior(str(path.parent), str(path), "", {})
             yield CellCharges(
                 slot, str(path), people, about, nothing, {}, unread=unread, sources=sources

@@ -180,7 +180,7 @@ def _run(
             result = result_of(files, cell, retry=True) or died
         if result["status"] == STOPPED:
             raise Refused(
-                f"{result['reason']}: nothing is lost; mend that, and the same command goes on"
+                f"{result['reason']}; nothing is lost: correct this, and the same command resumes"
             )
         observer.ended(cell, result)
         yield cell, result

@@ -92,15 +92,15 @@ def _most_examples(left: Spending | None, right: Spending | None) -> Spending | 
 
 
 NOT_CHOSEN = (
-    "a cell's own ε does not cover that it was chosen among these: state the joint one, or choose "
-    "with tune.private = true"
+    "a cell's own ε does not cover its choice among these: state the joint one, or choose with "
+    "tune.private = true"
 )
 """A note on cells over real data, from which a reader may select the best."""
 _UNIT = "unit (client column)"
 """The term that differs between cells with other units over the same data."""
 _MEANING = {
     "unit": "unit",
-    "relation": "relation",
+    "relation": "adjacency relation",
     "against": "party",
     "delta": "δ",
     **ASSUMED,
@@ -317,9 +317,12 @@ def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
     if len(cells) > 1 and any(entry.sources for entry in charges):
         yield NOT_CHOSEN
     if uncovered := composition(charges).uncovered:
-        yield f"what the starting model tells of the same people is not covered (it is {uncovered})"
+        yield (
+            "the influence of the same population on the starting model is not covered (it is "
+            f"{uncovered})"
+        )
     if uncounted:
         yield (
-            f"{uncounted} runs under cells/ about the same people are none of these cells, and not "
-            "counted (privfed audit composes runs that you name)"
+            f"{uncounted} runs under cells/ about the same population are not cells of this "
+            "grid, and not counted (privfed audit composes runs that you name)"
         )

@@ -63,8 +63,8 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         )
     if again := sorted(set(tuning.seeds) & set(grid.seeds)):
         raise Refused(
-            f"{path}: seeds {again} are both tuned and measured on, which flatters what is "
-            "tuned most; give tune.seeds others"
+            f"{path}: seeds {again} are used for both tuning and measurement, which favours the "
+            "methods with the most tuning; give tune.seeds others"
         )
 
 
@@ -76,13 +76,13 @@ def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
     }  # fmt: skip
     if others := [name for name, keys in beside.items() if keys]:
         raise Refused(
-            f"{path}: tune.private = true releases the best run alone, and {', '.join(others)} is "
-            "about several; put the keys to choose in tune.over, and leave the others out"
+            f"{path}: tune.private = true releases only the best run, but {', '.join(others)} "
+            "is about several; put the keys to choose in tune.over, and remove the others"
         )
     if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
         raise Refused(
-            f"{path}: tune.private = true chooses one run over the people of the one seed in "
-            "seeds = [...]; name one there, and leave tune.seeds out"
+            f"{path}: tune.private = true chooses one run over the population of the one seed "
+            "in seeds = [...]; name one there, and leave tune.seeds out"
         )
     if 0.0 < tuning.candidates < 1.0:
         raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")

@@ -69,7 +69,7 @@ def best_options(
     measure, lower = tuning_measure(grid.tune.by, grid.tune.lower_is_better, loss)
     scores: dict[str, list[float]] = {}
     options: dict[str, Values] = {}
-    reason = "none of what was tried for it is done"
+    reason = "none of its tuning runs is done"
     for cell in candidates:
         result = results[cell.name] or {}
         choice = {key: cell.values[key] for key in grid.tuned_keys if key in cell.values}
@@ -82,7 +82,7 @@ def best_options(
     means = {name: sum(reached) / len(reached) for name, reached in scores.items()}
     best = (min if lower else max)(means, key=lambda name: means[name])
     if not math.isfinite(means[best]):
-        return f"nothing that was tried to tune it is done; the last: {reason}"
+        return f"none of its tuning runs is done; the last: {reason}"
     return options[best]
 
 

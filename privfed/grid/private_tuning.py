@@ -234,8 +234,8 @@ def _ended(event: Ended[Job], log: Path) -> Result:
     if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
         note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
         raise Refused(
-            f"a candidate was cut off, and {log} says by what: nothing is lost or released; mend "
-            "that, and the same command goes on"
+            f"a candidate was interrupted ({log} has the cause); nothing is lost or released: "
+            "correct it, and the same command resumes"
         )
     return dict(result)
 
@@ -248,8 +248,8 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
     best = proposal.better(filled)
     if filled[best] == worst:
         raise Refused(
-            "no candidate ended with a score, so nothing is released; what was charged stays "
-            "charged. Why they failed lies under private/, and may tell of the people"
+            "no candidate ended with a score, so nothing is released; the charge remains. The "
+            "causes are under private/, and may reveal private data"
         )
     return best
 

@@ -31,7 +31,7 @@ class Died:
     def __str__(self) -> str:
         if self.exit_code is not None and self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name
-            return f"its process was killed ({name}); if nobody did, memory ran out"
+            return f"its process was killed ({name}), by a user or for lack of memory"
         return f"its process ended with exit code {self.exit_code}"
 
 

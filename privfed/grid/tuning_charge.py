@@ -103,13 +103,15 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
     if proposal.seeded:
         return None
     spent = (
-        f"what {ledger.path} charged is spent: the draws that it paid for are lost, and others "
-        f"would have to be charged. Restore {places.private}, or name another --out"
+        f"what {ledger.path} charged is spent: the random draws that it charged are lost, and "
+        f"new ones would have to be charged. Restore {places.private}, or name another --out"
     )
     try:
         key = places.key.read_or_draw(str(ledger.terms["id"]), fresh=False)
     except Broken as error:
-        raise Broken(f"{places.key.path} is missing, or another's; {spent}") from error
+        raise Broken(
+            f"{places.key.path} is missing, or belongs to another tuning; {spent}"
+        ) from error
     if ledger.terms["tuning"].get("secret") != _commitment(key):
         raise Broken(f"{places.key.path} is not what the ledger commits to; {spent}")
     if not places.candidates.is_dir():
@@ -122,8 +124,8 @@ def refuse_unpaid(run: Path, ledger: Ledger) -> None:
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
         raise Refused(
-            f"{run} is no run that the charge in {ledger.path} pays for; expected this tuning's "
-            "best, or nothing. Move it away, or name another --out"
+            f"{run} is not covered by the charge in {ledger.path}; expected this tuning's best "
+            "run, or nothing. Move it away, or name another --out"
         )
 
 
@@ -135,8 +137,8 @@ def _opened(proposal: Proposal, places: Places) -> Ledger:
     for place in (places.best, places.candidates):
         if place.exists() and any(place.iterdir()):
             raise Refused(
-                f"{place} is there, and no charge for it in {places.ledger}: restore that ledger, "
-                "or name another --out"
+                f"{place} exists, but {places.ledger} has no charge for it: restore that "
+                "ledger, or name another --out"
             )
     places.ledger.unlink(missing_ok=True)
     places.key.path.unlink(missing_ok=True)  # of a tuning that was interrupted before its charge

@@ -200,10 +200,10 @@ def propose(files: Files, grid: Grid) -> Proposal:
     for cell, other in zip(combinations[1:], others, strict=True):
         if other.promise != first.promise:
             raise Refused(
-                f"{dict(cell.values)} promises something else, or to other people, than "
-                f"{dict(combinations[0].values)}: all that is chosen from has to have one and the "
-                "same spending over one population, all secret or all simulations; leave keys that "
-                "change rounds, cohort, noise, budget, [data] or run.randomness, or make a run a "
+                f"{dict(cell.values)} has another guarantee, or another population, than "
+                f"{dict(combinations[0].values)}: all candidates need one and the same spending "
+                "over one population, all secret or all simulations; leave keys that change "
+                "rounds, cohort, noise, budget, [data] or run.randomness, or make a run a "
                 "simulation, out of tune.over"
             )
         if (other.measure, other.lower) != (first.measure, first.lower):

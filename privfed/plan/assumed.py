@@ -30,8 +30,8 @@ _EXACT = 1e-9
 """Tolerance that protects floor and ceil against rounding errors of a product."""
 SERVER = "the server"
 UNSTATED = (
-    "its ledger does not state how many parties may collude or be Byzantine, whom it trusts and at "
-    'how many sites a client has rows ("assumes")'
+    "its ledger does not state the numbers of colluding and Byzantine parties, the trusted "
+    'parties and the number of sites of a client ("assumes")'
 )
 OWN_SITE = "a client's own site"
 

@@ -31,7 +31,7 @@ class Unspent(Encoded):
     instead: str
 
     def __str__(self) -> str:
-        return f"ε = {self.epsilon:.3g} of the budget stays unspent: {self.why}; {self.instead}"
+        return f"ε = {self.epsilon:.3g} of the budget remains unspent: {self.why}; {self.instead}"
 
 
 def unspent(plan: Plan) -> Unspent | None:
@@ -50,7 +50,7 @@ def unspent(plan: Plan) -> Unspent | None:
     if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
         return Unspent(left, _cost_of_aborts(plan), _fewer_aborts())
     if enough < _LESS * noise:
-        why = f"the noise multiplier stays {noise:.4g}, and {enough:.4g} would do"
+        why = f"the noise multiplier remains {noise:.4g}, although {enough:.4g} would do"
         return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
     finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
     why = f"less noise than {noise:.4g} has no proof here"
@@ -60,8 +60,8 @@ def unspent(plan: Plan) -> Unspent | None:
 def _cost_of_aborts(plan: Plan) -> str:
     """Describes the cost of visible aborts."""
     return (
-        f"a round aborts for all to see with a probability of at most {plan.cost.aborts:.2g}, "
-        "which costs (1 + e^ε) times that of δ, however loud the noise"
+        f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, which "
+        "costs (1 + e^ε) times that of δ, whatever the noise"
     )
 
 
@@ -125,6 +125,6 @@ def _fewer_aborts() -> str:
     """Advice on making aborts less frequent, or uninformative."""
     return (
         "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
-        "secure.minimum or cohort.dropout, or use a draw that is no secret: cohort.sampler = "
-        f"{draws_of(Gaussian, Separated)}"
+        "secure.minimum or cohort.dropout, or use a sampler without a secret cohort: "
+        f"cohort.sampler = {draws_of(Gaussian, Separated)}"
     )

@@ -143,4 +143,6 @@ def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
     try:
         return guarantee(together, delta)
     except Unaccountable:
-        return unbounded(together, delta, "what these runs guarantee differs in its relation")
+        return unbounded(
+            together, delta, ("the guarantees of these runs differ in their adjacency relation")
+        )

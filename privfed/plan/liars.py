@@ -31,7 +31,7 @@ class HostileLimit:
         most = f"at most {self.most}" if self.most else "none"
         where = "a cohort's" if self.parties == "clients" else "the"
         verb = "are" if self.most > 1 else "is"
-        return f"{most} of {where} {self.parties} {verb} hostile ({self.key})"
+        return f"{most} of {where} {self.parties} {verb} Byzantine ({self.key})"
 
 
 def hostile_limit(plan: Plan) -> HostileLimit | None:
@@ -64,9 +64,10 @@ def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
     limit = hostile_limit(plan)
     if limit and culprits > limit.most:
         raise LiarsProved(
-            f"{_proved(culprits, limit.parties)} (excluded.jsonl), and epsilon holds while "
-            f"{limit}: whoever lies may have left out its part of the noise. No further round is "
-            f"charged. Begin a new run without who lied, or with {_raised(limit, culprits)}"
+            f"{_proved(culprits, limit.parties)} (excluded.jsonl), but epsilon holds only if "
+            f"{limit}: a Byzantine party may have left out its share of the noise. No further "
+            "round is charged. Begin a new run without these parties, or with "
+            f"{_raised(limit, culprits)}"
         )
 
 
@@ -79,11 +80,12 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
     """
     if culprits and _telling(plan, events):
         raise LiarsProved(
-            "clients proved to lie in secure sums, and left out since (excluded.jsonl): "
-            f"{culprits}. Without them sums abort more often than was charged, which tells who "
-            "was drawn, and epsilon rests on that being a secret. The model of the last checkpoint "
-            "holds what is claimed of it; begin a new run without these clients, or with a sampler "
-            f"whose draw is no secret: cohort.sampler = {draws_of(Gaussian, Separated)}"
+            "clients proved to be Byzantine in secure sums, and excluded since "
+            f"(excluded.jsonl): {culprits}. Without them sums abort more often than was "
+            "charged, which reveals who was sampled, but epsilon requires that the cohort stays "
+            "secret. The guarantee of the last checkpoint's model holds; begin a new run "
+            "without these clients, or with a sampler without a secret cohort: cohort.sampler = "
+            f"{draws_of(Gaussian, Separated)}"
         )
 
 
@@ -102,8 +104,9 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
     proved = f"it needs that {limit}, and {_proved(len(culprits), limit.parties)}"
     if limit.parties == "sites":
         return (
-            f"ε against {PARTY_WORDS['sites']} does not hold as it is stated: {proved}. ε against "
-            f"{PARTY_WORDS['others']} counts on nobody else's noise, and holds.",
+            f"ε against {PARTY_WORDS['sites']} does not hold as it is stated: {proved}. ε "
+            f"against {PARTY_WORDS['others']} does not depend on other parties' noise, and "
+            "holds.",
         )
     return (
         f"Neither ε, against {PARTY_WORDS['server']} or against {PARTY_WORDS['readers']}, holds "
@@ -114,7 +117,7 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
 def _proved(culprits: int, parties: str) -> str:
     """States the number of parties proved to be Byzantine."""
     named = f"{culprits} {parties} were" if culprits != 1 else f"one of the {parties} was"
-    return f"{named} proved to lie in secure sums"
+    return f"{named} proved to be Byzantine in secure sums"
 
 
 def liars_in_words(plan: Plan) -> str:
@@ -128,15 +131,20 @@ def liars_in_words(plan: Plan) -> str:
     party = "site" if limits.sites else "client"
     if rests_on_a_secret_draw(plan):
         return (
-            f"a {party} that is proved to lie in a sum stops the run: ε rests on a secret draw, "
-            "and without it sums abort more often than is charged"
+            f"a {party} that is proved to be Byzantine in a sum stops the run: ε requires a "
+            f"secret cohort, but without this {party} sums abort more often than is charged"
         )
     limit = hostile_limit(plan)
     if limit and not limit.most:
-        return f"a {party} that is proved to lie in a sum stops the run: ε holds while {limit}"
-    left_out = f"a {party} that is proved to lie in a sum is left out of all later rounds"
+        return (
+            f"a {party} that is proved to be Byzantine in a sum stops the run: ε holds only if "
+            f"{limit}"
+        )
+    left_out = (
+        f"a {party} that is proved to be Byzantine in a sum is excluded from all later rounds"
+    )
     if limit:
-        return f"{left_out}; with more than {limit.most} the run stops: ε holds while {limit}"
+        return f"{left_out}; with more than {limit.most} the run stops: ε holds only if {limit}"
     return f"{left_out}, and the run goes on"
 
 

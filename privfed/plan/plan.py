@@ -189,10 +189,10 @@ class Plan:
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
         if self.config.source.real_people and not self.config.real_clients:
-            return "simulation: examples of real clients were dealt to made-up ones"
+            return "simulation: examples of real clients were partitioned among synthetic ones"
         known = config.site_column or config.apart
         if config.by_sites and config.source.real_people and not known:
-            return "simulation: real clients were dealt to made-up sites"
+            return "simulation: real clients were assigned to synthetic sites"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
         return None
@@ -306,8 +306,9 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
         mechanism.noise_on_update(config.sampler.size)  # raises if noise cannot be split
     elif not isinstance(event.release, Unprotected):
         raise Refused(
-            f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not private, "
-            "and its event promises something; declare private = True, or release Unprotected"
+            f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not "
+            "private, but its event states a guarantee; declare private = True, or release "
+            "Unprotected"
         )
     if config.row_hiding and mechanism.trust == "client":
         _refuse_range(config.row_hiding, mechanism)
@@ -318,9 +319,9 @@ def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
     deviation = mechanism.noise_on_update(1) * mechanism.clip
     if deviation and mechanism.clip + 40 * deviation > protocol.range:
         raise Refused(
-            f"secure.range is {protocol.range:g}, but clients' own noise has a deviation of "
-            f"{deviation:g}; expected at least 40 times that: raise secure.range and secure.bits, "
-            "or lower privacy.clip"
+            f"secure.range is {protocol.range:g}, but clients' own noise has a standard "
+            f"deviation of {deviation:g}; expected at least 40 times that: raise secure.range "
+            "and secure.bits, or lower privacy.clip"
         )
 
 
@@ -331,8 +332,8 @@ def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> 
     without = Counter({replace(event, slack=0.0): count for event, count in total.items()})
     if guarantee(without, spent.delta, accountant).epsilon < math.inf:
         raise Refused(
-            "visible aborts of secure sums, or the sampler of noise, leave nothing of "
-            "privacy.delta at this much epsilon: raise the noise or cohort.size, lower "
+            "visible aborts of secure sums, or the inexact sampling of noise, use up "
+            "privacy.delta at this epsilon: raise the noise or cohort.size, lower "
             "secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use "
             f"cohort.sampler = {draws_of(Gaussian, Separated)}"
         )

@@ -18,36 +18,36 @@ def proof_in_words(plan: Plan) -> str:
     rule, name = rule_of(config), config.names["rule"]
     if mechanism.trust == "client" and config.by_sites:
         return (
-            f"each site's own noise covers the sum of its drawn clients' rows, clipped to "
-            f"{mechanism.clip:g}, and its draw is secret, so that {name} and all else that "
-            "is done with these sums is post-processing"
+            "each site's own noise covers the sum of its sampled clients' rows, clipped to "
+            f"{mechanism.clip:g}, and its sampling is secret, so that {name} and every other "
+            "use of these sums is post-processing"
         )
     memory = ", its memory of clients" if numbers_per_history(config, 1) else ""
     if noised_jointly(mechanism):
         return (
-            f"each client's own noise, and that which it shares with {mechanism.honest - 1} more "
-            f"honest clients, cover its clipped row against the server and "
-            f"{mechanism.noise().clients - mechanism.honest} clients that work with it, so that "
-            f"{name}{memory} and all else that is done with rows is post-processing"
+            f"each client's own noise, and the noise that it shares with {mechanism.honest - 1} "
+            "more honest clients, cover its clipped row against the server and "
+            f"{mechanism.noise().clients - mechanism.honest} clients that collude with it, so "
+            f"that {name}{memory} and every other use of rows is post-processing"
         )
     if mechanism.trust == "client":
         return (
-            f"each client's own noise covers its clipped row, so that {name}{memory} and all else "
-            "that is done with rows or sums is post-processing"
+            f"each client's own noise covers its clipped row, so that {name}{memory} and every "
+            "other use of rows or sums is post-processing"
         )
     assert isinstance(rule, SumRule)
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf
     what = "its terms are bounded" if bounded else "rows are clipped"
     first = " at first" if mechanism.adaptive else ""
     clip = f"{what} to {mechanism.clip:g}{first}"
-    proof = f"{name} needs sums alone, which noise may be added to: {clip}"
+    proof = f"{name} needs only sums, to which noise can be added: {clip}"
     releases = releases_per_round(config.messages(), rule)
     if releases > 1:
         proof += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
     if config.by_sites:
         return proof + _of_sites(plan)
     if config.secured:
-        proof += f"; {config.names['protocol']} carry sums, and the norm is that of what they carry"
+        proof += f"; {config.names['protocol']} carry sums, and the norm is that of encoded rows"
     return proof
 
 
@@ -55,16 +55,17 @@ def _of_sites(plan: Plan) -> str:
     """Explains why noise of sites covers their sums, and who must not know the sampling."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     coins = (
-        f"; each of {limits.sites} sites flips secret coins for its own clients, and adds up rows "
-        f"that it encodes one by one, whose norm is theirs; {protocol} carry these sums"
+        f"; each of {limits.sites} sites samples its own clients in secret, and adds up rows "
+        f"that it encodes one by one, whose norm is that of encoded rows; {protocol} carry "
+        "these sums"
     )
     if plan.mechanism.trust != "sum":
         return coins
     opener = plan.config.protocol.opener
-    apart = f"{opener} does not work with the server, and while " if opener != "the server" else ""
+    apart = f"{opener} does not collude with the server, and if " if opener != "the server" else ""
     return (
-        f"{coins}, and the noise of at least {limits.minimum - limits.colluders} honest sites is "
-        "in each, so that the draw amplifies against the server, readers and any "
-        f"{limits.colluders} of the sites together, while {apart}what a site sends beside it, and "
-        "when, hangs on nobody's data"
+        f"{coins}, and the noise of at least {limits.minimum - limits.colluders} honest sites "
+        "is in each, so that subsampling amplifies privacy against the server, readers and any "
+        f"{limits.colluders} of the sites together, if {apart}a site's other messages and their "
+        "timing do not depend on any client's data"
     )

@@ -31,7 +31,7 @@ from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import RowHiding, Summation
 
-_NO_LENGTH = "shared noise depends on the length of a message, and none is given"
+_NO_LENGTH = "shared noise depends on the length of a message, but none is given"
 
 
 @dataclass(frozen=True)
@@ -207,11 +207,12 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
     """Raises `Refused` if all counted noise may be left out, or be known to colluders."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(
-            f"as few as {_clients(protocol.sharing(limits))} may make up the noise of a sum, but "
-            f"{_clients(limits.hostile)} of a cohort may be hostile, and colluders may know "
-            f"{min(protocol.colluding(limits), 1.0):.0%} of it: all whose noise is counted might "
-            "add none; lower aggregation.byzantine, attack.fraction or secure.colluders, or raise "
-            "secure.minimum (or secure.threshold, of masks); or lower privacy.tolerance"
+            f"as few as {_clients(protocol.sharing(limits))} may add the noise of a sum, but "
+            f"{_clients(limits.hostile)} of a cohort may be Byzantine, and colluders may know "
+            f"{min(protocol.colluding(limits), 1.0):.0%} of it: every client whose noise is "
+            "counted might add none; lower aggregation.byzantine, attack.fraction or "
+            "secure.colluders, or raise secure.minimum (or secure.threshold, of masks); or "
+            "lower privacy.tolerance"
         )
 
 

@@ -51,8 +51,8 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
     ]
     if taken:
         raise Refused(
-            f"aggregation.rule = {name!r} is a rule on rows, and defines {', '.join(taken)}, by "
-            "which rules by sums say how they are carried out; call it otherwise"
+            f"aggregation.rule = {name!r} is a rule on rows, but defines {', '.join(taken)}, "
+            "which declares how rules by sums are computed; rename it"
         )
 
 
@@ -108,7 +108,7 @@ def rule_in_words(config: Config) -> str:
     first = "".join(f"{part}, then " for part in config.aggregation.before)
     size = config.sampler.size
     withstood = config.rule.tolerance or f"{tolerates(rule, size)} of {size}"
-    return f"{first}{name}, {sees}; hostile clients it withstands: {withstood}"
+    return f"{first}{name}, {sees}; Byzantine clients tolerated: {withstood}"
 
 
 def numbers_per_history(config: Config, parameters: int) -> int:

@@ -59,7 +59,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
             "noise": _noise(audit),
             **({"noise of evaluation": _noise(evaluation)} if evaluation else {}),
             "releases": f"{audit.releases} of each neighbour and scene",
-            "relation": f"{event.relation}, {event.sampler} sampling",
+            "adjacency": f"{event.relation}, {event.sampler} sampling",
             "verdict": _verdict(audit, "mechanism", "the ledger claims"),
         }
     )
@@ -105,7 +105,7 @@ def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> st
     if audit.doubted:
         verdict = "DOUBTFUL: try again with more releases"
     if audit.refuted:
-        verdict = f"REFUTED: the {what} does not deliver what {claim}"
+        verdict = f"REFUTED: the {what} does not have the ε that {claim}"
     return (
         f"{verdict} (p = {audit.p_value:.2g}, corrected over all tests; refuted below "
         f"{REFUTED_BELOW:g})"
@@ -121,7 +121,7 @@ def _aborted(audit: FunctionAudit) -> str:
 def _noise(audit: MechanismAudit) -> str:
     """The ratio of measured to charged noise."""
     ratio, p_value = f"{audit.noise:.4f}", f"{audit.noise_p_value:.2g}"
-    return f"{ratio} of what is charged (p = {p_value} that it is no less)"
+    return f"{ratio} of the charged noise (p = {p_value} that it is no less)"
 
 
 KINDS = (".svg", ".png", ".pdf")
@@ -155,7 +155,7 @@ def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
         _draw_lines(by_round, curves["rounds"])
         by_round.set(xlabel="charged rounds", ylabel="ε", title=at_delta(delta))
         _draw_lines(by_delta, curves["delta"])
-        by_delta.set(xlabel="δ", xscale="log", title="after all of them")
+        by_delta.set(xlabel="δ", xscale="log", title="after all rounds")
         by_delta.axvline(delta, color="#888888", linewidth=0.8)
         by_round.set_ylim(bottom=0)
         by_delta.set_ylim(bottom=0)
@@ -186,7 +186,7 @@ def audit_table(audit: RunAudit) -> Table:
         **planned_row(audit.planned),
         "accountants": each_epsilon(audit.accountants),
         "unit": f"one {facts['unit']} with all its examples (partition {facts['partition']})",
-        "relation": facts["relation"],
+        "adjacency": facts["relation"],
         "meaning": str(facts["meaning"]),
         **_trust_row(Assumed.from_json(facts["assumes"])),
         "sampler": f"{facts['sampler']}, q = {number(audit.sampling_rate)}",
@@ -243,7 +243,7 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
     pairs = {}
     if audit.charges_since is not None:
         pairs["given head"] = (
-            f"ok: the ledger was there, and {audit.charges_since} charges came since"
+            f"ok: the ledger had this head, and {audit.charges_since} charges followed"
         )
     if audit.heads:
         pairs["heads"] = (
@@ -262,8 +262,8 @@ def _canary_rows(audit: RunAudit) -> dict[str, str]:
         return {}
     return {
         "canaries": (
-            "nothing to say: the run has not ended, too few of them entered, or what they saw "
-            "(under private/) is not here"
+            "no result: the run has not ended, too few of them entered, or their records (under "
+            "private/) are not here"
         )
     }
 
@@ -273,8 +273,8 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
     if not audit.excluded:
         return {}
     return {
-        "excluded": f"{audit.excluded} proved to lie in its secure sums (excluded.jsonl); whether "
-        "ε counts on them: privfed report"
+        "excluded": f"{audit.excluded} proved to be Byzantine in its secure sums "
+        "(excluded.jsonl); whether ε depends on them: privfed report"
     }
 
 
@@ -299,7 +299,9 @@ def merged_table(merged: JointAudit) -> Table:
         if run.budgets:
             pairs[f"budgets of {run.path}"] = budget_rows(run.budgets)["budgets"]
     if merged.earlier:
-        pairs["earlier"] = f"runs that these had counted are included: {', '.join(merged.earlier)}"
+        pairs["earlier"] = (
+            f"earlier runs that these count are included: {', '.join(merged.earlier)}"
+        )
     if note := merged.to_json()["note"]:
         pairs["note"] = str(note)
     return rows(pairs)

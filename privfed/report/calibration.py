@@ -23,7 +23,7 @@ def advice_report(advice: Advice) -> RenderableType:
 
 def _table(advice: Advice) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("draw, noise", "on the model", "multiplier", "relation", "rows kept", "rests on"):
+    for name in ("draw, noise", "on the model", "multiplier", "adjacency", "rows kept", "rests on"):
         table.add_column(name, justify="right" if name in _NUMBERS else "left")
     others = sorted(advice.ranked, key=lambda each: each.noise_on_model)
     yours = [advice.yours] if advice.yours else []
@@ -38,7 +38,9 @@ def _table(advice: Advice) -> Table:
             ", ".join(each.assumes) or "nothing",
         )
     for none in advice.unavailable:
-        why = f"not promised: {', '.join(none.lacks)}" if none.lacks else "not here, see below"
+        why = (
+            f"not promised: {', '.join(none.lacks)}" if none.lacks else ("not available, see below")
+        )
         table.add_row(f"{none.sampler}, {none.mechanism}", "", "", "", "", why)
     return table
 
@@ -58,13 +60,13 @@ def _notes(advice: Advice) -> Iterator[str]:
     if reference is not None:
         whose = "yours" if advice.yours else f"{reference.sampler} and {reference.mechanism} noise"
         yield (
-            f"on the model: the noise on sums of releases over all rounds, beside that of {whose}; "
-            "rows kept: earlier noise, as long as so many messages"
+            "on the model: the noise on sums of releases over all rounds, relative to that of "
+            f"{whose}; rows kept: earlier noise, in messages"
         )
     for promise in _promises(advice):
         yield f"{promise}: {PROMISES[promise]}"
     if any(each.relation == "zero-out" for each in advice.ranked):
-        yield "zero-out: the clients are a public list; what is hidden is all that one contributes"
+        yield "zero-out: the clients are a public list; the contribution of each is hidden"
     yield from (
         f"{none.sampler}, {none.mechanism}: {none.reason}"
         for none in advice.unavailable
@@ -103,7 +105,7 @@ def _written(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-_HONEST = "which honest clients add"
+_HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
@@ -140,7 +142,7 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
     groups = question.groups or 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
     remembered = counted(remembered_rows(mechanism), "row")
-    return {"correlated": f"{mechanism.span()}, keeping {remembered} of noise{divided}"}
+    return {"correlated": f"{mechanism.span()}, storing {remembered} of noise{divided}"}
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
@@ -177,11 +179,11 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
             f"steps of {sums['step']:.3g} for a clip of {sums['clip']:g}; rounding makes rows up "
             f"to {sums['encoded']:.4g} times as long"
         ),
-        f"a {party}": (
-            f"adds noise of deviation {sums['share_deviation']:.3g} and sends "
+        f"per {party}": (
+            f"adds noise of standard deviation {sums['share_deviation']:.3g} and sends "
             f"{sums[f'bytes_per_{party}']:,.0f} bytes"
         ),
-        "wraps": f"a number of the sum with a probability of {sums['wraps']:.2g}",
+        "wrap-around": f"an entry of the sum with a probability of {sums['wraps']:.2g}",
         **abort,
     }
 
@@ -196,13 +198,13 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
     if not question.secured:
         loud = _all_noise(sums["noise_of_all_sites"])
         return {"sites": f"{question.sites}, each protected by its own noise alone; {loud}"}
-    stay = f"{question.sites}, of which {sums['minimum']} have to stay"
+    stay = f"{question.sites}; at least {sums['minimum']} have to survive"
     if not question.shares_noise:
-        return {"sites": f"{stay}; who opens their sum is trusted to add the noise"}
-    counted = f"that of {sums['colluders']}, which may collude, is not counted"
+        return {"sites": f"{stay}; the party that opens their sum is trusted to add the noise"}
+    counted = f"the noise of {sums['colluders']}, which may collude, is not counted"
     pairs = {"sites": f"{stay}; {_all_noise(sums['noise_of_all_sites'])}; {counted}"}
     if sums["minimum"] - sums["colluders"] == 1:
-        pairs["alone"] = "WARNING: as few as one site may be left, so that each adds all noise"
+        pairs["alone"] = "WARNING: as few as one site may survive, so that each adds all noise"
     return pairs
 
 

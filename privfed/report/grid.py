@@ -45,9 +45,9 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
                 f"tried with a probability of {proposal.tried:.0%}"
             ),
             "score": f"{proposal.measure} ({better} is better)",
-            "ε": f"{bound.rows()['ε']}, all of it{NOMINAL * bool(proposal.plan.simulation)}",
+            "ε": f"{bound.rows()['ε']}, in total{NOMINAL * bool(proposal.plan.simulation)}",
             "one run": (
-                f"ε = {ceiling(single.epsilon)} by itself at this noise: choosing makes it "
+                f"ε = {ceiling(single.epsilon)} by itself at this noise: the choice makes it "
                 f"{ratio:.2f} times as much"
             ),
             "accountants": each_epsilon(bound.by_accountant),
@@ -69,7 +69,7 @@ def tuned_table(tuned: Tuned) -> Table:
             "best": str(tuned.path),
             "chosen": ", ".join(f"{key} = {text(value)}" for key, value in combination),
             name: measured(name, score_of(tuned.outcome, name) or 0.0),
-            "ε": f"{bound.rows()['ε']}, choosing included{nominal}",
+            "ε": f"{bound.rows()['ε']}, choice included{nominal}",
             "noise": f"multiplier {number(tuned.outcome['noise_multiplier'])}",
             "ledger": f"{tuned.ledger} (one charge)",
             "report": f"privfed report {shlex.quote(str(tuned.path))}",
@@ -206,7 +206,7 @@ def experiment_table(outcome: Experiment) -> Table:
     bad = counts[REFUSED] + counts[FAILED]
     pairs = {
         "cells": ", ".join(f"{counts[end]} {end}" for end in ends if counts[end])
-        + (" (--retry repeats what was refused or failed)" if bad else ""),
+        + (" (--retry repeats refused and failed cells)" if bad else ""),
         **_joint_row(outcome.joint),
         "table": f"{outcome.files.table} (and .parquet)",
         "summary": str(outcome.files.summary),

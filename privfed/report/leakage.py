@@ -25,7 +25,7 @@ _EXACT = 99
 
 def inversion_table(inverted: Inverted, out: Path) -> Group:
     """Returns the reconstruction quality by view, and the facts of the attack."""
-    table = _view_table("what is seen", "by whom", "PSNR", "SSIM", "MSE", "labels found")
+    table = _view_table("view", "observer", "PSNR", "SSIM", "MSE", "labels found")
     for view in inverted.views:
         ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
         labels = "—" if view.labels is None else f"{view.labels:.0%}"
@@ -45,14 +45,14 @@ def inversion_table(inverted: Inverted, out: Path) -> Group:
 
 def property_table(properties: Properties, out: Path) -> Group:
     """Returns the error of the inferred label distributions, by view."""
-    table = _view_table("what is seen", "by whom", "distance", "majority label")
+    table = _view_table("view", "observer", "distance", "majority label")
     for guess in properties.estimates:
         distance, right = np.mean(guess.distance), np.mean(guess.majority)
         table.add_row(guess.view.name, guess.view.who, f"{distance:.3f}", f"{right:.0%} right")
     facts = {
         "attack": f"label shares from the last layer's bias, on {_model(properties.target)}",
         "clients": f"{len(properties.clients)}, trained as in the run",
-        "distance": "total variation to the client's own labels: 0 is known, 1 all wrong",
+        "distance": "total variation distance to the client's own labels: 0 is exact, 1 all wrong",
     }
     return _with_facts(table, facts, properties.target, out)
 
@@ -88,8 +88,8 @@ def _meaning(target: Subject) -> dict[str, str]:
         return {"note": SIMULATION}
     rounds, delta = plan.config.run.rounds, plan.config.privacy.delta
     return {
-        "ε": f"of all {rounds} rounds {at_delta(delta)}; what is seen is one of them",
-        "clip": "scales an update and hides nothing by itself; noise and sums do",
+        "ε": f"of all {rounds} rounds {at_delta(delta)}; the attacker sees one of them",
+        "clip": "only scales an update and hides nothing; noise and secure sums hide it",
         "note": SIMULATION,
     }
 

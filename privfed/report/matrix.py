@@ -22,8 +22,8 @@ from privfed.plan.matrix import (
 
 _MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
 _LEGEND = (
-    "✓ proved    · runs without privacy    void: attackers read raw updates, nothing is guaranteed"
-    "    a number: refused, and why"
+    "✓ proved    · runs without privacy    void: attackers read raw updates, no guarantee    a "
+    "number: refused, and why"
 )
 
 

@@ -25,7 +25,7 @@ from privfed.report.tables import rows
 RATES = (0.001, 0.01)
 """The false-positive rates at which true-positive rates are reported."""
 CONFIDENCE = 0.95
-NOTE = "a simulation: it reads clients' own examples, and no ε covers what it shows"
+NOTE = "a simulation: it reads clients' own examples, and no ε covers its results"
 ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA, offline"}
 
 
@@ -44,7 +44,7 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
         about = f"one client in another's place: two steps of {user.relation}"
         return (*two_steps_apart(user.epsilon, user.delta), about)
     if user.relation == REPLACE_ONE:
-        ways = [(user.epsilon, user.delta, "one client's data, of which an example is part")]
+        ways = [(user.epsilon, user.delta, "one client's data, which include the example")]
     else:
         about = "one client's data changed: two steps of the claim about a whole client"
         ways = [(*two_steps_apart(user.epsilon, user.delta), about)]

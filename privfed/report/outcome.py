@@ -36,7 +36,7 @@ def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[
     score = measure(name, measures[name])
     if name not in constant:
         return score
-    return f"{score} (the best constant answer: {measure(name, constant[name])})"
+    return f"{score} (baseline: {measure(name, constant[name])})"
 
 
 def outcome_table(outcome: Outcome) -> Table:
@@ -54,7 +54,7 @@ def outcome_table(outcome: Outcome) -> Table:
             + (", earlier runs included" if plan.before.runs else ""),
             **planned_row(outcome.planned),
             "unit": protected_unit(plan),
-            "relation": f"{event.relation}, {event.sampler} sampling",
+            "adjacency": f"{event.relation}, {event.sampler} sampling",
             "accountant": bound.rows()["accountant"],
             "rounds": spent_rounds(outcome),
             "ledger head": head_line(outcome.ledger_head, outcome.charges),
@@ -90,7 +90,7 @@ def _scored_on(outcome: Outcome) -> str:
     if outcome.public:
         return (
             f"{outcome.test_examples} examples of {outcome.public} clients declared public, "
-            "whom no guarantee covers (report/public_clients.json)"
+            "which no guarantee covers (report/public_clients.json)"
         )
     if outcome.test_shared:
         return f"{outcome.test_examples} examples of clients that train"
@@ -100,9 +100,9 @@ def _scored_on(outcome: Outcome) -> str:
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
     """The last metrics of evaluation by clients, each with its interval."""
     evaluation = outcome.plan.config.evaluation
-    confidence, scored = evaluation.confidence, "on what they hold back"
+    confidence, scored = evaluation.confidence, "on their held-out examples"
     if not evaluation.holdout:
-        scored = "on what they trained on, too"
+        scored = "on all their examples, including those they trained on"
     return {
         f"clients' {name}": f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
         f"{measure(name, estimate.high)} at {confidence:.0%}), {scored}"
@@ -115,7 +115,9 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
-    return {"attack": f"{success:.2%} of the examples that it aims at are read as it wants"}
+    return {
+        "attack": (f"{success:.2%} of the targeted examples are classified as the attacker wants")
+    }
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
@@ -124,7 +126,7 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
     if misbehaviour is None:
         if not (config.attacked and config.run.simulation_metrics):
             return {}
-        return {"misbehaviour": "not measured: the rule sees sums, and nobody's row"}
+        return {"misbehaviour": "not measured: the rule sees sums, and no client's row"}
     total, hostile = len(misbehaviour.clients), misbehaviour.hostile
     facts = {name: each.to_json(hostile) for name, each in misbehaviour.measures.items()}
     if hostile is None:
@@ -133,8 +135,8 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
     else:
         bad = int(hostile.sum())
         counts = "; ".join(
-            f"{name}: {fact['named_hostile']} of {bad} hostile and {fact['named_honest']} of "
-            f"{total - bad} honest ones, AUC {fact['auc']:.2f}"
+            f"{name}: {fact['named_hostile']} of {bad} Byzantine and {fact['named_honest']} of "
+            f"{total - bad} honest clients, AUC {fact['auc']:.2f}"
             for name, fact in facts.items()
         )
         words = f"clients named at {LEVEL:.0%} false discoveries, {counts}"
@@ -146,7 +148,9 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
     if not outcome.culprits:
         return {}
     party = "site" if outcome.plan.cost.limits.sites else "client"
-    who = f"{counted(outcome.excluded, party)} proved to lie in secure sums (excluded.jsonl)"
+    who = (
+        f"{counted(outcome.excluded, party)} proved to be Byzantine in secure sums (excluded.jsonl)"
+    )
     lost = " ".join(outcome.lost_claims)
     return {"excluded": who, **({"no longer holds": lost} if lost else {})}
 
@@ -173,12 +177,12 @@ def spent_rounds(outcome: Outcome) -> str:
         why = Counter(outcome.aborts.values()).most_common(1)[0][0]
         rounds += f" ({aborted} charged but aborted, mostly: {why})"
     if not outcome.updates and outcome.charges:
-        rounds += " — the model is as it was at the start"
+        rounds += " — the model is unchanged since the start"
     if outcome.stopped_early:
-        rounds += " — stopped early: none of the last evaluations was better (stop.patience)"
+        rounds += " — stopped early: none of the last evaluations improved (stop.patience)"
     if outcome.stopped_at_budget:
         rounds += (
-            " — stopped at the budget; to go on, resume with a larger privacy.epsilon "
-            "(the noise multiplier stays)"
+            " — stopped at the budget; to go on, resume with a larger privacy.epsilon (the "
+            "noise multiplier is unchanged)"
         )
     return rounds

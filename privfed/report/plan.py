@@ -80,7 +80,7 @@ def _comparison_row(plan: Plan) -> dict[str, str]:
     """The command that compares other samplers and mechanisms, if they are comparable."""
     if not comparable(plan):
         return {}
-    return {"advice": "privfed check --advise compares other draws and noise at this ε"}
+    return {"advice": "privfed check --advise compares other samplers and noise at this ε"}
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
@@ -109,20 +109,20 @@ def _groups_row(config: Config) -> dict[str, str]:
     if grouping is None:
         return {}
     count = f"{grouping.count} declared, " if grouping.count else ""
-    under = "; it leaves a client in its clipped row alone" if config.mechanism.private else ""
+    under = "; it leaves a client only in its clipped row" if config.mechanism.private else ""
     return {"groups": f"{count}by {grouping.by}{under}"}
 
 
 def _parameters(forecast: Forecast) -> str:
     """The number of parameters, and of those that stay with clients."""
     count = f"{forecast.parameters:,} parameters"
-    return f"{count} sent, {forecast.local:,} that stay with clients" if forecast.local else count
+    return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
 
 
 def _local_work(config: Config) -> str:
     """The local work of a client in a round."""
     epochs, steps, first = config.client.epochs, config.client.steps, config.client.local_epochs
-    alone = f" ({first} of what stays, then what is sent)" if first else ""
+    alone = f" ({first} of the local part, then of the shared part)" if first else ""
     return f"{epochs} epochs{alone}" + (f" (at most {steps} steps)" if steps else "")
 
 
@@ -138,21 +138,30 @@ def _server_rate(config: Config) -> str:
     return "" if rate is None else f" at rate {rate:g}"
 
 
+_SELDOM = 1e-9
+"""The probability of an empty cohort up to which it is not reported."""
+
+
 def _cohort(plan: Plan, forecast: Forecast) -> str:
     """The expected cohort and the sampling rule."""
     config = plan.config
     sampler, clients = config.sampler, config.data.clients
     witness = sampler.witness(0, clients)
     varies = config.availability.varies
-    away = f"; of these, who is at hand ({config.names['availability']})" if varies else ""
+    away = (
+        (f"; of these, those that are available ({config.names['availability']})") if varies else ""
+    )
     if not witness.random:
         return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g}){away}"
     cap = sampler.capacity()
     most = f", at most {cap}" if cap is not None else ""
     again = f", each once in {witness.period} rounds" if witness.period > 1 else ""
+    empty = ""
+    if forecast.empty > _SELDOM:
+        empty = f"; empty with probability {forecast.empty:.2g}"
     return (
-        f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}; empty "
-        f"with probability {forecast.empty:.2g}{away}"
+        f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}{empty}"
+        f"{away}"
     )
 
 
@@ -173,12 +182,12 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     often = "every round" if rate >= 1 else f"one round in {1 / rate:.3g} on average"
     also = ""
     if config.data.setting == "cross_device":
-        also = "; a client that does not return has none (data.setting is cross_device)"
+        also = "; a client that does not return has no history (data.setting is cross_device)"
     rule, rounds = config.rule, config.run.rounds
     if isinstance(rule, HistoryRule) and rounds <= rule.unjudged():
         also += (
-            f"; nobody is judged: that takes more than {rule.unjudged()} rounds, and run.rounds is "
-            f"{rounds}; raise it, or lower aggregation.window"
+            f"; no client is judged: that takes more than {rule.unjudged()} rounds, and "
+            f"run.rounds is {rounds}; raise it, or lower aggregation.window"
         )
     return {
         "histories": f"the rule keeps {size_of(size)} of each client under private/histories, "
@@ -201,11 +210,11 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.remembered:
         pairs["clients"] = (
             f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between "
-            "rounds, under private/, which no ε covers once it is shown"
+            "rounds, under private/, which no ε covers if it is released"
         )
     if plan.mechanism.remembers:
         past = 8 * forecast.parameters * remembered_rows(plan.mechanism)
-        pairs["memory"] = f"{size_of(past)} of past noise, drawn again from its key when resumed"
+        pairs["memory"] = f"{size_of(past)} of past noise, regenerated from its key on resume"
     return pairs
 
 
@@ -236,7 +245,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
     if run.trainer == "stacked":
         return f"{run.chunk} models at once, as one batched computation{precision}"
     why = f" ({forecast.unstacked})" if forecast.unstacked else ""
-    return f"one client after the other{why}{precision}"
+    return f"one client after another{why}{precision}"
 
 
 def _advice_rows(plan: Plan) -> dict[str, str]:

@@ -41,14 +41,18 @@ def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
         return {}
     sending = canaries_sending(plan)
     tails = _tails(relation, opposite=forecast.canaries is None)
-    words = f"{count}, of which half {tails}, {sending:.3g} in a cohort"
+    words = f"{count}, half of them {tails}, {sending:.3g} in a cohort"
     words += " in the places of clients" if takes_places(plan.cost.witness) else ""
     if not forecast.noise or not forecast.signal:
         return {"canaries": words}
     louder = _louder(plan, forecast) - 1
-    advice = "; WARNING: use fewer, or the model will suffer" if louder > _TOO_LOUD else ""
+    advice = (
+        ("; WARNING: use fewer, or the model will be less accurate") if louder > _TOO_LOUD else ""
+    )
     measured = _measured(forecast)
-    return {"canaries": f"{words}: noise is {louder:.1%} louder{measured}{advice}"}
+    return {
+        "canaries": (f"{words}: the noise on an update is {louder:.1%} larger{measured}{advice}")
+    }
 
 
 def _measured(forecast: Forecast) -> str:
@@ -56,7 +60,7 @@ def _measured(forecast: Forecast) -> str:
     if forecast.canaries is None or not forecast.signal:
         return ""
     part = forecast.canaries.norm / forecast.signal
-    return f" (made-up ones like them send {part:.0%} of the clip at the start)"
+    return f" (synthetic clients like them send {part:.0%} of the clip at the start)"
 
 
 def power_row(power: Power) -> dict[str, str]:
@@ -68,14 +72,14 @@ def power_in_words(power: Power) -> str:
     """Returns the probabilities with which canaries detect less noise than is charged."""
     noticed = [fault for fault in power.noticed if fault.share in _SHOWN]
     if not noticed:
-        return "unknown, as the mechanism draws no weaker noise"
+        return "unknown, as the mechanism cannot draw weaker noise"
     first, *others = noticed
     further = "".join(
         f"; {fault.share:g} of it ({fault.epsilon:.3g}): {fault.doubted:.0%}, {fault.refuted:.0%}"
         for fault in others
     )
     return (
-        f"at best, were {first.share:g} of the charged noise drawn (a true ε of "
+        f"at best, if {first.share:g} of the charged noise were drawn (a true ε of "
         f"{first.epsilon:.3g}), the claim would be doubted at {power.confidence:.0%} with "
         f"probability {first.doubted:.0%}, and refuted at p < 1e-6 with {first.refuted:.0%}"
         + further
@@ -86,16 +90,16 @@ def fewest_in_words(power: Power) -> str:
     """Returns the number of canaries needed to refute the claim for any fault."""
     if power.slack >= REFUTED_BELOW:
         return (
-            f"No number of canaries refutes ε = {ceiling(power.epsilon)} at p < 1e-6: that a sum "
-            "aborts for all to see, or that noise is drawn nearly exactly, is charged with a "
-            f"probability of {power.slack:.1g}, and with that anything may be shown"
+            f"No number of canaries refutes ε = {ceiling(power.epsilon)} at p < 1e-6: visible "
+            "aborts of a sum and inexact sampling of noise are charged with a probability of "
+            f"{power.slack:.1g}, within which any outcome is allowed"
         )
     if power.fewest is None:
         return f"No number of canaries that fits refutes ε = {ceiling(power.epsilon)}"
     warning = "WARNING: these are too few. " if power.canaries < power.fewest else ""
     return (
-        f"{warning}To refute ε = {ceiling(power.epsilon)} takes at least {power.fewest:,}, of "
-        "which every coin is guessed right"
+        f"{warning}To refute ε = {ceiling(power.epsilon)} takes at least {power.fewest:,} "
+        "canaries, and a correct guess of every inclusion bit"
     )
 
 
@@ -138,11 +142,11 @@ def pairs_row(plan: Plan) -> dict[str, str]:
     left = guarantee({replace(plan.event, release=alone): rounds}, privacy.delta)
     return {
         "pairs": (
-            f"each client adds a deviation of {noise.alone:.3g} of its own, and {noise.shared:.3g} "
-            f"with each of {noise.clients - 1} others, which cancels and is taken to be as good as "
-            "random (a computational assumption, which ε leaves out); ε holds against the server "
-            f"with up to {colluding} of them, and were all others to work with it, this run alone "
-            f"would have ε = {ceiling(left.epsilon)}"
+            f"each client adds noise of standard deviation {noise.alone:.3g} of its own, and of "
+            f"{noise.shared:.3g} with each of {noise.clients - 1} others, which cancels and is "
+            "assumed to be pseudorandom (a computational assumption, which ε leaves out); ε "
+            f"holds against the server with up to {colluding} of them; if all others colluded "
+            f"with it, this run alone would have ε = {ceiling(left.epsilon)}"
         )
     }
 
@@ -216,10 +220,12 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
     groups = release.groups if isinstance(release, RandomAllocation) else 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
     if isinstance(release, RandomAllocation) and release.epoch.choices == 1:
-        divided += ", of one slot each: none is secret, and nothing is amplified"
+        divided += (
+            ", of one slot each: no slot is secret, so that sampling does not amplify privacy"
+        )
     rounds = plan.config.run.rounds
     share = stays_on_model(mechanism, rounds, plan.config.sampler.size)
-    stays = f"; {share:.3g} of it stays on the model over {rounds} rounds" if share < 1 else ""
+    stays = f"; {share:.3g} of it remains on the model over {rounds} rounds" if share < 1 else ""
     return {"correlated": f"{mechanism.span()}{stays}{divided}"}
 
 
@@ -237,14 +243,14 @@ def _prior_row(plan: Plan) -> dict[str, str]:
         together = total([plan.before.planned, plan.spent])
         bound = guarantee(together, plan.guarantee.delta, privacy.accountant)
         row += (
-            f"; {', '.join(stopped)} ended early, so that this counts the rounds done (an "
+            f"; {', '.join(stopped)} ended early, so that this ε counts the rounds done (an "
             f"odometer); with all planned rounds ε = {ceiling(bound.epsilon)}"
         )
     return {"prior": row}
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Signal-to-noise ratio of the averaged update, with the noise that stays on the model."""
+    """Signal-to-noise ratio of the averaged update, with the noise that remains on the model."""
     if forecast.signal is None or forecast.noise is None:
         return {}
     config = plan.config
@@ -253,15 +259,15 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     ratio = forecast.signal / noise if noise else math.inf
     what = "of terms of" if plan.config.rule.robust else "of"
     pairs = {
-        "signal": (
+        "signal-to-noise": (
             f"{number(float(f'{ratio:.2g}'))} : 1 (an average {what} at most {forecast.signal:g}, "
-            f"noise of norm {noise:.2g}{' that stays' if share < 1 else ''})"
+            f"noise of norm {noise:.2g}{' that remains' if share < 1 else ''})"
         )
     }
     if ratio < _FAINT:
         pairs["faint"] = (
-            "little may be learned, and at small rates only: take a larger cohort, fewer "
-            "parameters (frozen layers, a public start) or rounds, or more ε"
+            "little may be learned, and only at small learning rates: take a larger cohort, "
+            "fewer parameters (frozen layers, a public start) or rounds, or more ε"
         )
     return pairs
 
@@ -284,20 +290,20 @@ def _event(plan: Plan) -> str:
         case Repeated(count=sites, of=PoissonSampled(rate=rate)):
             return f"per round {sites} times {noised}, Poisson-sampled at q = {rate:g}"
         case TruncatedPoisson(rate=rate, cap=cap):
-            return f"{event}, Poisson-sampled at q = {rate:g} and cut to {cap}"
+            return f"{event}, Poisson-sampled at q = {rate:g} and truncated to {cap}"
         case WithoutReplacement(cohort=m, clients=n):
             return f"{event}, on {m} of {n} drawn without replacement"
         case Separated(separation=b):
             return f"{event}, meeting a client once in {b} rounds at most"
         case BufferedToeplitz(separation=b):
             return (
-                f"{event}, meeting a client once in {b} rounds at most; what it adds in different "
-                "rounds overlaps in C x, and costs more than so many apart"
+                f"{event}, meeting a client once in {b} rounds at most; its contributions to "
+                "different rounds overlap in C x, and cost more than as many separate ones"
             )
         case RandomAllocation(slots=b, epoch=epoch):
             choices = "one" if epoch.choices == 1 else f"a secret one of {epoch.choices}"
             return (
-                f"{event}, meeting a client in {choices} of every {b} rounds, which count whole "
+                f"{event}, meeting a client in {choices} of every {b} rounds, which count fully "
                 "once they have begun"
             )
     return event

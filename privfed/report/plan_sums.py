@@ -29,14 +29,14 @@ def sites_row(config: Config) -> dict[str, str]:
     if config.apart:
         origin = "machines of their own"
     else:
-        origin = f"column {column!r}" if column else f"made up: {_MADE_UP[data.site_partition]}"
+        origin = f"column {column!r}" if column else f"simulated: {_MADE_UP[data.site_partition]}"
     several = ""
     if data.sites_per_client > 1:
-        several = f", a client at up to {data.sites_per_client}, of whose rows ε covers those there"
-        several += " alone that lie at sites which do not collude" if config.by_sites else ""
-    role = "they hold clients, and are no parties of sums"
+        several = f", a client at up to {data.sites_per_client}; ε covers its rows at these sites"
+        several += " that do not collude" if config.by_sites else ""
+    role = "they hold clients, but are not parties of sums"
     if config.by_sites:
-        role = "each draws its own clients in secret, and sends one sum of rows that it bounds"
+        role = "each samples its own clients in secret, bounds their rows and sends one sum of them"
     return {"sites": f"{data.sites} declared ({origin}){several}; {role}"}
 
 
@@ -44,22 +44,22 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     """Returns the noise share per site, its assumption, and the modular wrap-around probability."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
-    sized = f"{limits.minimum} of {limits.sites} have to stay"
+    sized = f"{limits.minimum} of {limits.sites} have to survive"
     if mechanism.layered:
-        sized += ", and what too many add is taken off again"
+        sized += ", and the noise of further survivors is removed"
     rows = {
         "noise": (
-            f"each site adds a deviation of {grid.share * grid.step:.3g} ({grid.share:.4g} steps) "
-            f"every round; {sized}; that of {limits.colluders}, which may be hostile or work with "
-            "the server, is not counted"
+            f"each site adds noise of standard deviation {grid.share * grid.step:.3g} "
+            f"({grid.share:.4g} steps) every round; {sized}; the noise of {limits.colluders}, "
+            "which may be Byzantine or collude with the server, is not counted"
         ),
-        "wraps": f"a number of the sum with a probability of {grid.wraps:.2g}",
+        "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",
     }
     if honest == 1:
         rows["alone"] = (
-            "WARNING: as few as one site may be left to protect its clients, so that each adds all "
-            "of the noise by itself and the protocol saves none; raise secure.minimum or "
-            "data.sites, or lower secure.colluders"
+            "WARNING: as few as one site's noise may protect its clients, so that each site "
+            "adds all of the noise by itself and the protocol saves none; raise secure.minimum "
+            "or data.sites, or lower secure.colluders"
         )
     return rows
 
@@ -68,11 +68,11 @@ def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
     """Returns a site's guarantee for its own clients, by its own count of answers."""
     alone = ""
     if site.alone:
-        alone = f", and ε = {ceiling(site.alone.epsilon)} if all others work together"
+        alone = f", and ε = {ceiling(site.alone.epsilon)} if all others collude"
     return {
-        "a site": (
-            f"that answers at most {counted(site.answers, 'round')} promises its own clients "
-            f"{site.bound.line()}{alone}, by its own count"
+        "per site": (
+            f"answering at most {counted(site.answers, 'round')} guarantees its own clients "
+            f"{site.bound.line()}{alone}, by its own count of answers"
         )
     }
 
@@ -85,7 +85,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     sight = _who_sees_what(plan, protocol.seen, protocol.opener)
     pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
     if promise := protocol.promise(round(forecast.cohort), limits):
-        pairs["holds"] = promise
+        pairs["assumptions"] = promise
     pairs["codec"] = _codec(protocol.bits, limits, forecast)
     if shares_noise(plan.mechanism):
         noise_rows = site_noise_rows if limits.sites else _shared_noise_rows
@@ -93,22 +93,25 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         if limits.sites:
-            cost = ": sites drop out whoever was drawn, so that this tells nothing"
+            cost = (
+                ": dropouts of sites do not depend on the clients sampled, so that aborts "
+                "reveal nothing"
+            )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:
-        pairs["begins"] = (
-            f"with {protocol.begun(limits)} clients or more, as few as make aborts cost "
-            "next to nothing"
+        pairs["quorum"] = (
+            f"{protocol.begun(limits)} clients or more, the fewest for which the cost of aborts "
+            "is negligible"
         )
     if liars := liars_in_words(plan):
-        pairs["liars"] = liars
+        pairs["exclusion"] = liars
     return pairs
 
 
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     """The view of the parties that see a sum; `protocol_sight` is the protocol's own statement."""
     if plan.mechanism.trust == "sum":
-        return "whoever opens the sum sees it with its noise, and nobody sees a row"
+        return "the party that opens the sum sees it with its noise; no party sees a row"
     central = plan.mechanism.trust == "server"
     trusted = f"; {opener} is trusted to add the noise" if central else ""
     return f"{protocol_sight}{trusted}"
@@ -119,7 +122,10 @@ def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
     steps = f", in steps of {forecast.step:.2g}" if forecast.step else ""
     longer = ""
     if forecast.encoded > LONGER_THAN_CLIPPED:
-        longer = f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and noise too"
+        longer = (
+            f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and the noise "
+            "grows with them"
+        )
     capacity = f"{limits.rows} rows at {limits.sites} sites" if limits.sites else ""
     capacity = capacity or f"{limits.capacity} clients"
     return f"{bits} bits for sums of up to {capacity}{steps}{longer}"
@@ -128,19 +134,19 @@ def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     """The noise share per client, its assumption, and the modular wrap-around probability."""
     grid, limits = mechanism.grid(), plan.cost.limits
-    honest = f"{mechanism.honest:.0%} of that is honest clients'"
-    sized = f"{limits.minimum} clients make it up, and fewer abort"
+    honest = f"{mechanism.honest:.0%} of that is the noise of honest clients"
+    sized = f"{limits.minimum} clients together add it, and sums of fewer abort"
     if mechanism.layered:
-        sized = f"exact for up to {limits.tolerance:.0%} missing, and with more the sum aborts"
+        sized = f"exact for up to {limits.tolerance:.0%} dropouts; with more the sum aborts"
     hostile = (
-        f"taken to be {limits.hostile} of a cohort at most; they add no noise, and are told who "
-        "was drawn"
+        f"assumed to be {limits.hostile} of a cohort at most; they add no noise, and learn who "
+        "was sampled"
     )
     return {
         "noise": (
-            f"each client adds a deviation of {grid.share * grid.step:.3g} ({grid.share:.4g} "
-            f"steps); {sized}; while {honest}"
+            f"each client adds noise of standard deviation {grid.share * grid.step:.3g} "
+            f"({grid.share:.4g} steps); {sized}; {honest}"
         ),
-        **({"hostile": hostile} if limits.hostile else {}),
-        "wraps": f"a number of the sum with a probability of {grid.wraps:.2g}",
+        **({"Byzantine": hostile} if limits.hostile else {}),
+        "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",
     }

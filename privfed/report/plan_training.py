@@ -17,7 +17,7 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
         return {}
     sent = f"{name}: {forecast.message:,} of {forecast.parameters:,} numbers"
     if not compression.linear:
-        sent = f"{name}: each row is written down by itself"
+        sent = f"{name}: each row is encoded by itself"
     if compression.exchanges > 1:
         sent += f", {compression.exchanges} times"
     if not plan.mechanism.private:
@@ -43,7 +43,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.half_widths and plan.mechanism.private:
         widths = (f"{name} ± {width:.2g}" for name, width in forecast.half_widths.items())
         pairs["intervals"] = (
-            f"noise will leave about {', '.join(widths)} at {config.evaluation.confidence:.0%}"
+            f"about {', '.join(widths)} from noise, at {config.evaluation.confidence:.0%}"
         )
     if plan.evaluation is not None and plan.mechanism.private:
         pairs["parts"] = "alone, " + ", ".join(
@@ -62,9 +62,9 @@ def objective_rows(config: Config) -> dict[str, str]:
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):
         pairs["server"] = (
-            f"another algorithm than the published {name}, whose next model is the model plus the "
-            'update (server.optimizer = "fedavg" at rate 1): it rests at the same points, and may '
-            "come there faster, slower or not at all"
+            f"another algorithm than the published {name}, whose next model is the model plus "
+            'the update (server.optimizer = "fedavg" at rate 1): it has the same fixed points, '
+            "and may reach them faster, slower or not at all"
         )
     if least and not config.example_privacy:  # with DP-SGD the steps are known, and enough
         pairs["samples"] = (
@@ -80,22 +80,22 @@ def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if lora is None or forecast.without_adapters is None:
         return {}
     trained, model = forecast.parameters, forecast.without_adapters
-    factors = "B alone (A stays as drawn)" if lora.freeze_a else "A and B"
+    factors = "B alone (A is fixed as initialised)" if lora.freeze_a else "A and B"
     pairs = {
         "adapters": (
-            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained and sent beside the "
-            f"{model:,} of the model, {size_of(4 * trained)} a client for {size_of(4 * model)}, "
-            f"{model / trained:.3g} times fewer"
+            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained and sent in place of "
+            f"the {model:,} of the model, {size_of(4 * trained)} a client for "
+            f"{size_of(4 * model)}, {model / trained:.3g} times fewer"
         )
     }
     if not plan.config.starts_from:
         pairs["base"] = (
-            "nothing has trained the weights that are adapted, and they stay as they are drawn; "
-            "start from public ones (model.init)"
+            "the adapted weights are not pretrained, and remain as initialised; start from "
+            "public ones (model.init)"
         )
     if plan.mechanism.private and not lora.freeze_a:
         pairs["factors"] = (
-            "noise falls on A and on B, and on their product squared; with "
-            "model.lora.freeze_a = true it does not, and half as much is sent"
+            "noise on A and on B enters their product quadratically; with model.lora.freeze_a = "
+            "true it does not, and half as much is sent"
         )
     return pairs

@@ -24,7 +24,7 @@ _MOST_VALUES = 6
 def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
     """Returns the columns, and the facts and cost of the release. Intervals are of 95 %."""
     columns = Table(box=None, header_style="cyan")
-    for header in ("column", "empty", "range seen", "mean", "deviation", "median", "values"):
+    for header in ("column", "empty", "range", "mean", "standard deviation", "median", "values"):
         columns.add_column(header, overflow="fold")
     for column in statistics.columns:
         columns.add_row(*(Text(cell) for cell in _cells(column)))

@@ -19,12 +19,14 @@ LONGER_THAN_CLIPPED = 1.0005
 """Norm increase by rounding that is too small to be reported."""
 _PARTIES = {
     "server": "the server, by the noise of honest survivors alone; it knows the cohort",
-    "readers": "who reads the released aggregates, and not the messages",
+    "readers": "readers of the released aggregates, who do not see the messages",
     "sites": "the server, readers and colluding sites, by the noise of the other sites alone",
     "others": "all but a client's own site, by the noise of that site alone",
 }
 """The adversary of distributed noise, in words."""
-_COLLUDING = "the server and up to {} clients that work with it, by the noise of the other clients"
+_COLLUDING = (
+    "the server and up to {} clients that collude with it, by the noise of the other clients"
+)
 """The same for noise that pairs of clients share."""
 
 
@@ -50,7 +52,7 @@ def head_line(head: str, charges: int) -> str:
 
 def chosen_row(chosen: bool) -> dict[str, str]:
     """Returns a note on the epsilon of a run that was chosen among others."""
-    text = "the best of a secret number of candidates; ε covers that it was chosen"
+    text = "the best of a secret number of candidates; ε covers the choice"
     return {"chosen": text} if chosen else {}
 
 
@@ -60,9 +62,9 @@ def planned_row(planned: Guarantee | None) -> dict[str, str]:
         return {}
     return {
         "planned ε": (
-            f"{planned.rows()['ε']}, for all rounds that were "
-            "planned; report this one: a run that ended early states the ε of the rounds done, "
-            "which is an odometer: no (ε, δ) is proved for it"
+            f"{planned.rows()['ε']}, for all rounds that were planned; report this one: the ε "
+            "of the rounds done, which a run that ended early states, is an odometer without a "
+            "proved (ε, δ)"
         )
     }
 
@@ -97,17 +99,17 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     why += f"; {other.weakness}" if other.weakness else ""
     return {
         "against": _PARTIES[against],
-        "besides": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",
+        "also": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",
     }
 
 
 def example_line(bound: Guarantee) -> str:
     """Returns the guarantee of DP-SGD for one example of a silo, or the reason for none."""
     if bound.missing:
-        return f"besides, {bound.sentence()}"
+        return f"also, {bound.sentence()}"
     return (
-        f"besides, {bound.line()} for one example of any one "
-        f"silo ({bound.relation}; {bound.rounds} rounds of DP-SGD at most)"
+        f"also, {bound.line()} for one example of any one silo ({bound.relation}; "
+        f"{bound.rounds} rounds of DP-SGD at most)"
     )
 
 
@@ -134,4 +136,4 @@ def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
     if not runs:
         return {}
     others = ", ".join(runs)
-    return {"disjoint": f"nobody is in this run and in {others}, as privacy.disjoint declares"}
+    return {"disjoint": f"this run shares no client with {others}, as privacy.disjoint declares"}

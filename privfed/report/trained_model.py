@@ -42,13 +42,13 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
         for name, estimate in evaluation.measures.items()
     }
     held = (
-        "all their examples, which they trained on"
+        "all their examples, including those they trained on"
         if evaluation.on_trained
         else "examples that they did not train on"
     )
     pairs["scored on"] = held
     pairs["ε"] = (
-        f"{ceiling(evaluation.alone)} for this alone; the run has spent "
+        f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent "
         f"{epsilon_at(evaluation.epsilon, evaluation.delta)}"
     )
     whose = ", each client's own model" if evaluation.personal else ""
@@ -109,8 +109,8 @@ def export_table(exported: Exported) -> Table:
         **_inputs(facts),
         "output": _output(facts),
         "checked": (
-            f"{exported.checked} made-up rows give the run's own predictions, at most "
-            f"{exported.difference:.1g} off"
+            f"the predictions for {exported.checked} synthetic rows differ from the run's own "
+            f"by at most {exported.difference:.1g}"
         ),
         "guarantee": _guarantee(facts),
         "carries": f"run {facts['run']}, its population, ledger head {facts['ledger_head'][:16]}…",

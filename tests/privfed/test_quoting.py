@@ -507,7 +507,7 @@ def test_every_command_that_reads_private_data_quotes_it_on_request(broken, name
     shown = CliRunner().invoke(main, [*COMMANDS[name], "--show-values"])
     assert (quiet.exit_code, shown.exit_code) == (2, 2), quiet.output
     assert "t.csv, row 3: column 'x'" in quiet.stderr
-    assert "--show-values says more" in quiet.stderr
+    assert "--show-values gives details" in quiet.stderr
     assert SECRET not in quiet.output
     assert f"it holds '{SECRET}'" in shown.stderr
     assert not [*broken.glob("new*")]

@@ -64,7 +64,7 @@ CASES = {
         SILOS,
         "cohort.sampler",
         SIZED,
-        "how many examples a silo has",
+        "a silo's number of examples",
     ),
     "canaries in places that no event counts": (
         ("audit.canaries=20", "data.clients=100"),
@@ -86,7 +86,7 @@ CASES = {
             "privfed.privacy.mechanisms.central_gaussian:CentralGaussian",
             "spelt:MyGaussian",
         ),
-        "grow without end",
+        "grow without bound",
     ),
     "truncated draws of distributed noise": (
         ("secure.protocol=masks", "privacy.mechanism=skellam"),
@@ -220,7 +220,7 @@ def test_what_nothing_reads_is_refused_with_what_is_read(key, reason):
 def test_a_rule_on_rows_may_have_helpers_but_not_answer_for_sums(tmp_path):
     local = ("privacy.mechanism=local_gaussian", "run.rounds=2")
     assert trained(tmp_path / "run", "aggregation.rule=spelt:Helped", *local).updates == 2
-    with pytest.raises(Refused, match="is a rule on rows, and defines extra"):
+    with pytest.raises(Refused, match="is a rule on rows, but defines extra"):
         plan(small("aggregation.rule=spelt:Answering", *local))
 
 

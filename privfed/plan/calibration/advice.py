@@ -30,17 +30,18 @@ from privfed.sampling.cohort import InGroups, Witness
 SECRET, ATTENDANCE, SEPARATION = "secret", "attendance", "separation"
 PROMISES: Mapping[str, str] = MappingProxyType(
     {
-        SECRET: "nobody who reads the releases learns who takes part when, or how many do",
-        ATTENDANCE: "clients answer in the round that they are drawn for and in no other; who "
-        "cannot is missing from it, for reasons that tell of nobody's data",
+        SECRET: "no reader of the releases learns which clients take part when, or how many do",
+        ATTENDANCE: "clients answer in the round for which they are sampled and in no other; a "
+        "client that cannot drops out, for reasons that do not depend on any "
+        "client's data",
         SEPARATION: "clients keep their numbers, and it is enforced that none takes part more "
         "often than its slots allow",
     }
 )
 """The operational assumptions, in general words."""
 _AWAY = (
-    "a client answers in the round that it is drawn for and in no other; who cannot is missing "
-    "from it, for reasons that tell of nobody's data"
+    "a client answers in the round for which it is sampled and in no other; a client that "
+    "cannot drops out, for reasons that do not depend on any client's data"
 )
 
 
@@ -58,7 +59,10 @@ def _of_release(release: Release | None) -> dict[str, str]:
         case PoissonSampled() | TruncatedPoisson() | SeveralSites():
             return {SECRET: PROMISES[SECRET], ATTENDANCE: _AWAY}
         case WithoutReplacement():
-            who = "nobody who reads the releases learns who takes part when; how many do is public"
+            who = (
+                "no reader of the releases learns which clients take part when; their number is "
+                "public"
+            )
             return {SECRET: who, ATTENDANCE: _AWAY}
         case RandomAllocation(slots=b):
             once = (
@@ -78,11 +82,11 @@ def _of_release(release: Release | None) -> dict[str, str]:
 def membership(relation: str, clients: int) -> str:
     """Describes whether the set of clients may be public under this adjacency relation."""
     if relation == ADD_REMOVE:
-        return "who is a client stays secret"
-    public = f"who the {clients} clients are may be public, and there are exactly so many"
+        return "the set of clients is secret"
+    public = f"the set of clients may be public; there are exactly {clients}"
     if relation == REPLACE_ONE:
         return f"{public}; a client's data are replaced, which takes noise for two clips"
-    return f"{public}; what is hidden is all that a client contributes"
+    return f"{public}; all contributions of a client are hidden"
 
 
 @dataclass(frozen=True)
@@ -169,8 +173,9 @@ def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
         return ()
     period = max(1, round(clients / size))
     why = (
-        f"a client takes part once in a whole number of rounds, and {clients} clients are no whole "
-        f"number of cohorts of {size}; once in {period} would be cohorts of {clients / period:.4g}"
+        f"a client takes part once in an integer number of rounds, but {clients} clients are "
+        f"not a multiple of the cohort size {size}; once in {period} would be cohorts of "
+        f"{clients / period:.4g}"
     )
     return (Unavailable("cyclic and allocation", "any noise", why),)
 
@@ -290,11 +295,11 @@ def _tried(
         if lacks := tuple(name for name in needed if name not in promises):
             return Unavailable(*names, f"not promised: {', '.join(lacks)}", lacks)
         if adaptive and not config.mechanism.adaptive:
-            return Unavailable(*names, "its clip does not follow clients' norms")
+            return Unavailable(*names, "its clipping norm does not adapt to clients' norms")
         alternative = alternative_of(plan(config, before), keys)
     except Refused as refused:
         return Unavailable(*names, str(refused))
-    return alternative or Unavailable(*names, "its noise on the model is not known")
+    return alternative or Unavailable(*names, "its noise on the model is unknown")
 
 
 def _with_keys(base: Raw, keys: Mapping[str, Any]) -> Raw:

@@ -30,13 +30,13 @@ def refuse_incomparable(plan: Plan) -> None:
     """Raises `Refused`, with the reason, if `plan` cannot be compared with alternatives."""
     config = plan.config
     if not plan.mechanism.private or plan.mechanism.trust != "server":
-        why = "compares noise that the server adds, and this run's is not"
+        why = "compares noise that the server adds, but this run's server adds none"
     elif plan.budget is None or plan.budget == math.inf:
-        why = "compares what one ε takes, and this run has no budget: set privacy.epsilon"
+        why = "compares the noise that one ε needs, but this run has no budget: set privacy.epsilon"
     elif config.apart:
-        why = "is about draws of one server, and here sites elsewhere draw their own clients"
+        why = "compares samplers of one server, but here sites elsewhere sample their own clients"
     elif config.chosen:
-        why = "is about a run that stands alone, and this one is chosen among others"
+        why = "is about a single run, but this one is chosen among others"
     else:
         return
     raise Refused(f"--advise {why}")
@@ -64,7 +64,7 @@ def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Ad
     refuse_incomparable(plan)
     config, yours = plan.config, alternative_of(plan, {})
     if yours is None:
-        raise Refused("--advise: this run's noise is correlated over rounds, and how is not known")
+        raise Refused("--advise: this run's noise is correlated over rounds in an unknown way")
     clients, size = config.data.clients, config.sampler.size
     others = [
         keys
@@ -144,7 +144,7 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
     )
     given = [cohort is not None, rate is not None, period is not None]
     if sum(given) != 1 or (cohort is not None and population is None) or (rate and population):
-        raise Refused(f"--advise compares draws of one expected cohort: give {_DRAWS}")
+        raise Refused(f"--advise compares samplers of one expected cohort: give {_DRAWS}")
     if rate is not None:
         if not 1 / _MOST_CLIENTS <= rate <= 1:
             least = 1 / _MOST_CLIENTS
@@ -186,17 +186,17 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
     if ignored:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise Refused(
-            f"{named}: --advise compares draws and mechanisms at one epsilon, and solves for the "
-            "noise of each; leave it out"
+            f"{named}: --advise compares samplers and mechanisms at one epsilon, and solves for "
+            "the noise of each; leave it out"
         )
     missing = [f"--{name}" for name in ("epsilon", "rounds") if flags[name] is None]
     if missing:
         raise Refused(
-            f"--advise compares what one epsilon takes over all rounds: give {missing[0]}"
+            f"--advise compares the noise that one epsilon needs over all rounds: give {missing[0]}"
         )
     spacings = [flags[name] for name in _SPACINGS if flags[name] is not None]
     if len(spacings) > 1:
-        raise Refused("--separation and --slots are both how often a client takes part: give one")
+        raise Refused("--separation and --slots both state how often a client takes part: give one")
     given = {name: flags[name] for name in _ASKED}
     return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
 

@@ -29,8 +29,10 @@ from privfed.sampling.cohort import Witness
 
 _OF_CLIENTS = ("sites_per_client",)
 _OF_CLIENT_PARTIES = {
-    "against": "tells the server from readers, and with --sites one guarantee holds against both",
-    "byzantine": "is about clients, who add no noise where sites do; hostile sites are among "
+    "against": (
+        "distinguishes the server from readers, but with --sites one guarantee holds against both"
+    ),
+    "byzantine": "is about clients, which add no noise if sites do; Byzantine sites are among "
     "--colluders",
     "sampling_rate": "has no clients: with --sites give --population and --cohort",
 }
@@ -68,8 +70,8 @@ def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
         raise Refused(f"{flags[0]} is about sites; say with --sites how many there are")
     if question.colluders is not None and not 0 <= question.colluders < 1:
         raise Refused(
-            f"--colluders is {question.colluders:g}; expected a part of a cohort below 1, or with "
-            "--sites a whole number of them"
+            f"--colluders is {question.colluders:g}; expected a fraction of a cohort below 1, "
+            "or with --sites a number of sites"
         )
 
 
@@ -80,13 +82,13 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
         return
     if colluders != int(colluders):
         raise Refused(
-            f"--colluders is {colluders:g}; with --sites it is a whole number of them "
+            f"--colluders is {colluders:g}; with --sites it is a number of sites "
             f"(secure.colluders = {colluders:g} would be {whole_sites(colluders, sites)})"
         )
     if not 1 <= colluders < sites:
         raise Refused(
-            f"--colluders is {colluders:g} of {sites} sites; expected 1 or more, as every site is "
-            f"curious, and at most {sites - 1}, so that one is left whose noise counts"
+            f"--colluders is {colluders:g} of {sites} sites; expected 1 or more, as every site "
+            f"is curious, and at most {sites - 1}, so that the noise of at least one site counts"
         )
 
 

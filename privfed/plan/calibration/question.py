@@ -20,7 +20,7 @@ RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
 """Keys of a run file, and the corresponding flags."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of sampling that can be solved for."""
-_KINDS = {"int": (Integral, "a whole number"), "float": (Real, "a number")}
+_KINDS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
 """The types of numbers that a field accepts, and their names."""
 
 
@@ -73,27 +73,31 @@ class CalibrationQuestion:
         "As secure.protocol; distributed noise takes masks by default."
     )
     bands: int | None = _optional("banded; allocation: 0 searches.", least=0, most=10_000)
-    buffers: int | None = _optional("blt: rows that are remembered.", least=1, most=8)
+    buffers: int | None = _optional("blt: stored rows of noise.", least=1, most=8)
     bits: int | None = _optional("Of the secure sum.", least=8, most=62)
-    dimension: int | None = _optional("distributed noise: numbers of an update.", **_CLIENTS)
+    dimension: int | None = _optional("distributed noise: entries of an update.", **_CLIENTS)
     minimum: int | None = _optional("Fewest survivors of a sum: clients, or sites.", **_CLIENTS)
     threshold: float | None = _optional(
-        "masks: the part of a cohort that has to stay.", above=0, most=1
+        "masks: the fraction of a cohort that has to survive.", above=0, most=1
     )
     sites: int | None = _optional("Sites that hold the clients.", least=1, most=10_000)
     sites_per_client: int | None = _optional("Most sites of one client.", least=1, most=64)
     colluders: float | None = _optional(
-        "secure sums: the part that may collude; with --sites, how many sites.", least=0
+        "secure sums: the fraction that may collude; with --sites, the number of sites.", least=0
     )
-    byzantine: int | None = _optional("Hostile clients of a cohort, who add no noise.", **_CLIENTS)
+    byzantine: int | None = _optional(
+        ("Byzantine clients of a cohort, which add no noise."), **_CLIENTS
+    )
     dropout: float | None = _optional(
-        "secure sums: the part of a cohort that drops out.", least=0, below=1
+        "secure sums: the fraction of a cohort that drops out.", least=0, below=1
     )
     sizing: str | None = _optional("skellam: how.", choices=("minimum", "layers"))
-    against: str | None = _optional("Whose guarantee.", choices=("server", "readers"))
+    against: str | None = _optional(
+        ("The adversary of the guarantee."), choices=("server", "readers")
+    )
     rounds: int | None = _optional("Rounds; left out: as many as fit.", **_ROUNDS)
-    epsilon: float | None = _optional("Budget ε; left out: the ε that is spent.", above=0)
-    noise_multiplier: float | None = _optional("Deviation / clip.", least=0)
+    epsilon: float | None = _optional("Budget ε; left out: solved for.", above=0)
+    noise_multiplier: float | None = _optional("Standard deviation / clip.", least=0)
 
     @classmethod
     def of(cls, flags: Mapping[str, Any]) -> CalibrationQuestion:

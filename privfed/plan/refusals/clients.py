@@ -40,9 +40,9 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
         return
     if not isinstance(release, Gaussian | PoissonSampled | Separated):
         yield (
-            f"{config.keeping} has each client remember when it "
-            f"took part, and under cohort.sampler = {config.names['sampler']!r} no amplification "
-            f"is proved for that; use {draws_of(Gaussian, PoissonSampled, Separated)}"
+            f"{config.keeping} has each client store the rounds in which it took part, but "
+            f"under cohort.sampler = {config.names['sampler']!r} no amplification is proved for "
+            f"that; use {draws_of(Gaussian, PoissonSampled, Separated)}"
         )
 
 
@@ -52,9 +52,9 @@ def _clients_that_do_not_return(config: Config) -> Iterator[str]:
     numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
         yield (
-            f"{config.keeping} has each client remember {numbers}"
-            "numbers from round to round, so the same clients have to return, which phones do not; "
-            f'use data.setting = "cross_silo" if yours do, or {_instead(config)}'
+            f"{config.keeping} has each client store {numbers}numbers between rounds, so the "
+            "same clients have to return, but cross-device clients do not; use data.setting = "
+            f'"cross_silo" if yours do, or {_instead(config)}'
         )
 
 
@@ -62,7 +62,7 @@ def _clients_that_are_absent(config: Config) -> Iterator[str]:
     """The server counts sampled clients as participants, although some of them are absent."""
     if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
         yield (
-            f"client.objective = {config.names['objective']!r} counts who has taken part by the "
+            f"client.objective = {config.names['objective']!r} counts participation by the "
             'sampler alone; set cohort.availability = "always", cohort.dropout = 0 and '
             "client.drop_stragglers = false"
         )
@@ -73,8 +73,8 @@ def _states_weighed_by_examples(config: Config) -> Iterator[str]:
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but with client.objective = '
-            f"{config.names['objective']!r} the server sums what clients remember, each alike; use "
-            '"uniform" or "auto"'
+            f"{config.names['objective']!r} the server sums clients' states with equal weights; "
+            'use "uniform" or "auto"'
         )
 
 
@@ -105,12 +105,12 @@ def _models_beside_the_server(config: Config) -> Iterator[str]:
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
         yield (
-            f"client.objective = {config.names['objective']!r} moves the models that clients are "
-            "sent by their members' mean updates, but server.optimizer = "
+            f"client.objective = {config.names['objective']!r} moves the models that clients "
+            "are sent by their members' mean updates, but server.optimizer = "
             f"{config.names['optimizer']!r} ({at_rate}server.schedule = "
-            f"{config.names['server_schedule']!r}) would move the run's model otherwise, so that "
-            'it were none of them; set server.optimizer = "fedavg" and server.lr = 1.0, and remove '
-            "server.schedule"
+            f"{config.names['server_schedule']!r}) would update the run's model differently, so "
+            'that it would equal none of them; set server.optimizer = "fedavg" and server.lr = '
+            "1.0, and remove server.schedule"
         )
 
 
@@ -118,8 +118,8 @@ def _logits_of_no_classes(config: Config) -> Iterator[str]:
     """The objective reads outputs as logits of classes, and the loss is of another kind."""
     if config.objective.needs_classes and not config.loss.softmax:
         yield (
-            f"client.objective = {config.names['objective']!r} changes the logits of classes, and "
-            f"model.loss = {config.names['loss']!r} has none; use another objective, or "
+            f"client.objective = {config.names['objective']!r} changes the logits of classes, "
+            f"but model.loss = {config.names['loss']!r} has none; use another objective, or "
             'model.loss = "cross_entropy"'
         )
 
@@ -131,9 +131,9 @@ def _steps_for_nothing(config: Config) -> Iterator[str]:
         key = "client.epochs" if config.example_privacy else "client.steps"
         yield (
             f"client.objective = {config.names['objective']!r} begins after {least} local steps "
-            f"with these keys, and a client takes at most {most}, so that all would send plain "
-            f"updates; raise {key} to {least} steps or more, lower the keys of the objective that "
-            'say how many it takes, or use client.objective = "sgd"'
+            f"with these keys, but a client takes at most {most}, so that all would send plain "
+            f"updates; raise {key} to {least} steps or more, lower the keys of the objective "
+            'that determine this number, or use client.objective = "sgd"'
         )
 
 
@@ -149,7 +149,7 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
     """The objective needs complete models, but `model.local` keeps a part with each client."""
     objective = config.objective
     where = (
-        "model.local has a part of the model stay with each client, and client.objective = "
+        "model.local keeps a part of the model on each client, and client.objective = "
         f"{config.names['objective']!r}"
     )
     if objective.personalises:
@@ -190,20 +190,20 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
         return
     if not config.start.local:
         yield (
-            f"client.local_epochs is {count}, and no part of the model stays with clients; set "
+            f"client.local_epochs is {count}, but no part of the model is local to clients; set "
             "model.local, or remove the key"
         )
     elif count >= client.epochs or client.steps:
         yield (
             f"client.local_epochs is {count}, client.epochs {client.epochs} and client.steps "
-            f"{client.steps}: expected some epochs for what is shared behind those for what stays; "
-            "raise client.epochs, and set client.steps = 0"
+            f"{client.steps}: expected epochs for the shared part after those for the local "
+            "part; raise client.epochs, and set client.steps = 0"
         )
     elif not config.objective.plain:
         yield (
             f"client.local_epochs is {count}, and client.objective = "
-            f'{config.names["objective"]!r} corrects steps, of what stays too; use "sgd", or '
-            "client.local_epochs = 0"
+            f"{config.names['objective']!r} corrects all steps, those of the local part "
+            'included; use "sgd", or client.local_epochs = 0'
         )
 
 
@@ -220,8 +220,9 @@ def nobody_to_drop(config: Config) -> Iterator[str]:
     """Stragglers are dropped, but no client, or every client, is one."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
-            f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
-            "which leaves nobody to drop, or nobody else; set it between 0 and 1"
+            "client.drop_stragglers is true, but client.stragglers is "
+            f"{config.client.stragglers}, which leaves no clients to drop, or drops all; set it "
+            "between 0 and 1"
         )
 
 
@@ -231,9 +232,9 @@ def rates_of_zero(config: Config) -> Iterator[str]:
     for section, schedule in schedules.items():
         if schedule.factor(config.run.rounds) == 0.0:
             yield (
-                f"{section}.schedule has reached a rate of 0 by round {config.run.rounds}: rounds "
-                "that learn nothing would be run, and paid for; let it last longer, or lower "
-                "run.rounds"
+                f"{section}.schedule has reached a rate of 0 by round {config.run.rounds}: "
+                "later rounds would be charged but could not change the model; let it last "
+                "longer, or lower run.rounds"
             )
 
 
@@ -256,14 +257,14 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
         what = "".join(f", {lie}" for lie in _lies(config))
         what += "" if acts else ", which changes neither examples nor rows,"
         yield (
-            f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an attack "
-            "and the part of clients that carry it out (0.0 for nobody), or neither: set "
-            f"{_missing(acts)}"
+            f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an "
+            "attack and the fraction of clients that carry it out (0.0 for none), or neither: "
+            f"set {_missing(acts)}"
         )
     elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
-            f"attack.fraction is {fraction:g} of {config.data.clients} clients, and so nobody; "
-            "raise it"
+            f"attack.fraction is {fraction:g} of {config.data.clients} clients, which is no "
+            "client; raise it"
         )
 
 
@@ -303,9 +304,9 @@ def _everybody_pools(config: Config) -> Iterator[str]:
     if pools and config.attackers.selection == "round":
         yield (
             f"attack.name = {config.names['attack']!r} has the attackers pool their examples "
-            'before the first round, and with attack.selection = "round" everybody is one of them '
-            'in some round: they would know all clients\' data; use attack.selection = "once", or '
-            "another attack"
+            'before the first round, but with attack.selection = "round" every client attacks '
+            "in some round, so that the attackers would know all clients' data; use "
+            'attack.selection = "once", or another attack'
         )
 
 
@@ -328,9 +329,9 @@ def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
         return
     if not asked:
         yield (
-            f"attack.weight is {config.attackers.weight:g}, but no client says what it weighs: all "
-            "weigh alike, or as declared; use clients that weigh by their examples, or remove the "
-            "key"
+            f"attack.weight is {config.attackers.weight:g}, but no client reports its weight: "
+            "weights are equal, or declared; use clients that weigh by their examples, or "
+            "remove the key"
         )
 
 
@@ -339,6 +340,6 @@ def _counts_that_nobody_asks(config: Config) -> Iterator[str]:
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:
         yield (
-            f"attack.clip_count is {count!r}, but nobody counts who is within the clip; set "
-            "privacy.adaptive_clip = true, or remove the key"
+            f"attack.clip_count is {count!r}, but no client reports whether it is within the "
+            "clip; set privacy.adaptive_clip = true, or remove the key"
         )

@@ -74,10 +74,10 @@ def _rows_under_noise(choice: _Choice) -> Iterator[str]:
     mechanism = choice.config.mechanism
     if mechanism.private and not choice.by_sums and mechanism.trust != "client":
         yield (
-            f"{choice.name} needs to see every client's row, and a function of rows has no proven "
-            "sensitivity to calibrate central noise to; use a rule that sums suffice for "
-            f"({_sum_rules()}) and no aggregation.before, or noise on each client: "
-            'privacy.mechanism = "local_gaussian"'
+            f"{choice.name} needs every client's row, but a function of rows has no proven "
+            f"sensitivity for central noise; use a rule that needs only sums ({_sum_rules()}) "
+            "and no aggregation.before, or noise on each client: privacy.mechanism = "
+            '"local_gaussian"'
         )
 
 
@@ -85,8 +85,8 @@ def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
     """The protocol hides single rows (`hides_rows`), but the rule needs rows."""
     if not choice.by_sums and choice.config.secured:
         yield (
-            f"{choice.name} needs rows, which a secure sum never shows; use a rule that sums "
-            f'suffice for ({_sum_rules()}) and no aggregation.before, or secure.protocol = "none"'
+            f"{choice.name} needs rows, which a secure sum never reveals; use a rule that needs "
+            f'only sums ({_sum_rules()}) and no aggregation.before, or secure.protocol = "none"'
         )
 
 
@@ -96,8 +96,8 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
     if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
         off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
         yield (
-            f"{choice.name} remembers what each client sent, and a mixture of rows is nobody's; "
-            f"use it with no aggregation.before{off}"
+            f"{choice.name} stores what each client sent, but a mixture of rows belongs to no "
+            f"client; use it with no aggregation.before{off}"
         )
 
 
@@ -109,9 +109,9 @@ def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
     if not objective.sends_updates_alone or objective.sums_states:
         summed = "" if choice.config.mechanism.joint else 'aggregation.rule = "mean", or '
         yield (
-            f"client.objective = {name!r} has the server sum more than an update, and "
-            f"{choice.name} is for rows of updates; use {summed}an objective that sends an update "
-            'alone, as "sgd"'
+            f"client.objective = {name!r} has the server sum more than an update, but "
+            f"{choice.name} is for rows of updates; use {summed}an objective that sends an "
+            'update alone, as "sgd"'
         )
     elif objective.exchanges > 1 and (choice.by_sums or choice.needs & _OF_UPDATES):
         yield (
@@ -125,8 +125,9 @@ def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
-            f"{choice.name} weighs all rows alike, as a hostile client may lie about its size; use "
-            'aggregation.weights = "uniform" or "auto", and no aggregation.silo_weights'
+            f"{choice.name} gives all rows the same weight, as a Byzantine client may report a "
+            'false size; use aggregation.weights = "uniform" or "auto", and no '
+            "aggregation.silo_weights"
         )
 
 
@@ -144,8 +145,9 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
     """The clipping norm changes (`adaptive`), but the rule's terms are bounded by the first one."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
-            f"privacy.adaptive_clip moves the clip between rounds, and the terms of {choice.name} "
-            'are bounded by a fixed one; set it to false, or use aggregation.rule = "mean"'
+            "privacy.adaptive_clip changes the clip between rounds, but the terms of "
+            f"{choice.name} are bounded by a fixed one; set it to false, or use "
+            'aggregation.rule = "mean"'
         )
 
 
@@ -157,8 +159,9 @@ def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
         value = getattr(keys, key)
         if value != type(keys).model_fields[key].default and key not in has:
             yield (
-                f"aggregation.{key} is {value}, and nothing in aggregation.before = "
-                f"{keys.before!r} has that key; add {' or '.join(names)} to it, or remove the key"
+                f"aggregation.{key} is {value}, but no step of aggregation.before = "
+                f"{keys.before!r} has that key; add {' or '.join(names)} to it, or remove the "
+                "key"
             )
 
 
@@ -193,8 +196,8 @@ def _too_many_hostile(choice: _Choice) -> Iterator[str]:
     if byzantine > tolerated:
         yield (
             f"aggregation.byzantine is {byzantine}, but {choice.name} tolerates at most "
-            f"{tolerated} hostile clients in a cohort of {size}; lower it, choose a "
-            "rule that tolerates more, or raise cohort.size"
+            f"{tolerated} Byzantine clients in a cohort of {size}; lower it, choose a rule that "
+            "tolerates more, or raise cohort.size"
         )
 
 
@@ -203,8 +206,8 @@ def _root_set(choice: _Choice) -> Iterator[str]:
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (
-            f"{choice.name} needs a root set: set aggregation.root to how many of the public test "
-            "examples the server shall train on (they are not scored)"
+            f"{choice.name} needs a root set: set aggregation.root to the number of public test "
+            "examples on which the server trains (they are not scored)"
         )
     elif root and not needed:
         yield (f"aggregation.root is {root}, but {choice.name} uses no root set; remove the key")

@@ -14,8 +14,8 @@ def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
     """The ledger's heads are recorded, but the seed suffices to make the ledger again."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
-            "run.heads keeps what nobody may cut off a ledger, but a seeded run's is made again at "
-            'will; leave run.heads out, or set run.randomness = "secret"'
+            "run.heads protects a ledger against truncation, but the ledger of a seeded run can "
+            'be reproduced at will; leave run.heads out, or set run.randomness = "secret"'
         )
 
 
@@ -23,8 +23,8 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
     """The results of a seeded run depend on its file, and not on the load of a machine."""
     if config.run.precision == "fast" and config.run.randomness == "seeded":
         yield (
-            'run.precision = "fast" goes by what is measured here, but all that a seeded run gives '
-            'follows from its run file; use "mixed" or "full"'
+            'run.precision = "fast" depends on measurements of this machine, but the results of '
+            'a seeded run have to follow from its run file; use "mixed" or "full"'
         )
 
 
@@ -82,9 +82,9 @@ def _single_examples(config: Config) -> Iterator[str]:
     """A silo's row of metrics is not protected for single examples."""
     if config.client_mechanism.private:
         yield (
-            'evaluation.by = "clients" protects whole clients, and client.privacy promises '
-            "something about single examples, which a silo's measures are not noised for; use "
-            'evaluation.by = "test"'
+            'evaluation.by = "clients" protects whole clients, but client.privacy protects '
+            "single examples, for which a silo's metrics have no noise; use evaluation.by = "
+            '"test"'
         )
 
 
@@ -92,8 +92,9 @@ def _untested_canaries(config: Config) -> Iterator[str]:
     """Canaries test the releases of training, and not those of evaluations."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, who send directions of the model and have "
-            'nothing to measure: part of the claim would stay untested; use evaluation.by = "test"'
+            f"audit.canaries is {config.audit.canaries}, which send directions of the model and "
+            "have no metrics: part of the claim would remain untested; use evaluation.by = "
+            '"test"'
         )
 
 
@@ -117,11 +118,12 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
-        yield f'{key}, and nobody but clients has their models; set evaluation.by = "clients"'
+        yield f'{key}, but only clients have their models; set evaluation.by = "clients"'
     elif not (local or objective.personalises):
         yield (
-            f"{key}, and clients have no models of their own: set model.local, or "
-            f"client.objective = {offered('objective', _scores_personal_models)}, or remove the key"
+            f"{key}, but clients have no models of their own; set model.local, or "
+            f"client.objective = {offered('objective', _scores_personal_models)}, or remove the "
+            "key"
         )
     elif objective.measures or (local and objective.keeps):
         yield (
@@ -134,8 +136,8 @@ def _nothing_measured(config: Config) -> Iterator[str]:
     """There is no test set, and clients do not evaluate."""
     if config.nothing_public and config.evaluation.by == "test":
         yield (
-            f'stop.patience is {config.stop.patience}, and with data.holdout = "none" nothing is '
-            'measured; use evaluation.by = "clients", which is charged, or a public test set'
+            f'stop.patience is {config.stop.patience}, and with data.holdout = "none" no metric '
+            'is measured; use evaluation.by = "clients", which is charged, or a public test set'
         )
 
 
@@ -145,9 +147,10 @@ def _uncharged_stop(config: Config) -> Iterator[str]:
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":
         yield (
-            f"stop.patience is {config.stop.patience}, and the test set is of clients that train "
-            '(data.holdout = "examples"): when a run stops would tell of them, uncharged; use '
-            'evaluation.by = "clients", which is charged, or a public test set'
+            f"stop.patience is {config.stop.patience}, and the test set is of clients that "
+            'train (data.holdout = "examples"): the round at which the run stops would reveal '
+            'information about them, uncharged; use evaluation.by = "clients", which is '
+            "charged, or a public test set"
         )
 
 
@@ -167,8 +170,8 @@ def _never_reached(config: Config) -> Iterator[str]:
     count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
     if config.stop.patience >= count:
         yield (
-            f"stop.patience is {config.stop.patience}, and the run has {count} evaluations, which "
-            "could never end it early; lower it, or evaluate more often"
+            f"stop.patience is {config.stop.patience}, and the run has {count} evaluations, too "
+            "few to end it early; lower it, or evaluate more often"
         )
 
 
@@ -192,28 +195,28 @@ def _nothing_promised(config: Config) -> Iterator[str]:
             "out"
         )
     if config.void:
-        yield f"{_PRIVATE}, but attackers read raw updates, so that nothing is guaranteed"
+        yield f"{_PRIVATE}, but attackers read raw updates, so that there is no guarantee"
     if config.audit.canaries:
-        yield f"{_PRIVATE}: canaries test single runs, and losing ones stay secret; leave them out"
+        yield f"{_PRIVATE}: canaries test single runs, but losing runs are secret; remove them"
 
 
 def _other_guarantees(config: Config) -> Iterator[str]:
     """Only the headline is charged as a choice."""
     if config.shared_noise is not None:
         yield (
-            f"{_PRIVATE}: noise that clients share has a second guarantee, of which a choice has "
-            'no proof here; use privacy.mechanism = "gaussian", or tune on public data'
+            f"{_PRIVATE}: noise that clients share has a second guarantee, for which the choice "
+            'has no proof here; use privacy.mechanism = "gaussian", or tune on public data'
         )
     if config.mechanism.private and config.mechanism.trust == "client":
         yield (
             f"{_PRIVATE}: under privacy.mechanism = {config.names['mechanism']!r} epsilon is "
-            "against whoever reads what clients send, who sees that of losing candidates, too; "
-            'use privacy.mechanism = "gaussian", or tune on public data'
+            "against readers of clients' messages, who see those of losing candidates, too; use "
+            'privacy.mechanism = "gaussian", or tune on public data'
         )
     if config.example_privacy is not None:
         yield (
-            f"{_PRIVATE}: examples of silos ([client.privacy]) have a guarantee by themselves, of "
-            "which a choice has no proof here; leave it out, or tune on public data"
+            f"{_PRIVATE}: examples of silos ([client.privacy]) have a guarantee of their own, "
+            "for which the choice has no proof here; leave it out, or tune on public data"
         )
 
 
@@ -221,8 +224,8 @@ def _uncharged_score(config: Config) -> Iterator[str]:
     """The score must be post-processing of a run's releases, or be charged."""
     if config.data.holdout == "examples":
         yield (
-            f'{_PRIVATE}, but data.holdout = "examples" scores candidates on examples of clients '
-            'that train, which nothing charges; use "test" or "clients"'
+            f'{_PRIVATE}, but data.holdout = "examples" scores candidates on examples of '
+            'clients that train, which is not charged; use "test" or "clients"'
         )
 
 
@@ -230,12 +233,12 @@ def _tells_the_number(config: Config) -> Iterator[str]:
     """The number of candidates has to stay secret."""
     if config.apart:
         yield (
-            f"{_PRIVATE}: sites on machines of their own see how many candidates there are, which "
-            "voids the bound; tune where the data are, or on public data"
+            f"{_PRIVATE}: sites on machines of their own see the number of candidates, which "
+            "voids the bound; tune on the machine that holds the data, or on public data"
         )
     for key, value in (("run.heads", config.run.heads), ("run.watch", config.run.watch)):
         if value:
             yield (
-                f"{_PRIVATE}, but {key} tells of every candidate, and how many there are has to "
-                f"stay secret; leave {key} out"
+                f"{_PRIVATE}, but {key} reports every candidate, whose number has to remain "
+                f"secret; leave {key} out"
             )

@@ -29,9 +29,9 @@ def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
     )
     if config.mechanism.adaptive and absent:
         yield (
-            "privacy.adaptive_clip takes who does not answer for one half within the clip, so that "
-            'it would grow without end; set cohort.availability = "always", cohort.dropout = 0 and '
-            "client.drop_stragglers = false, or a fixed clip"
+            "privacy.adaptive_clip counts a client that does not answer as half within the "
+            "clip, so that the clip would grow without bound; set cohort.availability = "
+            '"always", cohort.dropout = 0 and client.drop_stragglers = false, or a fixed clip'
         )
 
 
@@ -39,8 +39,8 @@ def weights_by_private_sizes(config: Config) -> Iterator[str]:
     """Rows are weighted by numbers of examples, which no noise would protect."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
-            'aggregation.weights is "examples", but under privacy example counts are private data '
-            'and would leave unprotected; use "uniform" or "auto"'
+            'aggregation.weights is "examples", but under privacy example counts are private '
+            'data and would be sent unprotected; use "uniform" or "auto"'
         )
 
 
@@ -66,7 +66,7 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
     """Without privacy there is no claim."""
     if not config.mechanism.private:
         yield (
-            f'{canaries}, but with privacy.mechanism = "none" nothing is claimed that they could '
+            f'{canaries}, but with privacy.mechanism = "none" there is no claim that they could '
             "test; configure one, or remove the key"
         )
 
@@ -74,7 +74,7 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
     """There are too few canaries for any evidence; `check` reports the cost of too many."""
     if config.audit.canaries < _FEWEST:
-        yield f"{canaries}, too few to say anything; expected at least {_FEWEST}, better 1000"
+        yield f"{canaries}, too few for any result; expected at least {_FEWEST}, better 1000"
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
@@ -83,8 +83,8 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
         yield (
-            f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} they would take "
-            "places of real clients, and its event is none that is proved for that; use "
+            f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} they would "
+            "take the places of real clients, for which its event is not proved; use "
             f"{draws_of(PoissonSampled, WithoutReplacement, TruncatedPoisson)}"
         )
 
@@ -94,8 +94,9 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
     if config.apart:
         yield (
             f"{canaries}, but clients are at sites on machines of their own "
-            '(data.site_partition = "elsewhere"), which take rows from nobody else; simulate the '
-            "sites in one process, or test the mechanism alone: privfed audit --mechanism"
+            '(data.site_partition = "elsewhere"), which accept rows from no other client; '
+            "simulate the sites in one process, or test the mechanism alone: privfed audit "
+            "--mechanism"
         )
 
 
@@ -113,7 +114,10 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
 def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
     """Runs with simulated attackers have no guarantee to test."""
     if config.attacked:
-        yield f"{canaries}, and there are attackers, whose runs claim nothing; use one of the two"
+        yield (
+            f"{canaries}, but there are attackers, and runs with attackers have no claim; use "
+            "one of the two"
+        )
 
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
@@ -121,23 +125,23 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (
-            f"{canaries}, and {config.keeping} has clients "
-            f"remember something between rounds, for which made-up ones have no file; {instead}"
+            f"{canaries}, and {config.keeping} has clients keep state between rounds, which "
+            f"synthetic ones cannot; {instead}"
         )
     if config.example_privacy:
         yield (
-            f"{canaries}, and client.privacy charges each silo's own ledger, which a made-up one "
-            f"has not; {instead}"
+            f"{canaries}, but client.privacy charges each silo's own ledger, which a synthetic "
+            f"one lacks; {instead}"
         )
     if config.data.sites_per_client > 1:
         yield (
-            f"{canaries}, and a client's examples may lie at several sites "
+            f"{canaries}, but a client's examples may be at several sites "
             f"(data.sites_per_client); {instead}"
         )
     if config.mechanism.adaptive:
         yield (
-            f"{canaries}, whose updates are crafted to be long, and privacy.adaptive_clip would "
-            f"follow them; set it to false, or {instead}"
+            f"{canaries}, but their updates have large norms, which privacy.adaptive_clip would "
+            f"follow; set it to false, or {instead}"
         )
 
 
@@ -156,14 +160,13 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights
     if config.mechanism.private:
         yield (
-            f"{sampler}, but how many examples a client has is private data; "
-            'use "poisson", or privacy.mechanism = "none"'
+            f'{sampler}, but a client\'s number of examples is private data; use "poisson", or '
+            'privacy.mechanism = "none"'
         )
     elif config.objective.sums_states:
         yield (
-            f"{sampler}, by size, but with client.objective = "
-            f"{config.names['objective']!r} each client's state counts alike, at one sampling "
-            'rate; use "poisson"'
+            f"{sampler}, by size, but with client.objective = {config.names['objective']!r} "
+            'each client\'s state counts equally, at one sampling rate; use "poisson"'
         )
     elif weights != "uniform" and not config.rule.robust:
         yield (
@@ -180,22 +183,23 @@ def secret_slots(config: Config) -> Iterator[str]:
     sampler = f"cohort.sampler = {config.names['sampler']!r}"
     if config.mechanism.trust != "server":
         yield (
-            f"{sampler} amplifies what readers of the releases see, by noise that the server adds, "
-            f"and privacy.mechanism = {config.names['mechanism']!r} protects from a server who "
-            'knows the slots; use privacy.mechanism = "gaussian", or a draw that is no secret: '
-            '"cyclic"'
+            f"{sampler} amplifies privacy against readers of the releases, with noise that the "
+            f"server adds, but privacy.mechanism = {config.names['mechanism']!r} protects from "
+            'a server that knows the slots; use privacy.mechanism = "gaussian", or a sampler '
+            'without a secret cohort: "cyclic"'
         )
     if config.run.simulation_metrics:
         yield (
-            f"{sampler}, and run.simulation_metrics publishes what each cohort did: who knows when "
-            "all others took part reads a client's slot from that; set it to false, or use "
-            '"cyclic"'
+            f"{sampler}, and run.simulation_metrics publishes metrics of each cohort: an "
+            "adversary that knows when all other clients took part can infer a client's slot "
+            'from them; set it to false, or use "cyclic"'
         )
     if config.secured and (release.groups > 1 or isinstance(config.mechanism, InBands)):
         yield (
-            f"{sampler} in groups, whose cohorts are as large as a group makes them, and how "
-            "likely a secure sum aborts is proved for clients that all enter alike; use "
-            'cohort.groups = 1 and privacy.mechanism = "gaussian", or secure.protocol = "none"'
+            f"{sampler} in groups, whose cohorts vary with the size of the group, but the "
+            "probability that a secure sum aborts is proved only for clients that are all "
+            'sampled alike; use cohort.groups = 1 and privacy.mechanism = "gaussian", or '
+            'secure.protocol = "none"'
         )
 
 

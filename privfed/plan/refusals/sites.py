@@ -36,8 +36,8 @@ def _silo_weights(config: Config) -> Iterator[str]:
         return
     if config.mechanism.private or config.objective.sums_states:
         yield (
-            "aggregation.silo_weights are set, but under user-level privacy, and where the server "
-            "sums what clients keep, everybody weighs one; remove the key"
+            "aggregation.silo_weights are set, but under user-level privacy, and wherever the "
+            "server sums clients' states, every client has weight one; remove the key"
         )
     elif len(weights) != config.data.clients or not any(weights):
         yield (
@@ -78,9 +78,9 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
     if _reads_examples(config.objective):
         instead = offered("objective", lambda part: not _reads_examples(part))
         yield (
-            f"client.objective = {config.names['objective']!r} reads a silo's examples beside its "
-            f"local steps, and client.privacy.mechanism = {_name(config)!r} adds noise to these "
-            f"alone; use {instead}"
+            f"client.objective = {config.names['objective']!r} reads a silo's examples outside "
+            f"its local steps, but client.privacy.mechanism = {_name(config)!r} adds noise only "
+            f"to these steps; use {instead}"
         )
 
 
@@ -96,8 +96,8 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
     if config.client.steps:
         yield (
             f"client.steps is {config.client.steps}, and client.privacy.mechanism = "
-            f"{_name(config)!r} takes the steps that its own keys say, each charged; remove the "
-            "key, and set client.privacy.sampling_rate and client.epochs"
+            f"{_name(config)!r} takes the steps that its own keys determine, each charged; "
+            "remove the key, and set client.privacy.sampling_rate and client.epochs"
         )
 
 
@@ -105,9 +105,9 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
     """Weights by examples reveal a silo's number of examples, which DP-SGD protects."""
     if config.aggregation.weights == "examples":
         yield (
-            'aggregation.weights is "examples", but how many examples a silo has is what '
-            f"client.privacy.mechanism = {_name(config)!r} protects; declare "
-            'aggregation.silo_weights as public constants, or use "uniform"'
+            'aggregation.weights is "examples", but a silo\'s number of examples is protected '
+            f"by client.privacy.mechanism = {_name(config)!r}; declare aggregation.silo_weights "
+            'as public constants, or use "uniform"'
         )
 
 
@@ -115,8 +115,8 @@ def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
     """Sampling by sizes (`sampler.reads_sizes`) reveals a silo's number of examples."""
     if config.sampler.reads_sizes:
         yield (
-            f"cohort.sampler is {config.names['sampler']!r}, but how many examples a silo has is "
-            f"what client.privacy.mechanism = {_name(config)!r} protects; use "
+            f"cohort.sampler is {config.names['sampler']!r}, but a silo's number of examples is "
+            f"protected by client.privacy.mechanism = {_name(config)!r}; use "
             f"{offered('sampler', lambda part: not part.reads_sizes)}"
         )
 
@@ -150,14 +150,14 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
         return
     if not config.data.sites:
         yield (
-            'secure.parties is "sites", but data.sites is 0; declare how many sites hold the '
-            "clients, a public constant"
+            'secure.parties is "sites", but data.sites is 0; declare the number of sites that '
+            "hold the clients, a public constant"
         )
         return
     yield (
-        'secure.parties is "sites", but the server sees rows and adds the noise, so that nobody is '
-        'a party of a sum; set secure.protocol = "masks", or privacy.mechanism = "local_gaussian", '
-        "or leave the key out"
+        'secure.parties is "sites", but the server sees rows and adds the noise, so that there '
+        'is no secure sum with parties; set secure.protocol = "masks", or privacy.mechanism = '
+        '"local_gaussian", or leave the key out'
     )
 
 
@@ -168,30 +168,33 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         return
     key = f"data.sites_per_client is {parts}"
     if config.attacked or config.keeping:
-        what = "attackers" if config.attacked else "clients that keep a state"
-        yield f"{key}, and {what} are whole clients, not their rows at one site; leave one out"
+        what = "attackers" if config.attacked else "clients with state"
+        yield (
+            f"{key}, but {what} are whole clients, not their rows at one site; remove one of "
+            "the two"
+        )
     if not mechanism.private:
         return
     if not isinstance(release_of_draw(config), PoissonSampled):
         yield (
             f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
-            f"whose rows lie at several sites; use {draws_of(PoissonSampled)}"
+            f"with rows at several sites; use {draws_of(PoissonSampled)}"
         )
     if (mechanism.trust != "server" or config.secured) and not config.by_sites:
         yield (
-            f"{key}, and clients are the parties of sums (secure.parties), each of which would be "
-            'several; use secure.parties = "sites", or none: secure.protocol = "none" and '
-            'privacy.mechanism = "gaussian"'
+            f"{key}, but clients are the parties of sums (secure.parties), and each would be "
+            'several parties; use secure.parties = "sites", or none: secure.protocol = "none" '
+            'and privacy.mechanism = "gaussian"'
         )
     if config.rule.robust or config.aggregation.before:
         yield (
-            f"{key}, and aggregation.rule = {config.names['rule']!r} takes a row for a whole "
+            f"{key}, and aggregation.rule = {config.names['rule']!r} takes each row as a whole "
             'client\'s; use aggregation.rule = "mean"'
         )
     if mechanism.adaptive:
         yield (
-            f"{key}, and privacy.adaptive_clip counts how many clients are within the clip, not "
-            "how many of their rows; set it to false"
+            f"{key}, and privacy.adaptive_clip counts the clients within the clip, not their "
+            "rows; set it to false"
         )
 
 
@@ -203,9 +206,9 @@ def _thresholds(config: Config) -> Iterator[str]:
     limits, least = configured_limits(config), protocol.least_sites(config.data.sites)
     if least > sites:
         yield (
-            f"{least} of {sites} sites would have to stay, so that no {limits.colluders} of them "
-            "with the server open another's sum; declare more sites (data.sites), or lower "
-            "secure.colluders"
+            f"{least} of {sites} sites would have to survive, so that no {limits.colluders} of "
+            "them can open another's sum together with the server; declare more sites "
+            "(data.sites), or lower secure.colluders"
         )
     elif not least <= limits.minimum <= sites:
         yield (
@@ -214,9 +217,9 @@ def _thresholds(config: Config) -> Iterator[str]:
         )
     elif limits.minimum <= limits.colluders:
         yield (
-            f"{limits.minimum} sites may be all that stay, and {limits.colluders} of them may "
-            "collude or be hostile: nobody's noise would be left; raise secure.minimum, or lower "
-            "secure.colluders"
+            f"as few as {limits.minimum} sites may survive, and {limits.colluders} of them may "
+            "collude or be Byzantine: no honest noise would remain; raise secure.minimum, or "
+            "lower secure.colluders"
         )
 
 
@@ -228,7 +231,7 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
     for key, value in keys.items():
         if value:
             yield (
-                f"{key} is {value}, and sites are the parties, all of which take part in every "
+                f"{key} is {value}, but the parties are sites, and all sites take part in every "
                 'round; leave it out, or set secure.parties = "clients"'
             )
 
@@ -239,8 +242,8 @@ def _unproven_draws(config: Config) -> Iterator[str]:
         release_of_draw(config), PoissonSampled | Gaussian
     ):
         yield (
-            f"cohort.sampler = {config.names['sampler']!r} has no proof where sites draw their own "
-            f"clients (secure.parties); use {draws_of(PoissonSampled, Gaussian)}"
+            f"cohort.sampler = {config.names['sampler']!r} has no proof if sites sample their "
+            f"own clients (secure.parties); use {draws_of(PoissonSampled, Gaussian)}"
         )
 
 
@@ -248,9 +251,9 @@ def _states_at_sites(config: Config) -> Iterator[str]:
     """State kept between rounds reveals earlier sampling, and makes rows depend on other rows."""
     if config.keeping:
         yield (
-            f"{config.keeping} keeps numbers of clients between "
-            "rounds, and sites keep none: a row depends on its client's data, the released model "
-            'and its own coins alone; use another objective, or secure.parties = "clients"'
+            f"{config.keeping} keeps client state between rounds, but sites keep none: a row "
+            "depends only on its client's data, the released model and its own random draws; "
+            'use another objective, or secure.parties = "clients"'
         )
 
 
@@ -268,8 +271,8 @@ def _one_view(config: Config) -> Iterator[str]:
     """One guarantee holds against the server, sites and readers."""
     if config.privacy.against != "server":
         yield (
-            "privacy.against tells the server from readers, and where sites draw their own "
-            "clients one guarantee holds against both, with colluding sites; leave it out"
+            "privacy.against distinguishes the server from readers, but if sites sample their "
+            "own clients one guarantee holds against both, with colluding sites; remove it"
         )
 
 
@@ -277,8 +280,9 @@ def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
     """A site bounds its clients' rows, so unbounded rows would need a Byzantine site."""
     if config.attacked and config.attackers.stage == "after_bound":
         yield (
-            'attack.stage is "after_bound", and a site bounds each of its clients\' rows: sites '
-            'that lie are not simulated; use "before_bound", or secure.parties = "clients"'
+            'attack.stage is "after_bound", but a site bounds each of its clients\' rows, and '
+            'Byzantine sites are not simulated; use "before_bound", or secure.parties = '
+            '"clients"'
         )
 
 
@@ -286,9 +290,9 @@ def _noise_twice(config: Config) -> Iterator[str]:
     """Noise of each site protects its sum alone, and exceeds the range of a protocol."""
     if config.mechanism.trust == "client" and config.secured:
         yield (
-            f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by its own "
-            'noise, and needs no protocol; use secure.protocol = "none", or one noise for all '
-            'sites: privacy.mechanism = "skellam"'
+            f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by its "
+            'own noise, so that it needs no protocol; use secure.protocol = "none", or one '
+            'noise for all sites: privacy.mechanism = "skellam"'
         )
 
 
@@ -300,7 +304,6 @@ def _rules_on_rows(config: Config) -> Iterator[str]:
         return
     if not isinstance(rule, SumRule):
         yield (
-            f"aggregation.rule = {config.names['rule']!r} needs to see every client's row, and "
-            "sites show sums of these; use a rule that sums suffice for, or secure.parties = "
-            '"clients"'
+            f"aggregation.rule = {config.names['rule']!r} needs every client's row, but sites "
+            'show sums of these; use a rule that needs only sums, or secure.parties = "clients"'
         )

@@ -30,9 +30,10 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
-            f"{mechanism} is proved for rounds in which all clients take part, and cohort.sampler "
-            f"is {config.names['sampler']!r}: whoever draws could tell a client of a cohort of "
-            'colluders, who know all that it shares with them; use "full"'
+            f"{mechanism} is proved for rounds in which all clients take part, and "
+            f"cohort.sampler is {config.names['sampler']!r}: the party that samples could place "
+            "a client in a cohort of colluders, who know all noise that it shares with them; "
+            'use "full"'
         )
 
 
@@ -40,9 +41,9 @@ def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
     """The noise protects visible rows, and a protocol shows none."""
     if config.secured:
         yield (
-            f"{mechanism} protects rows that the server sees, and secure.protocol = "
-            f'{config.names["protocol"]!r} shows none; use secure.protocol = "none", or noise that '
-            'is made up in a sum: privacy.mechanism = "skellam"'
+            f"{mechanism} protects rows that the server sees, but secure.protocol = "
+            f'{config.names["protocol"]!r} reveals none; use secure.protocol = "none", or noise '
+            'that is added within a sum: privacy.mechanism = "skellam"'
         )
 
 
@@ -50,8 +51,8 @@ def _sites(config: Config, mechanism: str) -> Iterator[str]:
     """Clients are the parties, and each shares secrets with all others."""
     if config.by_sites:
         yield (
-            f"{mechanism} is proved for clients who share secrets, not for sites that hold many; "
-            'use secure.parties = "clients", or privacy.mechanism = "local_gaussian"'
+            f"{mechanism} is proved for clients that share secrets, not for sites that hold "
+            'several; use secure.parties = "clients", or privacy.mechanism = "local_gaussian"'
         )
 
 
@@ -59,9 +60,9 @@ def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
     """Leaving out a canary changes the noise of all other rows, which reveals its absence."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, and under {mechanism} everybody shares "
-            "noise with everybody who is there: a canary that is left out changes all rows; remove "
-            "the key, and test the mechanism alone: privfed audit --mechanism"
+            f"audit.canaries is {config.audit.canaries}, but under {mechanism} every client "
+            "shares noise with every other participant: leaving out a canary changes all rows; "
+            "remove the key, and test the mechanism alone: privfed audit --mechanism"
         )
 
 
@@ -69,7 +70,7 @@ def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
     """Metrics of clients are summed over a constant, and rows that share noise are averaged."""
     if config.evaluation_rounds.every:
         yield (
-            f'evaluation.by is "clients", whose measures are summed, and {mechanism} is for rows '
+            f'evaluation.by is "clients", whose metrics are summed, but {mechanism} is for rows '
             'that a rule averages; use evaluation.by = "test"'
         )
 
@@ -100,8 +101,8 @@ def _more_than_an_update(config: Config) -> Iterator[str]:
     if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, and client.objective = "
-            f"{config.names['objective']!r} sends more than that, or has the server sum what "
-            "clients keep; use an objective that sends an update alone: "
+            f"{config.names['objective']!r} sends more than that, or has the server sum "
+            "clients' states; use an objective that sends an update alone: "
             f"{offered('objective', _sends_an_update)}"
         )
 
@@ -116,8 +117,8 @@ def _states_beside_gradients(config: Config) -> Iterator[str]:
     """Client state holds either the compression error, or a gradient (`anchored`)."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
-            f"client.objective = {config.names['objective']!r} takes the place of a client's "
-            f"memory for a gradient, and {_named(config)} remembers what it left off; set "
+            f"client.objective = {config.names['objective']!r} uses a client's memory for a "
+            f"gradient, but {_named(config)} uses it for the compression error; set "
             "compression.error_feedback = false"
         )
 
@@ -130,21 +131,21 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
     instead = f"use a linear one: {linear}"
     if config.secured:
         yield (
-            f"{_named(config)} writes each row down by itself, and a secure sum adds up rows of "
-            f"all numbers, whatever they are: it would save no byte, and cost accuracy; {instead}, "
-            'or secure.protocol = "none"'
+            f"{_named(config)} encodes each row by itself, but a secure sum adds up rows with "
+            f"all entries: it would save no byte and cost accuracy; {instead}, or "
+            'secure.protocol = "none"'
         )
     elif config.apart:
         yield (
-            f"{_named(config)} writes each row down by itself, and sites elsewhere "
-            "(data.site_partition) send the sums of their clients' rows, which have all numbers: "
-            f"it would save no byte; {instead}"
+            f"{_named(config)} encodes each row by itself, but sites elsewhere "
+            "(data.site_partition) send the sums of their clients' rows, which have all "
+            f"entries: it would save no byte; {instead}"
         )
     elif config.mechanism.private and config.mechanism.trust != "server":
         yield (
-            f"{_named(config)} writes each row down by itself, and under privacy.mechanism = "
-            f"{config.names['mechanism']!r} a client adds noise to all of its numbers before it "
-            f'sends them: it would save no byte; {instead}, or privacy.mechanism = "gaussian"'
+            f"{_named(config)} encodes each row by itself, but under privacy.mechanism = "
+            f"{config.names['mechanism']!r} a client adds noise to all entries before it sends "
+            f'them: it would save no byte; {instead}, or privacy.mechanism = "gaussian"'
         )
 
 
@@ -157,9 +158,9 @@ def _rules_for_models(config: Config) -> Iterator[str]:
     needs = rule.needs() if isinstance(rule, RowRule) else frozenset()
     if config.compression.linear and (rule.remembers or needs - _OF_ANY_ROWS):
         yield (
-            f"aggregation.rule = {config.names['rule']!r} goes by former updates or by layers of "
-            f"a model, and with {_named(config)} clients send other numbers; use another rule, or "
-            "a compression of each row by itself"
+            f"aggregation.rule = {config.names['rule']!r} depends on earlier updates or on "
+            f"layers of a model, but with {_named(config)} clients send other values; use "
+            "another rule, or a compression of each row by itself"
         )
 
 
@@ -167,9 +168,9 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
     """Noise is correlated over rounds (`remembers`), but entries change their meaning (`fresh`)."""
     if config.mechanism.remembers and config.compression.fresh:
         yield (
-            f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds where "
-            f"these release the same numbers, and {_named(config)} sends others in each; use "
-            '"count_sketch", or privacy.mechanism = "gaussian"'
+            f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds "
+            f"that release the same entries, but {_named(config)} sends other entries in each; "
+            'use "count_sketch", or privacy.mechanism = "gaussian"'
         )
 
 
@@ -183,25 +184,25 @@ def _two_exchanges(config: Config) -> Iterator[str]:
         return
     if config.mechanism.joint:
         yield (
-            f"{_named(config)} puts two sums of one cohort together, and under privacy.mechanism = "
-            f"{config.names['mechanism']!r} the server is sent rows; use "
-            'privacy.mechanism = "gaussian", or compression.name = "low_rank"'
+            f"{_named(config)} combines two sums of one cohort, but under privacy.mechanism = "
+            f"{config.names['mechanism']!r} the server is sent rows; use privacy.mechanism = "
+            '"gaussian", or compression.name = "low_rank"'
         )
     elif rule.robust:
         yield (
-            f"{_named(config)} puts two sums of one cohort together, and aggregation.rule = "
-            f'{config.names["rule"]!r} is for rows of which each is an update; use "mean"'
+            f"{_named(config)} combines two sums of one cohort, but aggregation.rule = "
+            f'{config.names["rule"]!r} is for rows that are updates; use "mean"'
         )
     if config.client_mechanism.private:
         yield (
-            f"{_named(config)} asks twice about one training, and client.privacy.mechanism = "
-            f"{config.names['client_mechanism']!r} would draw the noise of its steps twice, and be "
-            'charged once; use "low_rank"'
+            f"{_named(config)} uses two messages about one training, but "
+            f"client.privacy.mechanism = {config.names['client_mechanism']!r} would sample the "
+            'noise of its steps twice and be charged once; use "low_rank"'
         )
     if config.attacked:
         yield (
-            f"{_named(config)} has clients send two messages about one update, and attackers are "
-            "simulated for one; use another compression"
+            f"{_named(config)} has clients send two messages about one update, but attackers "
+            "are simulated for one; use another compression"
         )
 
 
@@ -209,8 +210,8 @@ def _canaries(config: Config) -> Iterator[str]:
     """Canaries are scored by releases of whole updates."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, and they are scored by releases of whole "
-            f'updates; with {_named(config)} use compression.name = "none" to audit'
+            f"audit.canaries is {config.audit.canaries}, but they are scored by releases of "
+            f'whole updates; with {_named(config)} use compression.name = "none" to audit'
         )
 
 
@@ -241,8 +242,8 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
     """Noise is generated in a secure sum (`trust`), but there is none."""
     if config.mechanism.trust == "sum":
         yield (
-            f"privacy.mechanism = {config.names['mechanism']!r} makes up its noise in a secure "
-            "sum, and none is configured; set secure.protocol = "
+            f"privacy.mechanism = {config.names['mechanism']!r} adds its noise within a secure "
+            "sum, but none is configured; set secure.protocol = "
             f"{offered('protocol', lambda part: part.hides_rows and not part.approximate)}"
         )
 
@@ -267,7 +268,7 @@ def _layers_without_secrets(config: Config) -> Iterator[str]:
     mechanism = config.mechanism
     if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
-            'privacy.sizing = "layers" takes noise off with secrets that masked sums share; use '
+            'privacy.sizing = "layers" removes noise with secrets that masked sums share; use '
             'secure.protocol = "masks", or privacy.sizing = "minimum"'
         )
 
@@ -283,9 +284,9 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
     """Sums are `approximate`, but the key holder (`trust`) does not add the noise."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
-            f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, which "
-            "may be shown to key holders only, or an eavesdropper recovers the key; use central "
-            'noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
+            f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, "
+            "which may be shown only to key holders (others could recover the key from them); "
+            'use central noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
             'secure.protocol = "bfv"'
         )
 
@@ -296,7 +297,7 @@ def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
         return
     if config.client.drop_stragglers or config.availability.varies:
         yield (
-            "client.drop_stragglers and cohort.availability leave it open how many send to a "
-            "secure sum, and so how often it aborts; use cohort.dropout, client.drop_stragglers = "
-            'false and cohort.availability = "always"'
+            "client.drop_stragglers and cohort.availability leave the number of senders to a "
+            "secure sum open, and therefore the probability of aborts; use cohort.dropout, "
+            'client.drop_stragglers = false and cohort.availability = "always"'
         )

@@ -29,7 +29,9 @@ def power_picture(power: Power) -> Picture | None:
         ),
         Line("refuted at p < 1e-6", [(fault.epsilon, fault.refuted) for fault in power.noticed]),
     ]
-    title = f"How likely {power.canaries} canaries, at best, notice that ε is not what is claimed"
+    title = (
+        f"Largest probability with which {power.canaries} canaries detect that ε exceeds the claim"
+    )
     axes = Axes("true ε", "probability", _percent, log=True, from_zero=True, top=1.0)
     return lines_picture("power", title, axes, lines)
 
@@ -51,7 +53,7 @@ def audit_chapter(facts: PageFacts) -> Chapter:
         f"agree: {each_epsilon(audit.accountants)}{_proof(facts)}",
         **_kept_heads(audit),
         "tested": _tested(audit),
-        **({"would notice": power_in_words(facts.power)} if facts.power else {}),
+        **({"would detect": power_in_words(facts.power)} if facts.power else {}),
         **({"canaries needed": fewest_in_words(facts.power)} if facts.power else {}),
     }
     blocks: list[Block] = [Facts(pairs)]
@@ -63,8 +65,8 @@ def audit_chapter(facts: PageFacts) -> Chapter:
 
 
 _LIMITS = (
-    "A proof holds if the code does what it says. A test that finds nothing shows only that no "
-    "fault is there of the size that it would notice."
+    "A proof holds if the code does what it says. A test that finds nothing shows only that "
+    "there is no fault of the size that it would detect."
 )
 
 
@@ -91,23 +93,25 @@ def _tested(audit: RunAudit) -> str:
     count, evidence = audit.terms.get("canaries"), audit.canaries
     if not count:
         return (
-            "not in this run: nobody among its clients was a canary (audit.canaries). privfed "
-            "audit --mechanism tests its configuration on thousands of releases"
+            "not in this run: it had no canaries (audit.canaries). privfed audit --mechanism "
+            "tests its configuration on thousands of releases"
         )
     if evidence is None:
         return (
-            f"not yet: {count} canaries were declared, and the run has not ended, too few of them "
-            "took part, or what they saw is not here"
+            f"not yet: {count} canaries were declared, and the run has not ended, too few of "
+            "them took part, or their records are not here"
         )
     bounds = (evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final)
     known = [bound for bound in bounds if bound is not None]
     sure = 1 - len(known) * (1 - evidence.confidence)  # confidence that no bound exceeds the true ε
     alone = (
-        "; that is this run's own part, without earlier runs" if audit.terms.get("prior") else ""
+        "; this bound is about this run alone, without earlier runs"
+        if audit.terms.get("prior")
+        else ""
     )
     return (
-        f"by {evidence.canaries} made-up clients, whose secret coins decided for half of them "
-        f"that they contribute. What was released tells of these coins that ε ≥ {max(known):.3g}, "
+        f"by {evidence.canaries} canaries, each of which contributed with probability 1/2 by a "
+        f"secret draw. Membership inference on the releases shows that ε ≥ {max(known):.3g}, "
         f"with {sure:.0%} confidence. {_capital(verdict_in_words(evidence))}{alone}"
     )
 
@@ -153,7 +157,7 @@ def _marks(audit: RunAudit, evidence: Evidence) -> list[_Mark]:
 
 def _picture(marks: Sequence[_Mark]) -> Picture:
     """Draws a line for each mark, with ε along the axis."""
-    title = "Analytic ε, and what canaries show of it"
+    title = "Analytic ε, and lower bounds from canaries"
     shown = [mark for mark in marks if math.isfinite(mark.epsilon)]
     with without_warnings(), canvas(1, 1, (5.2, 0.7 + 0.32 * len(shown))) as (figure, ((panel,),)):
         for place, mark in enumerate(shown):

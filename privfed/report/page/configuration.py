@@ -25,8 +25,8 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
     """Returns the ledger's head, the verification command, and the installed versions."""
     head = str(facts.audit.ledger_head)
     words = (
-        "One command re-computes every ε on this page from the ledger, and holds the run's files "
-        "against it. A head that was kept elsewhere shows that nothing before it was cut off."
+        "One command re-computes every ε on this page from the ledger, and compares the run's "
+        "files with it. A head that was kept elsewhere shows that no earlier charge was removed."
     )
     pairs = {
         "run": str(facts.record.path),
@@ -35,9 +35,7 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
         "page made by": environment(),
     }
     command = f"privfed audit {shlex.quote(str(facts.record.path))} --head {head}"
-    return Chapter(
-        "verify", "How to verify it", [Paragraph(words), ShellLine(command), Facts(pairs)]
-    )
+    return Chapter("verify", "Verification", [Paragraph(words), ShellLine(command), Facts(pairs)])
 
 
 def environment() -> str:
@@ -67,7 +65,7 @@ def configuration_chapter(facts: PageFacts) -> Chapter:
     words = (
         f"{len(places)} of {len(values)} keys differ from the default run; the last column says so."
         if usual
-        else "Parts that the configuration names are not at hand, so defaults are not shown."
+        else "Parts that the configuration names are not available, so defaults are not shown."
     )
     table = Figures("The resolved configuration", ["key", "value", "default"], lines, marked=places)
     return Chapter("configuration", "Configuration", [Paragraph(words), table])

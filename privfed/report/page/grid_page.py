@@ -32,7 +32,8 @@ from privfed.report.page.grid_tables import (
 
 _SIMULATED = Banner(
     "Not covered by any ε",
-    "This chapter was asked for with --simulation: what is drawn here only a simulation may know.",
+    "This chapter was asked for with --simulation: its figures show values that only a "
+    "simulation may know.",
 )
 
 
@@ -62,12 +63,12 @@ def _banners(facts: GridFacts) -> Iterator[Banner]:
 
 def _together(facts: GridFacts) -> Chapter:
     words = Paragraph(
-        "Who releases what several runs over the same people learned has released all of them: "
-        "their ε composes, and is larger than that of any cell alone."
+        "Releasing several runs over the same population composes their ε, which is then larger "
+        "than that of any cell alone."
     )
     table = joint_table(facts)
     nothing = Paragraph("No run of the grid was charged yet, or its table does not say.")
-    return Chapter("together", "What all runs guarantee together", [words, table or nothing])
+    return Chapter("together", "Joint guarantee of all runs", [words, table or nothing])
 
 
 def _cells(facts: GridFacts) -> list[Block]:
@@ -98,7 +99,9 @@ def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
     over = f"{figure.kind} over {figure.label(figure.x)}"
     by = f", by {figure.label(figure.by)}" if figure.by else ""
     worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
-    words = f"{over}{by}{worst}; the tables on this page and beside the grid file have the numbers."
+    words = (
+        f"{over}{by}{worst}; the tables on this page and next to the grid file have the numbers."
+    )
     return Picture(inline(drawn, name, caption, words, themed=False), caption, plate=True)
 
 
@@ -110,14 +113,14 @@ def _simulation(facts: GridFacts) -> Chapter:
 
 def _not_done(facts: GridFacts) -> Chapter:
     table = failures_table(facts)
-    return Chapter("not-done", "What is not done", [table or Paragraph("All runs are done.")])
+    return Chapter("not-done", "Runs not done", [table or Paragraph("All runs are done.")])
 
 
 def _origin(facts: GridFacts) -> Chapter:
     """The files of the numbers, and the commands to recompute them."""
     words = Paragraph(
-        "The first command repeats what is missing and writes the tables again; the second "
-        "re-computes every ε from the runs' ledgers, as far as they are at hand."
+        "The first command repeats missing runs and writes the tables again; the second "
+        "re-computes every ε from the available ledgers of runs."
     )
     path, folder = str(facts.files.grid), str(facts.files.folder)
     commands = [
@@ -126,4 +129,4 @@ def _origin(facts: GridFacts) -> Chapter:
     ]
     tables = {"cells": str(facts.files.table), "over seeds": str(facts.files.summary)}
     tables |= {"over rounds": str(facts.files.rounds), "page made by": environment()}
-    return Chapter("verify", "How to verify it", [words, *commands, Facts(tables)])
+    return Chapter("verify", "Verification", [words, *commands, Facts(tables)])

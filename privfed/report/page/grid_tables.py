@@ -126,7 +126,7 @@ def cell_figures(facts: GridFacts) -> Figures:
         for cell, meaning in zip(facts.cells, meanings, strict=True)
     ]
     everywhere = "; ".join(f"{name} {next(iter(values))}" for name, values in alike.items())
-    caption = "Mean, deviation and range over seeds, and the largest ε of a cell alone"
+    caption = "Mean, standard deviation and range over seeds, and the largest ε of a cell alone"
     numeric = frozenset(range(len(keys), len(keys) + len(measures) + 2))
     return Figures(
         f"{caption} ({everywhere}). Sort by any heading." if everywhere else f"{caption}.",
@@ -182,8 +182,8 @@ def joint_table(facts: GridFacts) -> Figures | None:
         [ceiling(_number(epsilon)), str(cells), *map(_value, rest)]
         for epsilon, cells, *rest in distinct
     ]
-    columns = ["joint ε", "runs", "δ", "unit", "relation", "what to know"]
-    caption = "What all runs over the same people guarantee together"
+    columns = ["joint ε", "runs", "δ", "unit", "adjacency", "notes"]
+    caption = "Joint guarantee of all runs over the same population"
     return Figures(caption, columns, lines, frozenset({0, 1, 2}))
 
 

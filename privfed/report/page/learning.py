@@ -23,10 +23,10 @@ def learning_chapter(facts: PageFacts) -> Chapter:
     blocks += [picture for name in _charged(facts) if (picture := _clients_picture(name, facts))]
     if facts.record.aborts:
         blocks.append(_aborts(facts.record.aborts))
-    return Chapter("learning", "What was learned", blocks)
+    return Chapter("learning", "Results", blocks)
 
 
-_NOT_ENDED = "The run has not ended: what it measured up to now."
+_NOT_ENDED = "The run has not ended: these are its metrics up to now."
 
 
 def _rows(facts: PageFacts) -> dict[str, str]:
@@ -53,7 +53,7 @@ def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
     """The missing part of the evaluated model, if clients keep a local part."""
     if not (facts.config and facts.config.start.local):
         return {}
-    return {"model": "what is shared, with what stays with clients as newcomers begin"}
+    return {"model": "the shared part, with local parts as new clients begin"}
 
 
 def _scored_on(summary: Mapping[str, Any]) -> str:
@@ -67,14 +67,19 @@ def _scored_on(summary: Mapping[str, Any]) -> str:
 def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
     if not summary.get("diverged"):
         return {}
-    return {"warning": "the model got worse than the best constant answer, and stayed so"}
+    return {
+        "warning": (
+            "the model became worse than the baseline (the best constant prediction), and remained "
+            "so"
+        )
+    }
 
 
 def _picture(name: str, facts: PageFacts) -> Picture | None:
     """Draws a metric by round, with the baseline."""
     constant = (facts.summary.get("constant") or {}).get(name)
     points = [(line["round"], line[name]) for line in facts.rounds if _is_number(line.get(name))]
-    level = None if constant is None else ("best constant answer", float(constant))
+    level = None if constant is None else ("baseline", float(constant))
     title = f"{name.capitalize()} by round"
     place = [*facts.measures, *facts.group_measures].index(name)
     return lines_picture(

@@ -12,9 +12,9 @@ from privfed.report.tables import counted
 from privfed.secure.summation import Culprit, Reason
 
 _HOW: dict[Reason, str] = {
-    "wrong share": "told another share than it had acknowledged",
-    "wrong dealing": "dealt shares that do not give what it had committed to",
-    "garbled shares": "dealt what holders of its shares could not use",
+    "wrong share": "revealed a share different from the one that it acknowledged",
+    "wrong dealing": "sent shares that do not restore the secret that it committed to",
+    "garbled shares": "sent shares that their holders could not use",
 }
 _READ_ON = (
     "More: docs/explanation/secure_sums.md, “Clients that want a sum to fail”; how to check a "
@@ -31,10 +31,10 @@ def left_out_chapters(facts: PageFacts) -> list[Chapter]:
     return [
         Chapter(
             "left-out",
-            "Left out of secure sums",
+            "Excluded from secure sums",
             [
                 Paragraph(
-                    "Proved to lie in secure sums, and left out of all rounds since: "
+                    "Proved to be Byzantine in secure sums, and excluded from all later rounds: "
                     f"{counted(len(facts.record.culprits), party)}."
                 ),
                 _table(facts.record.culprits, party),
@@ -53,8 +53,10 @@ def _table(culprits: Sequence[Culprit], party: str) -> Figures:
         [str(each.client), str(each.round), str(each.exchange), _HOW[each.reason], _proof(each)]
         for each in culprits
     ]
-    columns = [party, "round", "exchange", "what it did", "by"]
-    return Figures("Who lied, in which round and how", columns, lines, frozenset({0, 1, 2}))
+    columns = [party, "round", "exchange", "violation", "by"]
+    return Figures(
+        ("Byzantine parties, by round and violation"), columns, lines, frozenset({0, 1, 2})
+    )
 
 
 def _proof(culprit: Culprit) -> str:
@@ -68,17 +70,19 @@ def _draw(sites: bool) -> Iterator[str]:
     """The effect of exclusion on sampling: none for all other clients."""
     if sites:
         yield (
-            "Sampling: a site that is left out is asked in no later round. Whether a site stays "
-            "tells of nobody's coins, so that no abort is charged for it."
+            "Sampling: an excluded site takes part in no later round. Whether a site takes part "
+            "reveals nothing about the sampling of clients, so that no abort is charged for it."
         )
         return
     yield (
-        "Sampling: who is left out is drawn as ever, and counts as one that drops out before it "
-        "shares. Draw, rate, population, divisor and all others' coins are as they were."
+        "Sampling: excluded clients are still sampled, but treated as dropouts before they "
+        "share keys. The sampling rate, the population, the divisor and the sampling of all "
+        "other clients are unchanged."
     )
     yield (
-        "The list follows from what liars sent alone: no honest client's data, noise or coin moves "
-        "a line of it. It tells that a liar was drawn in that round."
+        "The list depends only on the messages of Byzantine clients: no honest client's data, "
+        "noise or sampling changes a line of it. It reveals that a Byzantine client was sampled "
+        "in that round."
     )
 
 
@@ -88,24 +92,25 @@ def _noise(plan: Plan | None) -> Iterator[str]:
         return
     if rests_on_a_secret_draw(plan):
         yield (
-            "ε rests on a secret draw. Without who is left out sums abort more often than is "
-            "charged, which would tell of it: no such round is charged after a liar was named. "
-            "Against who works with a client of the cohort, ε does not hold, list or no list."
+            "ε requires that the sampled cohort stays secret. Without the excluded clients, "
+            "sums abort more often than is charged, which would reveal who was sampled: no such "
+            "round is charged after a client was excluded. Against adversaries who collude with "
+            "a client of the cohort, ε does not hold, with or without this list."
         )
     elif not plan.mechanism.private:
         yield "No ε is claimed."
     limit = hostile_limit(plan)
     if limit:
-        yield f"ε holds while {limit}: liars' part of the noise may be missing."
+        yield f"ε holds only if {limit}: the noise of Byzantine parties may be missing."
     elif plan.mechanism.private:
-        yield "ε counts on no noise of theirs."
+        yield "ε does not depend on their noise."
 
 
 def _complaints(culprits: Sequence[Culprit]) -> Iterator[str]:
     """The caveat that complaints are weaker than a proof."""
     if any(each.complaints for each in culprits):
         yield (
-            "Complaints name who lied while no more lie than are counted on (secure.colluders and "
-            "aggregation.byzantine), and the server follows the protocol; to others they prove "
-            "nothing."
+            "Complaints identify Byzantine clients only if there are at most as many as are "
+            "assumed (secure.colluders and aggregation.byzantine) and the server follows the "
+            "protocol; they prove nothing to third parties."
         )

@@ -23,20 +23,23 @@ from privfed.report.tables import (
 )
 
 _TRUSTED = {
-    "server": "the server, which adds the noise, is trusted with what it sums",
-    "sum": "nobody is trusted with an exact sum: clients add the noise themselves",
-    "client": "nobody is trusted: each client adds the noise to its own row",
+    "server": "the server, which adds the noise, is trusted with the values that it sums",
+    "sum": "no party is trusted with an exact sum: clients add the noise themselves",
+    "client": "no party is trusted: each client adds the noise to its own row",
     "nobody": "no noise is added",
 }
 """The trusted parties, by the origin of the noise."""
 _TRUSTED_AT_SITES = {
-    "sum": "a client's own site with its rows, and nobody with an exact sum: sites add the noise",
-    "client": "a client's own site alone, which adds all of the noise to its own sum",
+    "sum": (
+        "a client's own site is trusted with its rows, and no party with an exact sum: sites "
+        "add the noise"
+    ),
+    "client": "only a client's own site is trusted; it adds all of the noise to its own sum",
 }
 """The same if sites are the parties."""
 _TRUSTED_IN_PAIRS = (
-    "all but {colluders} of the other clients, whose noise counts, and not the server: each client "
-    "adds noise of its own, and noise that it shares with each other one"
+    "all other clients except {colluders} are trusted to add their noise; the server is not "
+    "trusted: each client adds noise of its own, and noise that it shares with each other client"
 )
 """The same if pairs of clients share noise."""
 
@@ -45,8 +48,8 @@ def promise_chapter(facts: PageFacts) -> Chapter:
     """Returns the guarantees of the run, each with its terms."""
     blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
     if reservations := list(_reservations(facts)):
-        blocks += [Paragraph("What this does not cover:"), BulletList(reservations)]
-    return Chapter("guarantee", "What is guaranteed", blocks)
+        blocks += [Paragraph("Not covered:"), BulletList(reservations)]
+    return Chapter("guarantee", "Guarantee", blocks)
 
 
 def _simulated(facts: PageFacts) -> str:
@@ -62,8 +65,12 @@ def headline(facts: PageFacts) -> str:
         f"{bound.line(facts.nominal)}, one {_simulated(facts)}"
         f"{bound.unit}, {bound.relation}, {bound.sampler} sampling, accountant {bound.accountant}"
         + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
-        + ("; what the model started from is not covered" if bound.uncovered else "")
-        + ("; more were proved to lie in sums than this allows" if facts.lost_claims else "")
+        + ("; the starting model is not covered" if bound.uncovered else "")
+        + (
+            ("; more parties were proved to be Byzantine in sums than this allows")
+            if facts.lost_claims
+            else ""
+        )
     )
 
 
@@ -83,10 +90,10 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
         return f"{_capital(bound.sentence())}."
     view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
     nominal = "nominally " if facts.nominal else ""
-    whom = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
+    unit = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
     return (
         f"Training was {nominal}(ε, δ)-differentially private{view} with ε "
-        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {whom}, over {bound.rounds} "
+        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {unit}, over {bound.rounds} "
         f"rounds with {bound.sampler} sampling (accountant: {bound.accountant}): "
         f"{bound.sentence()}."
     )
@@ -103,7 +110,7 @@ def _terms(facts: PageFacts) -> dict[str, str]:
         "δ": f"{bound.delta:g}",
         "unit": f"one {_simulated(facts)}{bound.unit} with all its examples (partition "
         f"{audit.terms['partition']})",
-        "relation": bound.relation,
+        "adjacency": bound.relation,
         "sampler": bound.sampler + (f", q = {rate:.4g}" if rate is not None else ""),
         "accountants": f"{bound.accountant} ({each_epsilon(audit.accountants)})",
         "noise": _noise(audit),
@@ -126,9 +133,9 @@ def _sites(audit: RunAudit) -> dict[str, str]:
     if not stated:
         return {}
     several = f"a client at up to {stated['per_client']}" if stated["per_client"] > 1 else ""
-    parties = "no parties of sums"
+    parties = "not parties of sums"
     if "parties" in stated:
-        parties = f"parties of sums, of which {stated['minimum']} have to stay"
+        parties = f"parties of sums; at least {stated['minimum']} have to survive"
         if audit.terms.get("trust") == "client":
             parties = "each of which releases a noised sum of its own"
     return {"sites": ", ".join(filter(None, [f"{stated['declared']} declared", several, parties]))}
@@ -138,9 +145,9 @@ def _seen(audit: RunAudit) -> str:
     """The messages that each party sees."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
     if trust == "sum":
-        return "whoever opens a sum sees it with its noise, and nobody sees a row"
+        return "the party that opens a sum sees it with its noise; no party sees a row"
     if trust == "client" and "parties" in sites:
-        return "the server sees each site's sum with that site's noise, and nobody sees a row"
+        return "the server sees each site's sum with that site's noise; no party sees a row"
     return str((audit.terms.get("secure") or {}).get("seen", "—"))
 
 
@@ -180,36 +187,41 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
     if bound and bound.uncovered:
         yield f"{bound.left_out}."
     if count := terms.get("public_clients"):
-        yield f"{count} clients were declared public, and nothing is promised to them."
+        yield f"{count} clients were declared public; no guarantee covers them."
     if _simulated(facts):
-        yield f"Clients were made up (partition {terms['partition']}): none of them is a person."
+        yield f"Clients are simulated (partition {terms['partition']}): none of them is a person."
     if "parties" in (sites := terms.get("sites") or {}):
         yield (
-            "What a site sends beside its sum, when it sends it, and whether it fails, must not "
-            "hang on its clients' data or on who was drawn; no ledger shows that it did not."
+            "A site's other messages, their timing and its failures must not depend on its "
+            "clients' data or on the clients sampled; no ledger can show that they did not."
         )
         if sites["per_client"] > 1:
             yield (
-                "Of a client at several sites, what it has at a site that works with the server is "
-                "seen there, and no ε covers it: each ε is about its rows at the others."
+                "The rows that a client has at a site that colludes with the server are seen "
+                "there, and no ε covers them: each ε is about the client's rows at other sites."
             )
         if colluders := terms.get("colluders"):
             yield (
-                f"Nothing is promised to clients of sites that work with the server, of which "
-                f"there are taken to be {colluders} at most."
+                "No guarantee covers clients of sites that collude with the server; at most "
+                f"{colluders} such sites are assumed."
             )
     if terms.get("against") == "clients":
         yield (
-            f"Where more than {terms['colluders']} clients work with the server, or are hostile, ε "
-            "does not hold."
+            f"If more than {terms['colluders']} clients collude with the server, or are "
+            "Byzantine, ε does not hold."
         )
         yield (
-            "That noise which two clients share is as good as random to all others is a "
+            "That the noise which two clients share is pseudorandom to all others is a "
             "computational assumption; ε leaves it out."
         )
     if (terms.get("secure") or {}).get("cryptography"):
-        yield "Secure sums hide rows from whoever cannot break their cryptography; ε leaves it out."
-    yield "Other runs over the same people count on their own; privfed audit RUN RUN composes them."
+        yield (
+            "Secure sums hide rows only from adversaries who cannot break their cryptography; ε "
+            "leaves this assumption out."
+        )
+    yield (
+        "Other runs over the same population are not included; privfed audit RUN RUN composes them."
+    )
 
 
 def _capital(text: str) -> str:

@@ -99,7 +99,7 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
     audited = audit(record)
     if audited.problems or audited.guarantee is None:
         raise Broken(
-            f"{audited.path}: no page is written of a run whose files contradict each other:\n"
+            f"{audited.path}: no page is written for a run whose files contradict each other:\n"
             + "\n".join(audited.problems)
         )
     plan, exchange, power = _planned(record.directory)

@@ -26,7 +26,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
     """Returns the chapter on the signal-to-noise ratio, the clipping norm, and bytes."""
     exchange = facts.exchange
     if exchange is None:
-        why = "Parts that the configuration names are not at hand, so this cannot be worked out."
+        why = "Parts that the configuration names are not available, so this cannot be computed."
         return Chapter("messages", "Noise and messages", [Paragraph(why)])
     blocks: list[Block] = [Facts({**_noise(exchange), **_clip(facts), **_traffic(facts, exchange)})]
     points = [(line["round"], line["clip"]) for line in facts.rounds if line.get("clip")]
@@ -42,7 +42,7 @@ def _noise(exchange: RoundForecast) -> dict[str, str]:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
     return {
-        "signal to noise": f"{number(float(f'{ratio:.2g}'))} : 1",
+        "signal-to-noise": f"{number(float(f'{ratio:.2g}'))} : 1",
         "signal": f"an average of norm {exchange.signal:g} at most",
         "noise": f"of norm {exchange.noise:.2g} on it",
     }
@@ -63,7 +63,7 @@ def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
         "expected cohort": f"{exchange.cohort:g} clients",
         f"a {party} is sent": f"{size_of(down / parties)} a round",
         f"a {party} sends": f"{size_of(up / parties)} a round",
-        "all together": f"{size_of(down)} down, {size_of(up)} up a round",
+        "total": f"{size_of(down)} down, {size_of(up)} up a round",
         **_staying(facts),
     }
 
@@ -72,8 +72,8 @@ def _staying(facts: PageFacts) -> dict[str, str]:
     """The client state, if there is any."""
     if not (facts.config and facts.config.keeping):
         return {}
-    what = "what each client keeps from round to round is never sent, and no ε covers it once shown"
-    return {"stays with clients": f"{facts.config.keeping}: {what}"}
+    what = "each client's state between rounds is never sent, and no ε covers it if it is released"
+    return {"client state": f"{facts.config.keeping}: {what}"}
 
 
 def spending_chapter(facts: PageFacts) -> Chapter:
@@ -98,7 +98,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
         ),
     )
     drawn: list[Block] = [picture for picture in pictures if picture]
-    return Chapter("epsilon", "What was spent", [_words(facts), *_parts(facts), *drawn])
+    return Chapter("epsilon", "Privacy spent", [_words(facts), *_parts(facts), *drawn])
 
 
 def _parts(facts: PageFacts) -> list[Block]:
@@ -119,7 +119,7 @@ def _parts(facts: PageFacts) -> list[Block]:
         for event, count in charged.items()
     ]
     columns = ["part", "charges", f"ε by itself, {at_delta(delta)}"]
-    caption = "Parts of the run; what was spent is their composition, less than their sum"
+    caption = "Parts of the run; the ε spent is their composition, which is less than their sum"
     return [Figures(caption, columns, lines, frozenset({1, 2}))]
 
 
@@ -176,4 +176,4 @@ def _banners(facts: PageFacts) -> Iterator[Banner]:
     if why := facts.summary.get("stopped_by_liars"):
         yield Banner("Stopped", f"{why}.")
     if not facts.summary:
-        yield Banner("Not ended", "The run has not ended; what it spent up to now is below.")
+        yield Banner("Not ended", "The run has not ended; its ε up to now is below.")

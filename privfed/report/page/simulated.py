@@ -14,8 +14,8 @@ from privfed.report.page.run_facts import PageFacts
 
 _BANNER = Banner(
     "Not covered by any ε",
-    "This chapter was asked for with --simulation. It shows what only a simulation may know, or "
-    "what is private: keep this page as you keep the data.",
+    "This chapter was asked for with --simulation. It shows values that only a simulation may "
+    "know, or private values: protect this page as you protect the data.",
 )
 
 
@@ -55,14 +55,19 @@ def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
     """The number of suspicious clients by each measure, and of Byzantine ones among them."""
     counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
     return Figures(
-        "How clients stood out, by measure",
-        ["measure", *(name.replace("_", " ") for name in counts)],
+        "Suspicious clients, by measure",
+        ["measure", *(_title(name) for name in counts)],
         [
             [measure, *(each.get(name, "—") for name in counts)]
             for measure, each in by_measure.items()
         ],
         frozenset(range(1, len(counts) + 1)),
     )
+
+
+def _title(name: str) -> str:
+    """Returns the heading of a column of measures."""
+    return name.replace("_", " ").replace("hostile", "Byzantine")
 
 
 def _clients_that_stood_out(
@@ -73,15 +78,14 @@ def _clients_that_stood_out(
     unlike = [line for line in clients if any(line.get(each) == "yes" for each in answers)]
     yield Paragraph(
         f"{len(unlike)} of {len(clients)} clients differ from their cohorts, or from honest "
-        f"clients, by some measure; the first {_MOST} are shown, and all in "
-        "report/simulation_only_clients.csv. An honest client whose data are unlike others' "
-        "stands out, too."
+        f"clients, by at least one measure; the first {_MOST} are shown, and all in "
+        "report/simulation_only_clients.csv. An honest client with unusual data differs, too."
     )
     if unlike:
         names = ["client", "rounds", "hostile", *answers]
         lines = [[line.get(name) or "—" for name in names] for line in unlike[:_MOST]]
-        titles = [name.replace("_", " ") for name in names]
-        yield Figures("Clients that stood out", titles, lines, frozenset({0, 1}), sortable=True)
+        titles = [_title(name) for name in names]
+        yield Figures("Suspicious clients", titles, lines, frozenset({0, 1}), sortable=True)
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:

@@ -123,7 +123,7 @@ def _own_place(run: Path, simulation: bool) -> Path:
     """The place of a page in the run's directory; its folder is created if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
-        raise Refused(f"{folder} is a link, which leads out of the run; name a file by --out")
+        raise Refused(f"{folder} is a link, which points outside the run; name a file by --out")
     make_folder(folder, 0o700 if simulation else 0o777)
     return folder / ("simulation.html" if simulation else "page.html")
 

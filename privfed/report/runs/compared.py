@@ -127,7 +127,7 @@ def _defaults(name: str, stated: Document) -> dict[str, Any]:
     return defaults
 
 
-_MEANING = {"unit": "unit", "relation": "relation", "delta": "δ"}
+_MEANING = {"unit": "unit", "relation": "adjacency relation", "delta": "δ"}
 """Terms that two ε must share to be comparable, in addition to the party."""
 _PRIVATE = {"canaries": "canaries", "examples": "silos with ledgers of their own"}
 """Terms of a ledger for which an audit reads private files."""
@@ -238,9 +238,9 @@ def _incomparable(left: Side, right: Side) -> Iterator[str]:
     """The reasons why the headlines of two runs are not comparable."""
     for side in (left, right):
         if side.row.guarantee:
-            yield f"{side.row.run} promises nothing"
+            yield f"{side.row.run} has no guarantee"
         elif not side.guarantees:
-            yield f"{side.row.run} was charged nothing yet"
+            yield f"{side.row.run} has no charges yet"
     if not (left.guarantees and right.guarantees):
         return
     a, b = left.guarantees[0], right.guarantees[0]
@@ -259,7 +259,7 @@ def _joint(
     if not (left.charges and right.charges):
         return None, "one of them released nothing"
     if left.people is None or left.people != right.people:
-        return None, "they are not about the same people, as far as their ledgers say"
+        return None, "they are not about the same population, as far as their ledgers state"
     for each in records:
         for term, words in _PRIVATE.items():
             if each.terms.get(term):

@@ -28,6 +28,8 @@ from privfed.report.tables import rows
 
 _MOST_ROUNDS = 8
 """Number of evaluated rounds shown; --json has all of them."""
+_LABELS = {"relation": "adjacency"}
+"""The labels of terms that are not named as in ledgers."""
 Line = tuple[str, str, str]
 
 
@@ -89,7 +91,7 @@ def _facts(left: Side, right: Side) -> Iterator[Line]:
     yield _line("state", [row.state for row in both])
     yield _line("rounds charged", map(rounds_cell, both))
     yield _line("measure", map(measure_cell, both))
-    yield _line("beside it", [constant_cell(row) or NOTHING for row in both])
+    yield _line("baseline", [constant_cell(row) or NOTHING for row in both])
     yield _line("population", map(population_cell, both))
     yield _line("mechanism", [row.mechanism or NOTHING for row in both])
     yield _line("began", [" for ".join(filter(None, time_cells(row))) for row in both])
@@ -101,10 +103,12 @@ def _guarantees(compared: Comparison) -> Iterator[Line]:
     sides = compared.sides
     for place in range(max(len(side.guarantees) for side in sides)):
         both = [side.guarantees[place] if place < len(side.guarantees) else {} for side in sides]
-        name = "besides, ε" if place else "ε"
+        name = "further ε" if place else "ε"
         yield _line(name, map(_epsilon, sides, both))
         for key in ("unit", "relation", "sampler", "accountant"):
-            yield _line(f"  {key}", [str(bound.get(key, NOTHING)) for bound in both])
+            yield _line(
+                f"  {_LABELS.get(key, key)}", [str(bound.get(key, NOTHING)) for bound in both]
+            )
         yield _line("  against", map(_against, sides, both))
         yield _line("  not covered", [str(bound.get("uncovered") or "") for bound in both])
         yield _line("  missing", [str(bound.get("missing") or "") for bound in both])

@@ -14,7 +14,7 @@ DEPTH = 3
 """Depth of folders that are searched, which includes the runs of a grid in its folder."""
 _WORDS = {
     "unit": "unit",
-    "relation": "relation",
+    "relation": "adjacency relation",
     "delta": "δ",
     "against": "the party against whom it holds",
 }
@@ -109,7 +109,7 @@ def _obstacles(group: Sequence[RunRow]) -> Iterator[str]:
     for row in group:
         of_id.setdefault(str(row.id), []).append(row.run)
         if row.guarantee:
-            yield f"{row.run} promises nothing"
+            yield f"{row.run} has no guarantee"
     for runs in of_id.values():
         if len(runs) > 1:
             named = ", ".join(runs[:2]) + (f" and {len(runs) - 2} others" if runs[2:] else "")

@@ -56,7 +56,7 @@ def meaning_line(row: RunRow) -> str:
     ]
     parts += [f"against {party(row.against, row.trust)}"]
     parts += [f"nominal: {row.note}"] if row.nominal else []
-    parts += [f"nothing is promised: {row.guarantee}"] if row.guarantee else []
+    parts += [f"no guarantee: {row.guarantee}"] if row.guarantee else []
     parts += [f"not covered: the start ({row.uncovered})"] if row.uncovered else []
     return ", ".join(parts)
 
@@ -65,7 +65,7 @@ def party(against: str | None, trust: str | None) -> str:
     """Returns the adversary of an ε, as the ledger states it or as the trust model implies."""
     if against:
         return PARTY_WORDS.get(against, against)
-    return "everybody, the server too" if trust == "client" else "all but a trusted server"
+    return "all parties, the server included" if trust == "client" else "all but a trusted server"
 
 
 def measure_cell(row: RunRow) -> str:
@@ -79,7 +79,7 @@ def constant_cell(row: RunRow) -> str:
     """Formats the baseline, if it is known."""
     if row.measure is None or row.constant is None:
         return ""
-    return f"constant {measure(row.measure, row.constant)}"
+    return f"{measure(row.measure, row.constant)}"
 
 
 def population_cell(row: RunRow) -> str:
@@ -107,7 +107,7 @@ _HEADINGS = (
     ("run", "population"),
     ("state", "rounds"),
     ("ε", ""),
-    ("measure", "beside it"),
+    ("measure", "baseline"),
     ("mechanism", ""),
     ("began", "took"),
 )
@@ -203,24 +203,27 @@ def _notes(listing: Listing) -> dict[str, str]:
         lines = [on_a_line(line) for group in groups[:_SHOWN] for line in _group_lines(group)]
         hidden = len(groups) - _SHOWN
         more = [f"and {counted(hidden, 'population')} more, in --json"] if hidden > 0 else []
-        pairs["same people"] = "\n".join([*lines, *more])
-    pairs["times"] = "from files' times: a copy has its own, and pauses of a resumed run count"
-    pairs["proof"] = "`privfed audit RUN` holds a run's files against its ledger"
+        pairs["same population"] = "\n".join([*lines, *more])
+    pairs["times"] = (
+        "from files' times: copies have times of their own, and the pauses of a resumed run are "
+        "included"
+    )
+    pairs["proof"] = "`privfed audit RUN` compares a run's files with its ledger"
     return pairs
 
 
 def _left_out(row: RunRow) -> str:
     """The number of parties proved to be Byzantine, and the guarantees that no longer hold."""
     lost = f". {row.lost_claims}" if row.lost_claims else ""
-    return f"{row.excluded} proved to lie in its secure sums (excluded.jsonl){lost}"
+    return f"{row.excluded} proved to be Byzantine in its secure sums (excluded.jsonl){lost}"
 
 
 def _group_lines(group: SamePeople) -> Iterator[str]:
     """The command for the joint ε of runs over one population, and the obstacles to one."""
     if group.obstacles:
-        yield f"{_named(group.runs)}: no one ε covers all, since {'; '.join(group.obstacles)}"
+        yield f"{_named(group.runs)}: no single ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:
-        yield f"what they spent adds up: `privfed audit {_named(runs)}` has their joint ε"
+        yield f"these runs compose: `privfed audit {_named(runs)}` has their joint ε"
 
 
 def _named(runs: Sequence[str]) -> str:

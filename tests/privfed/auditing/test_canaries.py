@@ -261,18 +261,18 @@ def test_canaries_go_with(overrides, tmp_path):
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "nothing is claimed"),
-        (("audit.canaries=19",), "too few to say anything"),
+        (("audit.canaries=19",), "too few for any result"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
         (("cohort.sampler=spelt:Crowded",), "places of real clients"),
         (
             ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
             "expected at least 44",
         ),
-        (("evaluation.by=clients", "run.rounds=8"), "have nothing to measure"),
-        (("data.sites=3", "data.site_partition=elsewhere"), "take rows from nobody else"),
+        (("evaluation.by=clients", "run.rounds=8"), "have no metrics"),
+        (("data.sites=3", "data.site_partition=elsewhere"), "accept rows from no other client"),
         (
             ("data.sites=3", "data.site_partition=elsewhere", "secure.protocol=masks"),
-            "take rows from nobody else",
+            "accept rows from no other client",
         ),
     ],
 )
@@ -303,7 +303,7 @@ def test_slack_as_large_as_the_gate_is_told_as_what_hides_everything(monkeypatch
     power = power_of(planned, 10_000)
     assert power.slack > 1e-6
     assert power.fewest is None
-    assert "is charged with a probability" in fewest_in_words(power)
+    assert "are charged with a probability" in fewest_in_words(power)
     assert "is charged" not in fewest_in_words(replace(power, slack=0.0))
 
 
@@ -312,7 +312,7 @@ def test_a_published_run_without_private_says_so(tmp_path):
     (tmp_path / "run/private/canaries.f64").unlink()
     assert audit(tmp_path / "run").canaries is None
     result = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
-    assert "what they saw (under private/) is not here" in " ".join(result.output.split())
+    assert "their records (under private/) are not here" in " ".join(result.output.split())
 
 
 def test_a_damaged_log_is_no_silence(tmp_path):

@@ -449,9 +449,9 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
 @pytest.mark.parametrize(
     "kind, words, louder",
     [
-        ("poisson", "60, of which half enter, 12 in a cohort", 12 / (2 * 4**2 * 39)),
-        ("masks, everybody", "60, of which half send zero, 30 in a cohort", None),
-        ("local", "60, of which half send the opposite, 24 in a cohort", None),
+        ("poisson", "60, half of them enter, 12 in a cohort", 12 / (2 * 4**2 * 39)),
+        ("masks, everybody", "60, half of them send zero, 30 in a cohort", None),
+        ("local", "60, half of them send the opposite, 24 in a cohort", None),
         ("fixed size", "send the opposite, 15 in a cohort in the places of clients", 0.6),
     ],
 )

@@ -62,7 +62,7 @@ def test_the_forecast_by_hand():
 def test_a_run_with_little_to_learn_from_is_told_so():
     assert "faint" not in run("check", *SETTINGS).stdout
     shown = run("check", *SETTINGS, "--set", "privacy.noise_multiplier=900").stdout
-    assert "little may be learned, and at small rates only" in shown
+    assert "little may be learned, and only at small learning rates" in shown
 
 
 def test_the_header_of_train_is_the_table_of_check(tmp_path):
@@ -75,7 +75,14 @@ def test_the_header_of_train_is_the_table_of_check(tmp_path):
     header = facts(run("train", *SETTINGS, "--out", tmp_path / "run").stdout)
     assert header.pop("run")
     assert checked == header
-    assert {"privacy", "event", "accountants", "protects", "signal", "traffic"} <= checked.keys()
+    assert {
+        "privacy",
+        "event",
+        "accountants",
+        "protects",
+        "signal-to-noise",
+        "traffic",
+    } <= checked.keys()
 
 
 def test_check_lists_every_refusal_and_writes_nothing(tmp_path, monkeypatch):
@@ -89,7 +96,7 @@ def test_check_lists_every_refusal_and_writes_nothing(tmp_path, monkeypatch):
         "cohort.size is 99",
         "no proven sensitivity",
         "example counts are private",
-        "weighs all rows alike",
+        "gives all rows the same weight",
     ):
         assert reason in result.stderr
     assert run("check", *SETTINGS).exit_code == 0

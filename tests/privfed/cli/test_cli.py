@@ -147,7 +147,7 @@ def files(folder):
     "words, message",
     [
         (["--set", "server.nothing=1"], "server.nothing is not a known key"),
-        (["--set", "run.rounds=many"], "expected a whole number"),
+        (["--set", "run.rounds=many"], "expected an integer"),
         (["--set", "privacy.clip=-2"], "privacy.clip is -2"),
         (["--set", "privacy.delta=1"], "privacy.delta is 1"),
         (["--set", "cohort.size=13"], "cohort.size is 13, but data.clients is 12"),

@@ -107,7 +107,7 @@ def test_looking_changes_nothing_and_says_that_a_line_was_torn(site):
     before = path.read_bytes()
     shown = run("site", "receipts", site)
     assert shown.exit_code == 0
-    assert "torn by a crash" in shown.stdout
+    assert "incomplete after a crash" in shown.stdout
     assert path.read_bytes() == before
 
 

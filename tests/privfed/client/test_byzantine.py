@@ -129,7 +129,7 @@ def test_noise_that_hostile_clients_leave_out_is_not_counted():
     assert simulated == some
     for protocol in ("masks", "bfv"):
         keys = (*keys, f"secure.protocol={protocol}", "secure.simulate=arithmetic")
-        with pytest.raises(Refused, match="40 clients of a cohort may be hostile"):
+        with pytest.raises(Refused, match="40 clients of a cohort may be Byzantine"):
             guaranteed("aggregation.byzantine=40")
     alone = ("privacy.sizing=layers", "privacy.tolerance=0.95", "aggregation.byzantine=1")
     with pytest.raises(Refused, match=r"as few as 1 client may .*, but 1 client of a cohort may"):
@@ -423,10 +423,13 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
 @pytest.mark.parametrize(
     "keys, said",
     [
-        (("attack.name=alie",), r"'alie' and attack\.fraction 0; expected an attack and the part"),
-        (("attack.fraction=0.2",), "expected an attack and the part of clients"),
+        (
+            ("attack.name=alie",),
+            r"'alie' and attack\.fraction 0; expected an attack and the fraction",
+        ),
+        (("attack.fraction=0.2",), "expected an attack and the fraction of clients"),
         (("attack.selection=round",), "none is configured"),
-        (("attack.name=alie", "attack.fraction=0.01"), "and so nobody; raise it"),
+        (("attack.name=alie", "attack.fraction=0.01"), "which is no client; raise it"),
         (
             ("attack.name=label_flip", "attack.fraction=0.2", "attack.flip=one", "attack.target=1"),
             "are both 1, .* set them to two classes",

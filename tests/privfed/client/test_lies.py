@@ -427,15 +427,15 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
 @pytest.mark.parametrize(
     "keys, said",
     [
-        (("attack.weight=3",), "no client says what"),
+        (("attack.weight=3",), "no client reports its weight"),
         (
             ("attack.weight=3", *OPEN, "aggregation.weights=uniform"),
-            "no client says what",
+            "no client reports its weight",
         ),
-        (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client says what"),
-        (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client says what"),
-        (("attack.clip_count=within",), "nobody counts who is within the clip"),
-        (("attack.clip_count=beyond", *OPEN), "nobody counts who is within the clip"),
+        (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client reports its weight"),
+        (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports its weight"),
+        (("attack.clip_count=within",), "no client reports whether it is within the clip"),
+        (("attack.clip_count=beyond", *OPEN), "no client reports whether it is within the clip"),
     ],
 )
 def test_lies_that_nobody_asks_for_are_refused(keys, said):

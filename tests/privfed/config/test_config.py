@@ -147,7 +147,7 @@ def test_every_section_and_key_has_a_default():
         ),
         (["data.concentration=0.5"], r"belongs to data\.partition = 'dirichlet'"),
         (["runn.rounds=3"], "unknown section 'runn'.*did you mean 'run'"),
-        (["run.rounds=ten"], r"run\.rounds is 'ten'; expected a whole number"),
+        (["run.rounds=ten"], r"run\.rounds is 'ten'; expected an integer"),
         (["run.rounds=1.5"], r"run\.rounds is 1\.5"),
         (["run.rounds=true"], r"run\.rounds is True"),
         (["run.rounds=0"], r"run\.rounds is 0"),
@@ -289,12 +289,12 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
     "overrides, message",
     [
         (["cohort.size=501"], r"cohort\.size is 501, but data\.clients is 500"),
-        (["aggregation.rule=median"], "needs to see every client's row.*use"),
+        (["aggregation.rule=median"], "needs every client's row.*use"),
         (["aggregation.weights=examples"], "example counts are private"),
         ([f"client.objective={__name__}:Remembers"], "so the same clients have to return"),
         (
             ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],
-            "weighs all rows alike",
+            "gives all rows the same weight",
         ),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-10"], "noise multiplier above"),
     ],

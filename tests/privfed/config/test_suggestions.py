@@ -70,7 +70,7 @@ TABLE = ("source=table", "path=t.csv", "client=c", "label=y", "classes=2", "clie
         ("features={a='b'}", r"data\.features\.a is 'b'; expected a list$"),
         (
             "categories={s=[1.5]}",
-            r"data\.categories\.s\.0 is 1\.5; expected text, a whole number or true",
+            r"data\.categories\.s\.0 is 1\.5; expected text, an integer or true",
         ),
         ("outside=clipp", r"data\.outside is 'clipp'; expected .* \(did you mean 'clip'\?\)$"),
     ],

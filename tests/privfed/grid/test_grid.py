@@ -170,7 +170,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path, quick, mon
     path = write(tmp_path)
     result = run(path)
     assert result.exit_code == 130
-    assert "the same command goes on" in result.stderr
+    assert "the same command resumes" in result.stderr
     assert len(table(path)) == 2
     assert run(path).exit_code == 0
     assert len(table(path)) == 6
@@ -191,7 +191,7 @@ def test_a_full_disk_stops_the_experiment_and_loses_nothing(tmp_path, quick, mon
     result = run(path)
     assert result.exit_code == 2
     assert "No space left" in result.stderr
-    assert "same command goes on" in result.stderr
+    assert "same command resumes" in result.stderr
     assert len(ran) == 2, "went on writing to a full disk"
     assert len(table(path)) == 1
     assert run(path).exit_code == 0

@@ -180,9 +180,7 @@ def test_what_cannot_be_read_is_not_left_out(tmp_path, edit):
     broken.write_bytes(edit(broken.read_bytes()))
     (found,) = together(cells, tmp_path)
     assert found.epsilon == float("inf")
-    assert found.void == (
-        "a ledger that cannot be read says nothing of what was charged in 1 of 2 cells",
-    )
+    assert found.void == ("the charges of an unreadable ledger are unknown in 1 of 2 cells",)
     assert found.groups[0].bound.epsilon == epsilon(e=3)
 
 
@@ -377,7 +375,9 @@ def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
     assert found.epsilon == epsilon(e=6)
     chosen, note = found.notes
     assert chosen == joint.NOT_CHOSEN
-    assert note.startswith("4 runs under cells/ about the same people are none of these cells")
+    assert note.startswith(
+        "4 runs under cells/ about the same population are not cells of this grid"
+    )
 
 
 @pytest.mark.parametrize(

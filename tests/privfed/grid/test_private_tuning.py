@@ -173,7 +173,7 @@ def test_the_machines_trouble_chooses_nothing(tmp_path, monkeypatch, cut):
     number(monkeypatch, 3)
     path = write(tmp_path, TUNED, BUDGET)
     monkeypatch.setattr(tuning, "work", scored(0.5, cut))
-    with pytest.raises(Refused, match="the same command goes on"):
+    with pytest.raises(Refused, match="the same command resumes"):
         tuned(path)
     assert not (tmp_path / "best").exists()
 
@@ -371,7 +371,7 @@ def test_the_command_says_what_it_costs_and_never_how_many_were_tried(tmp_path, 
     assert facts["each_tried"] == pytest.approx(1 - 0.25 * (2 / 3) / (1 - 0.75 * 2 / 3))
     assert facts["epsilon_of_one_run"] < facts["epsilon"] <= 4.0
     assert not (tmp_path / "tuning.jsonl").exists()
-    assert "choosing makes it" in run(path, "--dry-run").output
+    assert "the choice makes it" in run(path, "--dry-run").output
     done = run(path, "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.output.splitlines()[-1])
@@ -383,8 +383,8 @@ def test_the_command_says_what_it_costs_and_never_how_many_were_tried(tmp_path, 
     assert [row["run"] for row in listed["rows"]] == [str(tmp_path / "best")]
     page = tmp_path / "best/report/page.html"
     assert CliRunner().invoke(main, ["report", said["best"]]).exit_code == 0
-    assert "covers that it was chosen" in page.read_text()
-    assert "covers that it was chosen" in CliRunner().invoke(main, ["audit", said["best"]]).output
+    assert "covers the choice" in page.read_text()
+    assert "covers the choice" in CliRunner().invoke(main, ["audit", said["best"]]).output
 
 
 def test_noise_that_is_fixed_has_the_epsilon_that_it_has(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def test_a_run_that_is_put_in_the_place_of_the_best_is_refused(tmp_path, monkeyp
     tuned(path)
     shutil.rmtree(tmp_path / "best")
     another_run(tmp_path / "best")
-    with pytest.raises(Refused, match="pays for"):
+    with pytest.raises(Refused, match="covered by the charge"):
         tuned(path)
 
 

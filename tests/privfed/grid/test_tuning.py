@@ -106,7 +106,7 @@ def test_what_diverges_is_never_chosen_and_a_method_of_which_nothing_is_done_is_
     assert {row["client.lr"] for row in rows if row["method"] == "plain"} == {"0.1"}
     prox = [row for row in rows if row["method"] == "prox"]
     assert {row["status"] for row in prox} == {"refused"}
-    assert all("nothing that was tried to tune it is done" in row["reason"] for row in prox)
+    assert all("none of its tuning runs is done" in row["reason"] for row in prox)
 
 
 def test_higher_is_better_unless_it_says_otherwise(tmp_path):
@@ -134,7 +134,7 @@ def test_higher_is_better_unless_it_says_otherwise(tmp_path):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("seeds = [7, 8]", "seeds = [1, 8]", "both tuned and measured on"),
+        ("seeds = [7, 8]", "seeds = [1, 8]", "used for both tuning and measurement"),
         ('"client.lr" = [0.0, 0.1, 1.0]', '"client.epochs" = [1]', "varied by the grid and tuned"),
         ('"client.lr" = [0.0, 0.1, 1.0]', '"clients.lr" = [1.0]', "no section.key"),
         ('"client.lr" = [0.0, 0.1, 1.0]', '"client.lr" = []', "empty list"),
@@ -254,7 +254,7 @@ def test_nothing_is_chosen_before_everything_was_tried(tmp_path, quick, monkeypa
     result = run(path, "--json")
     assert result.exit_code == 2
     assert '"waiting": 1' in result.stdout
-    assert "before all of it was tried" in result.output
+    assert "only after every candidate has run" in result.output
     assert not path.with_suffix(".csv").exists()
     monkeypatch.setattr(experiment, "run_cell", real)
     assert run(path).exit_code == 0

@@ -61,7 +61,7 @@ def test_epsilons_that_mean_different_things_are_not_compared(folder):
     compared = compare_runs(folder / "a", folder / "fixed")
     assert compared.incomparable == ("they differ in relation, δ",)
     assert compared.joint is None
-    assert "not about the same people" in compared.why_no_joint
+    assert "not about the same population" in compared.why_no_joint
     (why,) = compare_runs(folder / "a", folder / "shared").incomparable
     assert "the party against whom it holds" in why
     shown = run("compare", folder / "a", folder / "fixed").stdout
@@ -92,7 +92,7 @@ def test_a_run_that_was_charged_nothing_has_no_epsilon_to_compare(folder, tmp_pa
     (tmp_path / "releases").mkdir()
     (tmp_path / "config.toml").write_bytes((folder / "a/config.toml").read_bytes())
     compared = compare_runs(folder / "a", tmp_path)
-    assert compared.incomparable == (f"{tmp_path} was charged nothing yet",)
+    assert compared.incomparable == (f"{tmp_path} has no charges yet",)
     assert compared.why_no_joint == "one of them released nothing"
     assert run("compare", folder / "a", tmp_path).exit_code == 0
 

@@ -110,7 +110,7 @@ def test_a_run_is_advised_beside_its_own_noise_and_its_own_refusals():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("privacy.mechanism=none",), "not"),
+        (("privacy.mechanism=none",), "server adds none"),
         (("privacy.noise_multiplier=2.0",), "no budget"),
         (("privacy.mechanism=local_gaussian", "privacy.epsilon=2.0"), "server adds"),
     ],
@@ -131,7 +131,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
     words = ("calibrate", "--advise", "--epsilon", "2", "--slots", "6", *SETTING)
     shown = run(*words).output
     assert shown.index("allocation, banded") < shown.index("cyclic, gaussian")
-    assert "secret: nobody who reads the releases" in shown
+    assert "secret: no reader of the releases" in shown
     assert "rows where banded keeps" in shown
     facts = json.loads(run(*words, "--json").output)
     assert facts["alternatives"][0]["relative"] < 1

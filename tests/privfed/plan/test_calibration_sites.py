@@ -62,7 +62,7 @@ def test_it_is_the_plan_of_such_a_run(flags, keys):
 def test_colluders_are_whole_sites(sites):
     """So many as are asked for, whatever the quotient's last bits; by default a tenth, rounded up.
 
-    A threshold of next to nothing leaves it to them how many have to stay.
+    A threshold of next to nothing leaves it to them how many have to survive.
     """
     for colluders in {1, sites // 3 or 1, sites - 1}:
         asked = replace(ONE_NOISE, sites=sites, colluders=colluders, threshold=1e-6)
@@ -119,22 +119,22 @@ def test_each_number_follows_from_the_others():
 @pytest.mark.parametrize(
     "wrong, reason",
     [
-        ({"colluders": 0.2}, r"whole number of them \(secure.colluders = 0.2 would be 1\)"),
+        ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
         ({"colluders": 0}, "every site is curious"),
-        ({"colluders": 5}, "at most 4, so that one is left"),
-        ({"sites": None, "colluders": 1}, "a part of a cohort below 1, or with --sites"),
+        ({"colluders": 5}, "at most 4, so that the noise of at least one"),
+        ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with --sites"),
         ({"sites": 0}, "--sites is 0; expected one or more"),
         ({"sites": None, "sites_per_client": 2}, "say with --sites how many"),
         ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
         ({"against": "server"}, "one guarantee holds against both"),
-        ({"byzantine": 2}, "hostile sites are among --colluders"),
+        ({"byzantine": 2}, "Byzantine sites are among --colluders"),
         (
             {"sampling_rate": 0.1, "population": None, "cohort": None},
             "give --population and --cohort",
         ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
-        ({"sampler": "fixed_size"}, "no proof where sites draw their own"),
+        ({"sampler": "fixed_size"}, "no proof if sites sample their own"),
         ({"mechanism": "discrete_gaussian", "sites_per_client": 2}, "do not divide"),
         ({"mechanism": "discrete_gaussian", "sizing": "layers"}, "sizing"),
     ],
@@ -165,8 +165,8 @@ def test_the_command_and_python_answer_alike():
     assert dict(privfed.calibrate(**numbers, **sums)) == printed
     shown = " ".join(run("calibrate", *FLAGS, *flags, "--colluders", 4).stdout.split())
     assert "against all but a client's own site, by the noise of that site alone" in shown
-    assert "5, of which 5 have to stay; all of them add noise of" in shown
-    assert "WARNING: as few as one site may be left" in shown
+    assert "5; at least 5 have to survive; all of them add noise of" in shown
+    assert "WARNING: as few as one site may survive" in shown
     central = " ".join(run("calibrate", *FLAGS, "--sites", 5).stdout.split())
     assert "5; the server sees their clients' rows, and adds noise" in central
     masks = run("calibrate", *FLAGS, "--sites", 5, "--protocol", "masks")

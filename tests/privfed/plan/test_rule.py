@@ -347,9 +347,9 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
 @pytest.mark.parametrize(
     "keys, said",
     [
-        (("aggregation.rule=krum",), 'needs to see every client.*"geometric_median"'),
-        (('aggregation.before=["nnm"]',), "'mean' after aggregation.before = .'nnm'. needs to see"),
-        (("aggregation.rule=krum", *MASKED, *OPEN), "secure sum never shows"),
+        (("aggregation.rule=krum",), 'needs every client.*"geometric_median"'),
+        (('aggregation.before=["nnm"]',), "'mean' after aggregation.before = .'nnm'. needs every"),
+        (("aggregation.rule=krum", *MASKED, *OPEN), "secure sum never reveals"),
         (('aggregation.before=["nnm"]', *MASKED, *OPEN), "no aggregation.before"),
         (("aggregation.rule=norm_bound", *OPEN), "aggregation.radius is missing"),
         (("aggregation.rule=norm_bound", "aggregation.radius=1.0"), "it is privacy.clip; remove"),
@@ -396,7 +396,7 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
                 "aggregation.radius=1.0",
                 *OPEN,
             ),
-            "may lie about its size",
+            "may report a false size",
         ),
         (
             ("aggregation.rule=centered_clipping", "client.objective=mime"),
@@ -422,15 +422,15 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
             "no proof for rounds of 2 exchanges",
         ),
         (('aggregation.before=["nmm"]',), "did you mean 'nnm'"),
-        (("aggregation.rule=foolsgold",), "needs to see every client"),
-        (("aggregation.rule=foolsgold", *MASKED, *OPEN), "secure sum never shows"),
+        (("aggregation.rule=foolsgold",), "needs every client"),
+        (("aggregation.rule=foolsgold", *MASKED, *OPEN), "secure sum never reveals"),
         (
             (*OPEN, "aggregation.rule=foolsgold", 'aggregation.before=["nnm"]'),
-            "a mixture of rows is nobody's; .* or aggregation.history = false",
+            "a mixture of rows belongs to no client; .* or aggregation.history = false",
         ),
         (
             (*OPEN, "aggregation.rule=fldetector", 'aggregation.before=["nnm"]'),
-            "a mixture of rows is nobody's; use it with no aggregation.before$",
+            "a mixture of rows belongs to no client; use it with no aggregation.before$",
         ),
         (
             (*OPEN, "aggregation.rule=foolsgold", "client.objective=mime"),
@@ -452,12 +452,12 @@ def test_a_rule_from_outside_has_to_be_one():
 @pytest.mark.parametrize(
     "keys, said",
     [
-        (("aggregation.rule=median",), "on every client's row; .* withstands: 1 of 4"),
+        (("aggregation.rule=median",), "on every client's row; .* tolerated: 1 of 4"),
         (("aggregation.rule=norm_bound", "aggregation.radius=1.0"), "by one sum; .* its radius"),
         (("aggregation.rule=fltrust", "aggregation.root=2"), "as far as the root set tells"),
-        ((*BUCKETS, "aggregation.rule=median"), "^bucketing, then median.* withstands: 0 of 4"),
-        (("aggregation.rule=geometric_median", *MASKED), "by 2 sums .* withstands: 3 of 8"),
-        (("aggregation.rule=mean",), "withstands: none"),
+        ((*BUCKETS, "aggregation.rule=median"), "^bucketing, then median.* tolerated: 0 of 4"),
+        (("aggregation.rule=geometric_median", *MASKED), "by 2 sums .* tolerated: 3 of 8"),
+        (("aggregation.rule=mean",), "tolerated: none"),
     ],
 )
 def test_a_plan_says_what_a_rule_sees_and_withstands(keys, said):
@@ -480,7 +480,7 @@ def unbiased(features, width):
 @pytest.mark.parametrize(
     "keys, why",
     [
-        ((), "needs to see every client's row, and a function of rows has no proven sensitivity"),
+        ((), "needs every client's row, but a function of rows has no proven sensitivity"),
         ((*OPEN, "secure.protocol=masks", *EVERY_TIME), "needs rows, which a secure sum never"),
         ((*OPEN, "client.objective=fedlin"), "average gradients before updates"),
         ((*OPEN, "client.objective=adaalter"), "sum more than an update"),

@@ -1,4 +1,4 @@
-"""What a site promises its own clients by its own count, from public facts alone."""
+"""What a site promises its own clients by its own count of answers, from public facts alone."""
 
 import json
 from collections import Counter
@@ -78,7 +78,7 @@ def test_what_a_site_cannot_count_is_refused(keys, answers, reason):
 
 def test_a_proof_says_whom_it_needs_apart():
     """A key holder and the server together see each site's sum by itself: k sites are not both."""
-    apart = "while the key holder does not work with the server"
+    apart = "if the key holder does not collude with the server"
     assert apart in proof_in_words(planned("secure.protocol=bfv"))
     assert "key holder" not in proof_in_words(planned())
 
@@ -93,9 +93,7 @@ def test_a_proof_says_what_each_site_clips_to():
 def test_check_says_what_a_site_promises():
     flags = [part for key in (*SMALL, *AT_SITES) for part in ("--set", key)]
     shown = CliRunner().invoke(main, ["check", *flags, "--answers", "3"])
-    assert "that answers at most 3 rounds promises its own clients" in " ".join(
-        shown.output.split()
-    )
+    assert "answering at most 3 rounds guarantees its own clients" in " ".join(shown.output.split())
     stated = CliRunner().invoke(main, ["check", *flags, "--answers", "3", "--json"])
     site = json.loads(stated.output)["site"]
     assert site["answers"] == 3

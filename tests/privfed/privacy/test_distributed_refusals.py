@@ -36,9 +36,9 @@ from privfed.secure.summation import Session
 @pytest.mark.parametrize(
     "keys, said",
     [
-        (("secure.protocol=none",), "makes up its noise in a secure sum"),
+        (("secure.protocol=none",), "adds its noise within a secure sum"),
         (("secure.protocol=bfv", "privacy.sizing=layers"), "secrets that masked sums share"),
-        (("secure.protocol=ckks",), "recovers the key"),
+        (("secure.protocol=ckks",), "recover the key"),
         (("cohort.sampler=truncated_poisson", "cohort.size=4"), "no proof with distributed"),
         (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "too few for the noise"),
         (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),

@@ -59,12 +59,15 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     options = [*SMALL, *DISTRIBUTED, "secure.bits=16", "aggregation.byzantine=3"]
     args = ["check", *(item for key in options for item in ("--set", key))]
     output = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
-    assert "10 clients make it up, and fewer abort; while 53% of that is honest clients" in output
     assert (
-        "hostile taken to be 3 of a cohort at most; they add no noise, and are told who" in output
+        "10 clients together add it, and sums of fewer abort; 53% of that is the noise of honest "
+        "clients" in output
     )
-    assert "with its noise, and nobody sees a row" in output
-    assert "wraps a number of the sum with a probability of" in output
+    assert (
+        "Byzantine assumed to be 3 of a cohort at most; they add no noise, and learn who" in output
+    )
+    assert "with its noise; no party sees a row" in output
+    assert "wrap-around an entry of the sum with a probability of" in output
     assert "the server, by the noise of honest survivors alone; it knows the cohort" in output
 
 
@@ -84,7 +87,7 @@ def test_both_guarantees_are_planned_charged_and_audited(tmp_path):
     assert audited.guarantee.epsilon == epsilon({plan_.event: 7}, 1e-3, "rdp")
     result = CliRunner().invoke(main, ["audit", str(tmp_path)], env={"COLUMNS": "250"}).output
     assert "the server, by the noise of honest survivors alone" in result
-    assert "who reads the released aggregates" in result
+    assert "readers of the released aggregates" in result
     stated = json.loads(CliRunner().invoke(main, ["audit", str(tmp_path), "--json"]).stdout)
     assert [one["against"] for one in stated["guarantees"]] == ["server", "readers"]
 
@@ -138,7 +141,7 @@ def test_each_partys_guarantee_covers_earlier_runs_too(skellam, tmp_path, second
         shown("audit", path),
         shown("audit", path, skellam),
     ):
-        row = next(line for line in said.splitlines() if "besides" in line)
+        row = next(line for line in said.splitlines() if line.split()[:1] == ["also"])
         assert ceiling(wanted[besides]) in row
 
 
@@ -168,7 +171,7 @@ def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path
         "no ledger states what was charged against readers of what is released by runs/a"
         in said["meaning"]
     )
-    assert "by runs/a" in two_sided("server", bound)["besides"]
+    assert "by runs/a" in two_sided("server", bound)["also"]
 
 
 def test_a_chain_that_an_older_version_wrote_is_completed_by_the_runs_themselves(
@@ -180,7 +183,8 @@ def test_a_chain_that_an_older_version_wrote_is_completed_by_the_runs_themselves
         patch.setattr(Prior, "to_json", lambda one: {key: whole(one)[key] for key in known})
         trained(tmp_path / "second", *SKELLAM, f'privacy.prior=["{skellam}"]')
     assert audit(tmp_path / "second").other.epsilon == math.inf
-    row = next(line for line in shown("audit", tmp_path / "second").splitlines() if "besid" in line)
+    lines = shown("audit", tmp_path / "second").splitlines()
+    row = next(line for line in lines if line.split()[:1] == ["also"])
     assert "ε = ∞" in row
     names = [str(tmp_path / "second"), str(skellam)]
     for prior in (names, names[::-1]):

@@ -14,7 +14,7 @@ PAIRS = (
     *("privacy.colluders=2", "aggregation.byzantine=1", "aggregation.rule=caf"),
     *("data.population=people", "run.rounds=2"),
 )
-PARTY = "the server and up to 3 clients that work with it"
+PARTY = "the server and up to 3 clients that collude with it"
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,12 @@ def test_calibrate_states_the_party():
 
 def test_the_page_trusts_other_clients_and_says_what_is_left_out(runs):
     page = text_of(runs / "first")
-    assert "nobody is trusted" not in page
-    assert "all but 3 of the other clients, whose noise counts, and not the server" in page
-    assert "more than 3 clients work with the server" in page
+    assert "no party is trusted" not in page
+    assert (
+        "all other clients except 3 are trusted to add their noise; the server is not trusted"
+        in page
+    )
+    assert "more than 3 clients collude with the server" in page
     assert "computational assumption" in page
     assert PARTY in page
 
@@ -75,6 +78,6 @@ def test_the_page_trusts_other_clients_and_says_what_is_left_out(runs):
 def test_a_page_of_local_noise_says_none_of_that(tmp_path):
     trained(tmp_path / "run", "privacy.mechanism=local_gaussian", "run.rounds=2")
     page = text_of(tmp_path / "run")
-    assert "nobody is trusted" in page
+    assert "no party is trusted" in page
     assert "computational assumption" not in page
-    assert "whose noise counts" not in page
+    assert "trusted to add their noise" not in page

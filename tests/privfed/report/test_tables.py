@@ -20,9 +20,9 @@ def test_what_stands_beside_a_headline_is_said_where_there_is_any():
     assert beside_rows("server", None, None) == {}
     assert list(beside_rows("server", BOUND, None)) == ["examples"]
     pairs = beside_rows("readers", BOUND, BOUND)
-    assert list(pairs) == ["against", "besides", "examples"]
-    assert pairs["against"].startswith("who reads the released aggregates")
-    assert "against the server" in pairs["besides"]
+    assert list(pairs) == ["against", "also", "examples"]
+    assert pairs["against"].startswith("readers of the released aggregates")
+    assert "against the server" in pairs["also"]
     assert "for one example of any one silo" in pairs["examples"]
 
 

@@ -274,7 +274,7 @@ def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
     ("name", "row"),
     [
         ("random_mask", "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times as"),
-        ("sign", "sign: each row is written down by itself; clipped as it is sent, about as long"),
+        ("sign", "sign: each row is encoded by itself; clipped as it is sent, about as long"),
     ],
     ids=["mask", "sign"],
 )
@@ -302,25 +302,25 @@ REFUSED = {
     ),
     "rows by themselves under noise of clients": (
         ("compression.name=sign", "privacy.mechanism=local_gaussian"),
-        "a client adds noise to all of its numbers",
+        "a client adds noise to all entries",
     ),
     "a rule with a center": (
         ("compression.name=random_mask", "aggregation.rule=centered_clipping"),
-        "goes by former updates or by layers",
+        "depends on earlier updates or on layers",
     ),
     "noise that cancels over rounds": (
         ("compression.name=random_mask", "privacy.mechanism=blt", "cohort.sampler=cyclic",
          "cohort.separation=3", "cohort.size=0"),
-        "sends others in each",
+        "sends other entries in each",
     ),
     "a robust rule by two sums": (
         ("compression.name=power_sgd", "aggregation.rule=norm_bound"),
-        "puts two sums of one cohort together",
+        "combines two sums of one cohort",
     ),
     "noise that clients share of rows": (
         ("compression.name=power_sgd", "privacy.mechanism=pairwise_gaussian", SILOS,
          "cohort.sampler=full", "cohort.size=0"),
-        '^compression.name = \'power_sgd\' puts two sums .* the server is sent rows; use [^\\n]*$',
+        '^compression.name = \'power_sgd\' combines two .* is sent rows; use [^\\n]*$',
     ),
     "attackers of two messages": (
         ("compression.name=power_sgd", "attack.name=sign_flip", "attack.fraction=0.2"),
@@ -330,7 +330,7 @@ REFUSED = {
         ("compression.name=power_sgd", SILOS, "cohort.sampler=full", "cohort.size=0",
          "client.privacy.mechanism=dp_sgd", "client.privacy.sampling_rate=1.0",
          "client.privacy.noise_multiplier=3.0"),
-        "would draw the noise of its steps twice",
+        "would sample the noise of its steps twice",
     ),
     "memory of clients that do not return": (
         ("compression.name=top_k",),
@@ -381,7 +381,7 @@ class Anchored(Sgd):
 
 def test_a_memory_takes_the_place_of_no_gradient():
     words = (f"client.objective={__name__}:Anchored", SILOS)
-    with pytest.raises(Refused, match="takes the place of a client's memory for a gradient"):
+    with pytest.raises(Refused, match="uses a client's memory for a gradient"):
         plan(small(*words, "compression.name=top_k"))
     plan(small(*words, "compression.name=top_k", "compression.error_feedback=false"))
 

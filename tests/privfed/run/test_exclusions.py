@@ -116,7 +116,7 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
     """Its sums abort more often than is charged, and each abort tells of the draw."""
     keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
-    with pytest.raises(LiarsProved, match=r"left out since \(excluded.jsonl\): 1"):
+    with pytest.raises(LiarsProved, match=r"excluded since \(excluded.jsonl\): 1"):
         trained(tmp_path / "run", *KEYS, *keys)
     directory = RunDirectory(tmp_path / "run")
     named = {each.round for each in directory.exclusions.culprits()}
@@ -145,19 +145,22 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     assert [charge.round for charge in Ledger.load(path / "ledger.jsonl").charges] == [1]
     summary = json.loads((path / "report/summary.json").read_text())
     assert summary["rounds"] == summary["excluded"] == 1
-    assert "left out its part of the noise" in summary["stopped_by_liars"]
+    assert "left out its share of the noise" in summary["stopped_by_liars"]
     (lost,) = summary["lost_claims"]
     assert lost.startswith("Neither ε, against the server or against readers")
     row = row_at(path)
     assert (row.state, row.excluded, row.lost_claims) == ("stopped by liars", 1, lost)
     assert audit(path).excluded == 1
-    assert "excluded 1 proved to lie in its secure sums" in printed(audit_table(audit(path)))
-    assert f"run: left out 1 proved to lie in its secure sums (excluded.jsonl). {lost}" in printed(
-        RunsTable(list_runs(tmp_path))
+    assert "excluded 1 proved to be Byzantine in its secure sums" in printed(
+        audit_table(audit(path))
+    )
+    assert (
+        f"run: left out 1 proved to be Byzantine in its secure sums (excluded.jsonl). {lost}"
+        in printed(RunsTable(list_runs(tmp_path)))
     )
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
     assert page.texts("blockquote") == [lost]
-    assert "client round exchange what it did by 8 1 0 told another share" in flat(page, "table")
+    assert "client round exchange violation by 8 1 0 revealed a share" in flat(page, "table")
     assert f"No longer holds. {lost}" in flat(page, "div")
     before = (path / "ledger.jsonl").read_bytes()
     with pytest.raises(LiarsProved, match=r"one of the clients"):
@@ -170,7 +173,7 @@ def test_what_a_liar_of_the_last_round_takes_away_is_said_where_the_run_ends(tmp
     assert not outcome.stopped_by_liars
     words = printed(outcome_table(outcome))
     assert "no longer holds Neither ε" in words
-    assert "none of a cohort's clients is hostile (aggregation.byzantine)" in words
+    assert "none of a cohort's clients is Byzantine (aggregation.byzantine)" in words
 
 
 def test_who_lied_after_the_end_is_none_of_the_runs_culprits(tmp_path):
@@ -192,22 +195,22 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
         resume(path, lambda stored: stored.with_run(rounds=3))
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
     assert "complaints of 5 holders" in flat(page, "table")
-    assert "to others they prove nothing" in flat(page, "ul")
+    assert "they prove nothing to third parties" in flat(page, "ul")
 
 
 @pytest.mark.parametrize(
     ("keys", "limit", "words"),
     [
-        ((), None, "left out of all later rounds, and the run goes on"),
-        (SHARED, 0, "stops the run: ε holds while none of a cohort's clients is hostile"),
-        ((*SHARED, "privacy.sizing=layers"), 0, "stops the run: ε holds while none"),
+        ((), None, "excluded from all later rounds, and the run goes on"),
+        (SHARED, 0, "stops the run: ε holds only if none of a cohort's clients is Byzantine"),
+        ((*SHARED, "privacy.sizing=layers"), 0, "stops the run: ε holds only if none"),
         ((*SHARED, "aggregation.byzantine=2"), 2, "; with more than 2 the run stops: ε holds"),
-        (("cohort.sampler=poisson", "cohort.size=11"), None, "stops the run: ε rests on a secret"),
+        (("cohort.sampler=poisson", "cohort.size=11"), None, "stops the run: ε requires a secret"),
         (("secure.simulate=arithmetic",), None, ""),
         (
             ("secure.protocol=committee", "secure.threshold=0.6"),
             None,
-            "left out of all later rounds, and the run goes on",
+            "excluded from all later rounds, and the run goes on",
         ),
     ],
     ids=[
@@ -235,12 +238,12 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
     culprits = [Culprit(site, 1, 0, "wrong share") for site in range(3)]
     refuse_liars(planned, 2, culprits=2)
     assert lost_claims(planned, culprits[:2]) == ()
-    with pytest.raises(LiarsProved, match=r"3 sites were .* at most 2 of the sites are hostile"):
+    with pytest.raises(LiarsProved, match=r"3 sites were .* at most 2 of the sites are Byzantine"):
         refuse_liars(planned, 2, culprits=3)
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
-    assert lost.endswith("counts on nobody else's noise, and holds.")
-    assert "a site that is proved to lie" in liars_in_words(planned)
+    assert lost.endswith("does not depend on other parties' noise, and holds.")
+    assert "a site that is proved to be Byzantine" in liars_in_words(planned)
 
 
 def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
@@ -248,7 +251,7 @@ def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
     path = trained(tmp_path / "run", *KEYS, *keys).path
     RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
     before = (path / "ledger.jsonl").read_bytes()
-    with pytest.raises(LiarsProved, match="left out since"):
+    with pytest.raises(LiarsProved, match="excluded since"):
         evaluate_by_clients(path, 0.5, {"size": 11})
     assert (path / "ledger.jsonl").read_bytes() == before
 

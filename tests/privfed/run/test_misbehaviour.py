@@ -195,8 +195,8 @@ def test_a_simulation_says_who_misbehaved(tmp_path):
     assert [int(line["client"]) for line in lines if line["hostile"] == "yes"] == attackers
     assert {line["rounds"] for line in lines} == {"7"}
     page = write_run_page(tmp_path / "run", None, True).path.read_text("utf-8")
-    assert "Clients that stood out" in page
-    assert "How clients stood out, by measure" in page
+    assert "Suspicious clients" in page
+    assert "Suspicious clients, by measure" in page
     assert "stood out" not in write_run_page(tmp_path / "run", None, False).path.read_text("utf-8")
 
 

@@ -96,7 +96,7 @@ def test_a_plan_of_shared_noise_builds_the_model_once(calls):
 
 
 def test_what_is_refused_is_refused_before_anything_is_read(tmp_path, calls):
-    with pytest.raises(Exception, match="needs to see every client's row"):
+    with pytest.raises(Exception, match="needs every client's row"):
         trained(tmp_path / "run", "aggregation.rule=krum")
     assert calls == {"refusals": 1}
 

@@ -139,19 +139,19 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
     [
         (("cohort.slots=5",), "cohort.slots that divides the clients"),
         (("cohort.slots=4", "cohort.groups=3"), "1, 2, 4|groups that divide"),
-        (("privacy.mechanism=local_gaussian",), "server who knows the slots"),
+        (("privacy.mechanism=local_gaussian",), "server that knows the slots"),
         (
             ("privacy.mechanism=skellam", "secure.protocol=masks"),
-            "server who knows the slots",
+            "server that knows the slots",
         ),
-        (("run.simulation_metrics=true",), "publishes what each cohort did"),
+        (("run.simulation_metrics=true",), "publishes metrics of each cohort"),
         (("privacy.mechanism=banded", "privacy.bands=4"), "at most 3 groups"),
         (("privacy.mechanism=banded", "cohort.groups=1", "privacy.bands=2"), "at most 1 groups"),
         (("privacy.mechanism=banded", "cohort.groups=1", "privacy.bands=1"), "independent noise"),
         (("privacy.mechanism=blt",), "overlap"),
         (
             ("privacy.mechanism=banded", "privacy.bands=3", "secure.protocol=masks"),
-            "clients that all enter alike",
+            "clients that are all sampled alike",
         ),
         (("data.sites=2",), None),
         (("data.sites=2", "secure.protocol=masks"), "sites draw their own"),

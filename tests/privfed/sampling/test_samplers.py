@@ -244,7 +244,7 @@ def test_a_run_charges_the_same_whoever_is_at_hand(tmp_path, sampler):
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (("privacy.adaptive_clip=true",), "one half within the clip"),
+        (("privacy.adaptive_clip=true",), "half within the clip"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "by the sampler alone"),
     ],
 )

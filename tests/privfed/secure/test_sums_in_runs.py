@@ -282,13 +282,13 @@ def test_aborts_are_charged_where_the_draw_is_a_secret_and_free_where_it_is_not(
         ((), "nothing remains"),
         (("privacy.epsilon=2.0",), "nothing remains"),
         ((*EVERYBODY, "cohort.dropout=0.6"), "would abort in"),
-        (("cohort.availability=daily", *EVERYBODY), "how many send"),
+        (("cohort.availability=daily", *EVERYBODY), "number of senders"),
         ((*EVERYBODY, "privacy.adaptive_clip=true", "cohort.dropout=0.1"), "without end"),
         ((*EVERYBODY, "secure.bits=8", "secure.capacity=200"), "too few for sums"),
         ((*EVERYBODY, "secure.minimum=9", "secure.capacity=5"), "above secure.capacity"),
         ((*EVERYBODY, "secure.threshold=0.05"), "enough to unmask"),
-        ((*FREE, "aggregation.rule=median"), "needs rows, which a secure sum never shows"),
-        ((*FREE, *EVERYBODY, "secure.protocol=ckks"), "recovers the key"),
+        ((*FREE, "aggregation.rule=median"), "needs rows, which a secure sum never reveals"),
+        ((*FREE, *EVERYBODY, "secure.protocol=ckks"), "recover the key"),
         (("secure.protocol=none", "secure.minimum=3"), "needs a secure.protocol"),
     ],
 )
@@ -379,7 +379,7 @@ def test_a_run_that_only_aborted_says_that_its_model_is_as_at_the_start(tmp_path
         output = " ".join(result.output.split())
         if "charged but aborted" in output:
             assert "round 1 aborted, charged and not repeated: too few clients" in output
-            assert "the model is as it was at the start" in output
+            assert "the model is unchanged since the start" in output
             return
     pytest.fail("no run aborted")
 

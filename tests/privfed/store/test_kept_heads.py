@@ -78,7 +78,7 @@ def test_an_interrupted_run_says_where_its_ledger_stands(tmp_path):
     ended = stopped(tmp_path / "run")
     head = ledger_of(tmp_path / "run").head().hex()
     assert ended.exit_code == 130
-    assert f"the ledger's head is {head} at 5 charges. Go on with: privfed train" in ended.stderr
+    assert f"the ledger's head is {head} at 5 charges. Resume by: privfed train" in ended.stderr
     assert run("audit", tmp_path / "run", "--head", head).exit_code == 0
     cut(tmp_path / "run", 2)
     assert run("audit", tmp_path / "run").exit_code == 0, "the cut leaves no trace here"
@@ -104,7 +104,7 @@ def test_a_run_and_its_audit_end_with_the_head(tmp_path):
         told = last_object(run("audit", tmp_path / "run", "--json", "--head", given))
         assert told["charges_since_head"] == 3
     shown = run("audit", tmp_path / "run", "--head", fourth[:12]).stdout
-    assert "the ledger was there, and 3 charges came since" in shown
+    assert "the ledger had this head, and 3 charges followed" in shown
     assert (
         last_object(run("audit", tmp_path / "run", "--json", "--head", head))["charges_since_head"]
         == 0
@@ -272,7 +272,7 @@ def test_a_ledger_that_took_the_place_of_another_is_seen(tmp_path):
 
 
 def test_a_seeded_run_keeps_no_heads():
-    with pytest.raises(Refused, match=r"run\.heads keeps what nobody may cut"):
+    with pytest.raises(Refused, match=r"run\.heads protects a ledger against truncation"):
         plan(small("run.heads=heads", "run.randomness=seeded"))
 
 

@@ -398,4 +398,4 @@ def test_an_interrupt_after_a_charge_does_not_say_that_nothing_was_changed(
     stop_after(2, monkeypatch)
     result = command("evaluate", run, "--federated", "--epsilon", 0.5)
     assert result.exit_code == 130
-    assert "interrupted; a round that was charged is spent" in result.stderr
+    assert "interrupted; a charged round remains charged" in result.stderr

@@ -353,7 +353,7 @@ def test_the_screen_and_the_json_say_what_the_file_takes_gives_and_promises(run,
     assert "numbers float64 [rows, 2]: age, bmi" in shown
     assert "categories int64 [rows, 2]: sex, smoker" in shown
     assert "probabilities, float32 [rows, 2]: no, yes" in shown
-    assert "64 made-up rows give the run's own predictions" in shown
+    assert "the predictions for 64 synthetic rows differ from the run's own" in shown
     assert "for any one client" in shown
     printed = json.loads(asked("export", run, "--to", tmp_path / "b.safetensors", "--json").stdout)
     with safe_open(tmp_path / "b.safetensors", "pt") as file:

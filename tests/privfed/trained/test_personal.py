@@ -49,8 +49,8 @@ def test_what_stays_is_neither_sent_nor_noised():
     assert partial.forecast.noise / full.forecast.noise == pytest.approx(math.sqrt(d / (d + p)))
     assert full.forecast.up / partial.forecast.up == pytest.approx((d + p) / d)
     text = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
-    assert f"{d} parameters sent, {p} that stay with clients" in text
-    assert "1 of what stays, then what is sent" in text
+    assert f"{d} parameters sent, {p} kept by clients" in text
+    assert "1 of the local part, then of the shared part" in text
     assert f"each keeps {4 * p} bytes between rounds" in text
 
 
@@ -87,10 +87,10 @@ REFUSED = {
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
     "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
-    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model stays"),
+    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model is local"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
-    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects steps"),
+    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects all steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
@@ -100,9 +100,9 @@ REFUSED = {
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
-    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "have no file"),
+    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "synthetic ones"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no amplification"),
-    "nobody to score": (("evaluation.personal=true",), "nobody but clients"),
+    "nobody to score": (("evaluation.personal=true",), "only clients have"),
     "no models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7"),
         "have no models of their own",

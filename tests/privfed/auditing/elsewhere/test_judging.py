@@ -169,7 +169,7 @@ WRONG = {
     "infinite": (("--claimed-epsilon", "inf", "--delta", 1e-5), "from 0 to 50"),
     "nan": (("--claimed-epsilon", "nan", "--delta", 1e-5), "from 0 to 50"),
     "confidence": ((*GAUSSIAN, "--confidence", 1), "--confidence is 1.0"),
-    "noise beside epsilon": ((*GAUSSIAN, "--noise-multiplier", 1), "says all of a claim"),
+    "noise beside epsilon": ((*GAUSSIAN, "--noise-multiplier", 1), "states a claim except"),
     "a rate alone": (("--sampling-rate", 0.1, "--delta", 1e-5), "go with --noise-multiplier"),
     "no claim": (("--delta", 1e-5), "expected pairs"),
     "no noise to speak of": (("--noise-multiplier", 1e-9, "--delta", 1e-5), "nothing to test"),

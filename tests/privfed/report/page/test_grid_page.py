@@ -65,7 +65,7 @@ def test_an_experiment_writes_its_page(document):
 
 
 def test_cells_sort_and_say_what_epsilon_means(document):
-    (heading, *lines) = rows(document, "Mean, deviation")
+    (heading, *lines) = rows(document, "Mean, standard deviation")
     assert len(lines) == 4
     assert heading.startswith("attack.name client.lr seeds accuracy")
     assert all("(nominal)" in line for line in lines)
@@ -85,7 +85,7 @@ def test_the_worst_over_attacks_has_a_line_for_each_other_value(document):
 
 
 def test_together_nothing_is_guaranteed_where_any_cell_is_void(document):
-    _, *lines = rows(document, "What all runs over the same people")
+    _, *lines = rows(document, "Joint guarantee of all runs over the same population")
     assert all(line.startswith("∞ 4 0.001 client add/remove void") for line in lines)
 
 

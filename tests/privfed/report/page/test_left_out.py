@@ -16,20 +16,20 @@ SHARED = (
 CLIENTS = ("cohort.sampler=full", "cohort.size=0")
 SITES = ("data.sites=5",)
 CULPRITS = (Culprit(3, 1, 0, "wrong share"), Culprit(1, 2, 0, "wrong dealing"))
-DRAWN = "Sampling: who is left out is drawn as ever"
+DRAWN = "Sampling: excluded clients are still sampled"
 NAMED = SimpleNamespace(culprits=CULPRITS)
-TELLS = "It tells that a liar was drawn in that round."
+TELLS = "It reveals that a Byzantine client was sampled in that round."
 ASKED = (
-    "Sampling: a site that is left out is asked in no later round. Whether a site stays tells of "
-    "nobody's coins, so that no abort is charged for it."
+    "Sampling: an excluded site takes part in no later round. Whether a site takes part reveals "
+    "nothing about the sampling of clients, so that no abort is charged for it."
 )
 
 
 @pytest.mark.parametrize(
     ("keys", "party", "says", "never", "holds"),
     [
-        (CLIENTS, "client", (DRAWN, TELLS), ASKED, "none of a cohort's clients is hostile"),
-        (SITES, "site", (ASKED,), TELLS, "at most 2 of the sites are hostile"),
+        (CLIENTS, "client", (DRAWN, TELLS), ASKED, "none of a cohort's clients is Byzantine"),
+        (SITES, "site", (ASKED,), TELLS, "at most 2 of the sites are Byzantine"),
     ],
     ids=["clients", "sites"],
 )
@@ -38,13 +38,13 @@ def test_it_is_about_those_who_take_part_in_the_sum(keys, party, says, never, ho
     facts = SimpleNamespace(record=NAMED, plan=planned, config=planned.config)
     (chapter,) = left_out_chapters(facts)
     opening, table, points, _ = chapter.blocks
-    assert opening.text.endswith(f"left out of all rounds since: 2 {party}s.")
+    assert opening.text.endswith(f"excluded from all later rounds: 2 {party}s.")
     assert table.columns[0] == party
     assert [line[:2] for line in table.lines] == [["3", "1"], ["1", "2"]]
     text = " ".join(points.items)
     assert all(words in text for words in says)
     assert never not in text
-    assert f"ε holds while {holds}" in text
+    assert f"ε holds only if {holds}" in text
 
 
 def test_without_its_parts_a_run_has_no_sites_to_speak_of():

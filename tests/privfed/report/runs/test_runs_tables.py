@@ -63,7 +63,7 @@ def test_a_line_says_all_of_an_epsilon(width):
         "at δ = 1e-05, for one client, add/remove, poisson sampling, by tightest, against all but "
         "a trusted server"
     ) in flat
-    for fact in ("accuracy 50.00%", "constant 10.00%", "12 of 12", "ffffffff…", "gaussian"):
+    for fact in ("accuracy 50.00%", "10.00%", "12 of 12", "ffffffff…", "gaussian"):
         assert fact in flat or width < 80, fact  # words of narrow columns are folded
     assert "2020-01-01" in flat
 

@@ -382,7 +382,7 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
         (('evaluation.measures=["auc"]',), "needs one of two classes"),
         (('evaluation.measures=["accurate"]',), "accuracy"),
         (("evaluation.group=sex",), "evaluation.group is 'sex'"),
-        (("audit.canaries=20", "data.clients=24"), "nothing to measure"),
+        (("audit.canaries=20", "data.clients=24"), "have no metrics"),
         (("stop.patience=2", "stop.by=auc"), "expected one of accuracy"),
         (
             (
@@ -457,7 +457,7 @@ def test_a_crash_in_it_is_spent_and_the_run_goes_on(tmp_path, monkeypatch):
 BUDGET_RUN = ("run.randomness=secret",)
 
 
-@pytest.mark.parametrize(("holdout", "words"), [(0.5, "hold back"), (0.0, "trained on, too")])
+@pytest.mark.parametrize(("holdout", "words"), [(0.5, "hold back"), (0.0, "those they trained on")])
 def test_it_is_said_whether_clients_score_on_what_they_trained_on(tmp_path, holdout, words):
     keys = (*BY_CLIENTS, f"evaluation.holdout={holdout}")
     flags = [word for key in (*SMALL, *keys) for word in ("--set", key)]
@@ -569,7 +569,7 @@ def test_without_anything_public_clients_alone_tell(tmp_path):
     assert run("report", path).exit_code == 0
     assert "--federated" in run("evaluate", path).output
     assert resume(path, lambda config: config.with_run(rounds=12)).evaluations == 3
-    with pytest.raises(Refused, match="nothing is measured"):
+    with pytest.raises(Refused, match="no metric is measured"):
         plan(small("data.holdout=none", "stop.patience=2"))
 
 
