@@ -275,7 +275,7 @@ def test_the_weights_of_a_module_are_a_public_start(run):
     terms = Ledger.load(run.path / "ledger.jsonl").terms
     assert terms["lineage"] == {"runs": [], "unknown": True}
     assert terms["start"]
-    assert "does not cover what the starting model tells" in run.guarantee.sentence
+    assert "does not cover what the starting model reveals" in run.guarantee.sentence
     assert f"SHA-256 {terms['start'][:16]}" in command("audit", run.path).stdout
 
 

@@ -138,7 +138,9 @@ def test_a_wrong_share_is_left_out_and_its_member_named():
     liar = members(ready)[0]
     ready, expected = summed(Changing(Disclosure, spoiled, {liar}))
     assert np.array_equal(ready.total()[0], expected)
-    assert ready.faults == [f"wrong shares: client {liar} opened shares that their sender did not commit to"]
+    assert ready.faults == [
+        f"wrong shares: client {liar} opened shares that their sender did not commit to"
+    ]
     assert named(ready) == {liar: "wrong share"}
 
 

@@ -159,7 +159,7 @@ def test_a_ledger_that_was_written_anew_is_none_of_the_files(copy):
     heads.write_text(heads.read_text().replace(trail[0].hash, "a" * 64))
     ended = run("audit", path)
     assert ended.exit_code == 5
-    assert "lacks 6 heads that come before the ledger's last" in ended.stdout
+    assert "lacks 6 heads from before the ledger's last head" in ended.stdout
 
 
 def test_a_crash_between_a_line_and_its_head_is_none_of_an_edit(copy):
@@ -260,7 +260,7 @@ def test_a_ledger_that_took_the_place_of_another_is_seen(tmp_path):
     shutil.rmtree(path / "report")
     ended = run("train", "--resume", path)
     assert ended.exit_code == 5
-    assert "2 charges of another ledger that lay here: it was replaced" in ended.stderr
+    assert "2 charges of another ledger at this path: the ledger was replaced" in ended.stderr
     assert run("audit", path).exit_code == 5
     shutil.rmtree(path)
     options = [*SETTINGS, "--set", f"run.heads={heads}"]
