@@ -454,7 +454,10 @@ def test_a_rule_from_outside_has_to_be_one():
     [
         (("aggregation.rule=median",), "on every client's row; .* withstands: 1 of 4"),
         (("aggregation.rule=norm_bound", "aggregation.radius=1.0"), "by one sum; .* its radius"),
-        (("aggregation.rule=fltrust", "aggregation.root=2"), "as far as the root set distinguishes"),
+        (
+            ("aggregation.rule=fltrust", "aggregation.root=2"),
+            "as far as the root set distinguishes",
+        ),
         ((*BUCKETS, "aggregation.rule=median"), "^bucketing, then median.* withstands: 0 of 4"),
         (("aggregation.rule=geometric_median", *MASKED), "by 2 sums .* withstands: 3 of 8"),
         (("aggregation.rule=mean",), "withstands: none"),

@@ -192,7 +192,7 @@ def test_without_its_file_a_run_is_audited_but_does_not_go_on(copy):
     assert last_object(run("audit", path, "--json"))["heads"]["agrees"] is None
     ended = run("train", "--resume", path)
     assert ended.exit_code == 5
-    assert "make an empty file there" in ended.stderr
+    assert "create an empty file there" in ended.stderr
     heads.touch()
     assert run("train", "--resume", path).exit_code == 0
     assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
@@ -229,11 +229,11 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "run2/heads")
     for heads, said in (
         (tmp_path / "notes", "no file of heads: line 1"),
-        (tmp_path / "folder", "which is no file"),
+        (tmp_path / "folder", "which is not a file"),
         (tmp_path / "missing/heads", "cannot be written"),
-        (tmp_path / "run2/heads", "inside of the run directory"),
-        (tmp_path / "link", "inside of the run directory"),
-        ("/dev/null", "which is no file"),
+        (tmp_path / "run2/heads", "inside the run directory"),
+        (tmp_path / "link", "inside the run directory"),
+        ("/dev/null", "which is not a file"),
     ):
         options = [*SETTINGS, "--set", f"run.heads={heads}"]
         ended = run("train", *options, "--out", tmp_path / "run2")
@@ -266,7 +266,7 @@ def test_a_ledger_that_took_the_place_of_another_is_seen(tmp_path):
     options = [*SETTINGS, "--set", f"run.heads={heads}"]
     ended = run("train", *options, "--out", path)
     assert ended.exit_code == 2
-    assert f"holds the heads of a run that lay in {path}" in ended.stderr
+    assert f"contains the heads of an earlier run in {path}" in ended.stderr
     assert not path.exists()
     assert len(HeadsFile(heads).read()) == lines, "a refusal changes nothing"
 
