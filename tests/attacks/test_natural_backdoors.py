@@ -142,9 +142,12 @@ def test_bright_examples_are_those_above_what_most_attackers_hold():
 @pytest.mark.parametrize(
     "keys, why",
     [
-        ({"low": 0.5}, "attack.low does nothing where attack.column is -1"),
-        ({"high": 3.0}, "attack.high does nothing"),
-        ({"column": 2, "brightest": 0.5}, "attack.brightest does nothing where attack.column is 2"),
+        ({"low": 0.5}, "attack.low is set, but has no effect if attack.column is -1"),
+        ({"high": 3.0}, "attack.high is set, but has no effect"),
+        (
+            {"column": 2, "brightest": 0.5},
+            "attack.brightest is set, but has no effect if attack.column is 2",
+        ),
         ({"column": 0, "low": 2.0}, r"attack\.low is 2, but attack\.high is 1; lower attack\.low"),
     ],
 )

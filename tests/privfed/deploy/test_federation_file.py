@@ -53,7 +53,7 @@ def test_every_mistake_is_in_one_message(tmp_path):
     for part in (
         "name is 'a b'",
         "rome has the key of the coordinator",
-        "Rome and rome are one name",
+        "Rome and rome differ only in the case",
         "Rome: expected 43 letters",
         "threshold is -9",
         "port is not a known key",

@@ -145,10 +145,13 @@ def test_charges_that_were_cut_off_are_missed_there(copy):
         ended = run(*words)
         assert ended.exit_code == 5
         output = " ".join(ended.output.split())
-        assert f"{heads} holds 2 heads that the ledger lacks: 2 charges were cut off it" in output
+        assert (
+            f"{heads} contains 2 heads that the ledger lacks: 2 charges were removed from its end"
+            in output
+        )
     prior = run("train", *SETTINGS, "--set", f'privacy.prior=["{path}"]', "--out", path / "next")
     assert prior.exit_code == 2
-    assert "2 charges were cut off it" in prior.stderr
+    assert "2 charges were removed from its end" in prior.stderr
     after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert before == after
 
@@ -204,7 +207,7 @@ def test_of_two_copies_only_one_goes_on(copy, tmp_path):
     assert run("train", "--resume", path).exit_code == 0
     ended = run("train", "--resume", other)
     assert ended.exit_code == 5
-    assert "2 charges were cut off it" in ended.stderr
+    assert "2 charges were removed from its end" in ended.stderr
 
 
 def test_another_file_cannot_be_named_later(copy, tmp_path):
