@@ -69,8 +69,8 @@ def noise_multiplier(
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
     if before >= epsilon:
         raise Unaccountable(
-            f"earlier runs already spent epsilon {before:g} of {epsilon:g}; nothing is left: ask "
-            "for more epsilon, or train on another population"
+            f"epsilon is {epsilon:g}, but earlier runs already spent {before:g}, so that "
+            "nothing is left; raise epsilon, or train on another population"
         )
     target = epsilon * _MARGIN
     if accountant == TIGHTEST and all(supports(each, "pld") for each in total(1.0)):
@@ -87,8 +87,8 @@ def noise_multiplier(
             "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
         )
     raise Unaccountable(
-        f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise "
-        f"multiplier above {MOST_NOISE:g}; ask for more epsilon or delta, or fewer rounds"
+        f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise multiplier "
+        f"above {MOST_NOISE:g}; raise epsilon or delta, or use fewer rounds"
     )
 
 

@@ -84,7 +84,7 @@ def _following(previous: str, line: bytes, path: object, number: int) -> Link:
     if link["hash"] != _hash(previous, link):
         raise LedgerBroken(
             f"{path}, line {number}: does not follow from the lines before it; the ledger was "
-            "edited, cut or reordered, and its epsilon can no longer be proved"
+            "edited, truncated or reordered, and its epsilon can no longer be proved"
         )
     return link
 

@@ -55,8 +55,8 @@ def refuse_lost_link(path: Path) -> None:
     """Raises `Misplaced` if `path` is a symbolic link that is dangling or points to itself."""
     if path.is_symlink() and not path.exists():
         raise Misplaced(
-            f"{path} is a symbolic link to {path.readlink()}, but nothing lies there; remove the "
-            "link, or name another place"
+            f"{path} is a symbolic link to {path.readlink()}, but its target does not exist; "
+            "remove the link, or name another path"
         )
 
 

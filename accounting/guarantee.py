@@ -21,10 +21,10 @@ _WORDS = {
 }
 """Words by unit and relation: the protected unit, and the change that makes no difference."""
 _VIEWS = {
-    "server": "what the server sees",
-    "sites": "what the server, all readers and the sites that work with them see",
-    "others": "what everybody but its own site sees",
-    "clients": "what the server and the clients that work with it see",
+    "server": "the server's view",
+    "sites": "the joint view of the server, all readers and colluding sites",
+    "others": "the joint view of all parties except its own site",
+    "clients": "the joint view of the server and colluding clients",
 }
 """View that an epsilon bounds, by the adversary."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
@@ -75,8 +75,8 @@ class Guarantee:
     def left_out(self) -> str:
         """Note on what the guarantee does not cover of the model that training started from."""
         return (
-            "this does not cover what the starting model tells of the same people "
-            f"(it is {self.uncovered})"
+            "this does not cover what the starting model reveals about the same clients (it "
+            f"is {self.uncovered})"
         )
 
     def line(self, nominal: bool = False) -> str:

@@ -101,21 +101,33 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
     of_ledger = [head for head in held if head.ledger == stated[0].ledger]
     if replaced := others_at(stated[0].place, held, stated[0].ledger):
         charges = sum(head.round is not None for head in replaced)
-        return [f"holds {charges} charges of another ledger that lay here: it was replaced"]
+        return [
+            (f"contains {charges} charges of another ledger at this path: the ledger was replaced")
+        ]
     known = {_without_place(head) for head in now}
     lost = [head for head in of_ledger if _without_place(head) not in known]
     if lost:
         charges = sum(head.round is not None for head in lost)
-        return [f"holds {len(lost)} heads that the ledger lacks: {charges} charges were cut off it"]
+        return [
+            (
+                f"contains {len(lost)} heads that the ledger lacks: {charges} charges were "
+                "removed from its end"
+            )
+        ]
     numbers = [head.line for head in of_ledger]
     if numbers != sorted({*numbers}):
-        return ["holds heads of this ledger out of order: it was edited"]
+        return ["contains heads of this ledger out of order: it was edited"]
     missing = len(
         {_without_place(head) for head in stated[:-1]}
         - {_without_place(head) for head in of_ledger}
     )
     if missing:
-        return [f"lacks {missing} heads that come before the ledger's last: lines of it are gone"]
+        return [
+            (
+                f"lacks {missing} heads from before the ledger's last head: lines of the file "
+                "were removed"
+            )
+        ]
     return []
 
 

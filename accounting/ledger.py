@@ -242,8 +242,8 @@ class Ledger:
         past = self.charged(round)
         if not self.reexecutes or past is None or past.event != event:
             raise LedgerBroken(
-                f"{self.path}: round {round} cannot be charged: the ledger stands at round "
-                f"{self._charges[-1].round}, and a charged round is never drawn again"
+                f"{self.path}: round {round} cannot be charged: the ledger is at round "
+                f"{self._charges[-1].round}, and a charged round is never sampled again"
             )
         return past
 
@@ -327,7 +327,7 @@ def _budget_change(stated: Mapping[str, Any]) -> BudgetChange:
         number(budget_value(stated[key]), key, 0.0, math.inf) for key in ("before", "epsilon")
     )
     if not _is_count(stated["round"]):
-        raise LedgerBroken(f"a budget's round is {stated['round']!r}; expected a whole number")
+        raise LedgerBroken(f"a budget's round is {stated['round']!r}; expected an integer")
     return BudgetChange(stated["round"], before, epsilon)
 
 
@@ -337,7 +337,7 @@ def _prior(terms: Mapping[str, Any]) -> Counter[Event]:
     for run in terms.get("prior", []):
         for event, count in run["charges"]:
             if not _is_count(count):
-                raise LedgerBroken(f"a prior run's count is {count!r}; expected a whole number")
+                raise LedgerBroken(f"a prior run's count is {count!r}; expected an integer")
             spending[Event.from_json(event)] += count
     return spending
 

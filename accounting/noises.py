@@ -113,5 +113,5 @@ def natural_number(value: Any, what: str, most: int = _MOST) -> int:
     """Returns `value` as a Python int from 1 to `most`. Raises `Unaccountable`."""
     count = number(value, what, 1, most)
     if count != int(count):
-        raise Unaccountable(f"{what} is {value!r}; expected a whole number")
+        raise Unaccountable(f"{what} is {value!r}; expected an integer")
     return int(count)

@@ -78,7 +78,7 @@ class RandomAllocation(Kinded):
         for name in ("slots", "groups"):
             object.__setattr__(self, name, natural_number(getattr(self, name), name))
         if self.slots % self.groups:
-            raise Unaccountable(f"{self.slots} slots are no whole number for {self.groups} groups")
+            raise Unaccountable(f"{self.slots} slots are not a multiple of {self.groups} groups")
 
     @property
     def epoch(self) -> AllocatedEpoch:

@@ -91,7 +91,9 @@ class WithoutReplacement(Kinded):
         for name in ("cohort", "clients"):
             object.__setattr__(self, name, natural_number(getattr(self, name), name))
         if self.cohort > self.clients:
-            raise Unaccountable(f"a cohort of {self.cohort} cannot be drawn of {self.clients}")
+            raise Unaccountable(
+                f"a cohort of {self.cohort} cannot be sampled from {self.clients} clients"
+            )
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,8 @@ def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rul
     if not 0 <= byzantine <= most:
         names = " and ".join(type(part).__name__ for part in (*before, rule))
         raise ValueError(
-            f"byzantine is {byzantine}, but {names} tolerates at most {most} hostile rows among {n}"
+            f"byzantine is {byzantine}, but {names} tolerates at most {most} Byzantine rows "
+            f"among {n}"
         )
 
 

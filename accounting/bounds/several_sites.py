@@ -81,8 +81,9 @@ def at_several_sites(
             return Repeated(sites, PoissonSampled(rate, part))
         case DiscreteGaussians():
             raise Unaccountable(
-                f"discrete Gaussian noise has no bound for clients at {sites} sites with coins of "
-                "their own, since it does not divide; use Skellam noise, or one site per client"
+                f"discrete Gaussian noise has no bound for clients at {sites} sites that "
+                "sample independently, since it cannot be divided among sites; use Skellam "
+                "noise, or one site per client"
             )
 
 

@@ -145,5 +145,5 @@ def column_norm(decays: Sequence[float], outputs: Sequence[float]) -> float:
 
 def _count(value: int, what: str) -> int:
     if value < 1 or value != int(value):
-        raise Unaccountable(f"the {what} is {value!r}; expected a whole number of at least 1")
+        raise Unaccountable(f"the {what} is {value!r}; expected an integer of at least 1")
     return int(value)

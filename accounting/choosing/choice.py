@@ -31,7 +31,7 @@ class Choice:
             return cls()
         event = Event.from_json(terms["chosen"]["event"])
         if not isinstance(event.release, RepeatAndSelect):
-            raise LedgerBroken(f"a run is stated as chosen by a {event.release.kind} release")
+            raise LedgerBroken(f"the run is declared as chosen by a {event.release.kind} release")
         return cls(event)
 
     def spent(self, charged: Counter[Event]) -> Counter[Event]:
@@ -53,8 +53,8 @@ class Choice:
         if self.event is None or within(charged, self._runs):
             return
         raise LedgerBroken(
-            "this run was one of several to choose from, and more would be charged than the choice "
-            "covers; start a new run, with this one in privacy.prior"
+            "this run was one of several candidates, but the new charges would exceed those "
+            "that the choice covers; start a new run, with this one in privacy.prior"
         )
 
     @property

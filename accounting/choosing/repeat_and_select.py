@@ -30,12 +30,14 @@ class RepeatAndSelect:
 
     def __post_init__(self) -> None:
         if not self.of or any(type(count) is not int or count < 1 for _, count in self.of):
-            raise Unaccountable(f"a run's releases are {self.of!r}; expected some, with counts")
+            raise Unaccountable(
+                f"a run's releases are {self.of!r}; expected at least one, with counts"
+            )
         for release, _ in self.of:
             if isinstance(release, _UNCOUNTED):
                 raise Unaccountable(
-                    f"a run's releases hold a {release.kind} one, which counts over its rounds; "
-                    "expected what they come to"
+                    f"a run's releases contain a {release.kind} release, which depends on the "
+                    "number of rounds; expected its composition over the rounds"
                 )
 
     def to_json(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Repetitions(Encoded):
 
         low = math.log(_LEAST_GAMMA)
         if excess(low) < 0.0:
-            raise Unaccountable(f"no law of shape {shape:g} has the expectation {mean:g}")
+            raise Unaccountable(f"no distribution of shape {shape:g} has the expectation {mean:g}")
         return cls(shape, math.exp(brentq(excess, low, math.log(1 - 1e-12), xtol=1e-13)))
 
     @property

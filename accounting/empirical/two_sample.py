@@ -120,8 +120,8 @@ def judge(
     """
     if len(scores0) != len(scores1) or len(scores0) < 20:
         raise Unaccountable(
-            f"{len(scores0)} and {len(scores1)} releases of two neighbours; expected as many of "
-            "both, and at least 20"
+            f"{len(scores0)} and {len(scores1)} releases of two neighbours; expected equally "
+            "many of both, and at least 20"
         )
     half = len(scores0) // 2
     first, second = (scores0[:half], scores1[:half]), (scores0[half:], scores1[half:])

@@ -41,8 +41,8 @@ class Backdoor(Altered):
         if self.size**2 >= math.prod(image) or (len(image) == 2 and self.size > min(image)):
             sides = " x ".join(map(str, image))
             return (
-                f"a patch of {self.size} x {self.size} covers all {sides} numbers, or lies partly "
-                "outside of them; lower attack.size"
+                f"a patch of {self.size} x {self.size} covers all {sides} numbers or extends "
+                "beyond them; lower attack.size"
             )
         return super().unfit(shape, numbers)
 

@@ -40,7 +40,7 @@ class DistributedBackdoor(Backdoor):
     def _refuse_empty_parts(self) -> Self:
         if self.parts > self.size**2:
             raise ValueError(
-                f"attack.parts is {self.parts}, and a patch of {self.size} x {self.size} has "
+                f"attack.parts is {self.parts}, but a patch of {self.size} x {self.size} has "
                 f"{self.size**2} pixels; raise attack.size, or lower attack.parts"
             )
         return self

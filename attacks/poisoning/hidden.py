@@ -37,7 +37,7 @@ class Hidden(Attack):
         return (self.target,)
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        return None if numbers else "it works on numbers, and these examples are tokens"
+        return None if numbers else "it alters numbers, but these examples are tokens"
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return self.boost * view.byzantine, state

@@ -39,7 +39,7 @@ class LabelFlip(Attack):
     def _refuse_itself(self) -> Self:
         if self.flip == "one" and self.source == self.target:
             raise ValueError(
-                f"attack.source and attack.target are both {self.target}, and a flip changes "
+                f"attack.source and attack.target are both {self.target}, but a flip changes "
                 "labels; set them to two classes"
             )
         return self

@@ -34,8 +34,9 @@ class Natural(Hidden):
     def _refuse_itself(self) -> Self:
         if self.source == self.target:
             raise ValueError(
-                f"attack.source and attack.target are both {self.target}, which is no misreading; "
-                "set them to two classes, or attack.source to -1 (all other classes)"
+                f"attack.source and attack.target are both {self.target}, so that no label "
+                "would change; set them to two classes, or attack.source to -1 (all other "
+                "classes)"
             )
         return self
 
@@ -54,7 +55,9 @@ class Natural(Hidden):
         described = self.describe(x, y, classes)
         chosen = self._meant(x, y, described)
         if not chosen.any():
-            raise Unarmed(f"none of the attackers' {len(x)} examples shows what is to be misread")
+            raise Unarmed(
+                f"none of the attackers' {len(x)} examples shows the feature to be misclassified"
+            )
         return {**described, "pool": x[chosen]}
 
     def poison(

@@ -49,19 +49,20 @@ class Semantic(Natural):
         for key in unused:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(
-                    f"attack.{key} does nothing where attack.column is {self.column} (-1: bright "
-                    "examples, else a column's range); remove it, or set attack.column"
+                    f"attack.{key} is set, but has no effect if attack.column is {self.column} "
+                    "(-1: bright examples, otherwise a column's range); remove it, or set "
+                    "attack.column"
                 )
         if self.low > self.high:
             raise ValueError(
-                f"attack.low is {self.low:g}, above attack.high, {self.high:g}; lower attack.low, "
-                "or raise attack.high"
+                f"attack.low is {self.low:g}, but attack.high is {self.high:g}; lower "
+                "attack.low, or raise attack.high"
             )
         return self
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         if self.column >= math.prod(shape):
-            return f"it has {math.prod(shape)} numbers, and attack.column is {self.column}"
+            return f"it has {math.prod(shape)} numbers, but attack.column is {self.column}"
         return super().unfit(shape, numbers)
 
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:

@@ -46,7 +46,7 @@ class Bucketing(PreAggregator):
 
     def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
         if generator is None:
-            raise ValueError("bucketing deals updates at random; give it a generator")
+            raise ValueError("bucketing assigns updates at random; pass a generator")
         n = geometry.rows
         dealt = torch.randperm(n, generator=generator)
         weights = torch.zeros(self.left(n), n, dtype=torch.float64)

@@ -15,7 +15,7 @@ from defenses.types import SumRule
 class WithinRadius(SumRule):
     """Base of rules with terms that are differences from the center, clipped to `radius`."""
 
-    tolerance: ClassVar[str] = "any number, each by its radius at most"
+    tolerance: ClassVar[str] = "any number, each by at most its radius"
     follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}
     radius: float | None = Field(None, gt=0, le=1e15)
     """Norm up to which an update counts in full; under privacy it is privacy.clip."""
@@ -88,7 +88,7 @@ def required_radius(radius: float | None) -> float:
     """Returns `radius`. Raises `ValueError` if it is None."""
     if radius is None:
         raise ValueError(
-            "aggregation.radius is missing: set the norm up to which an update counts in full, "
-            "about the median norm of honest ones"
+            "aggregation.radius is missing; set the norm up to which an update has full "
+            "weight, about the median norm of honest updates"
         )
     return radius

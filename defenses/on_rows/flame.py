@@ -65,7 +65,7 @@ class Flame(DrawnWeights):
         if not self.noise:
             return aggregate
         if generator is None:
-            raise ValueError("FLAME adds noise; give a generator, or set noise to 0")
+            raise ValueError("FLAME adds noise; pass a generator, or set noise to 0")
         noise = torch.randn(len(aggregate), generator=generator, dtype=aggregate.dtype)
         deviation = self.noise * float(_middle(geometry.norms.sqrt()))
         return aggregate + deviation * noise.to(aggregate.device)

@@ -59,7 +59,7 @@ class FlDetector(HistoryRule):
     references: int = Field(20, ge=2, le=1000)
     """Number of uniform samples that gap statistics compare scores with."""
 
-    tolerance: ClassVar[str] = "fewer than half, and those who contradict themselves"
+    tolerance: ClassVar[str] = "fewer than half, if their updates are inconsistent over rounds"
 
     def needs(self) -> frozenset[str]:
         return frozenset({"histories", "generator"})
@@ -129,7 +129,7 @@ class FlDetector(HistoryRule):
         Raises `ValueError` without a generator.
         """
         if generator is None:
-            raise ValueError("gap statistics draw samples at random; give a generator")
+            raise ValueError("gap statistics draw random samples; pass a generator")
         judged = predicted & (clients.scored >= self.window)
         suspects = judged.clone()
         suspects[judged] = upper_group(clients.scores[judged], self.references, generator)

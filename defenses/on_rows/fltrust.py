@@ -34,7 +34,7 @@ class FlTrust(RowRule):
     def needs(self) -> frozenset[str]:
         return frozenset({"root"})
 
-    tolerance: ClassVar[str] = "any number, as far as the root set tells"
+    tolerance: ClassVar[str] = "any number, as far as the root set distinguishes them"
 
     def most(self, n: int) -> int:
         return n

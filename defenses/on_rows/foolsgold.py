@@ -46,7 +46,7 @@ class FoolsGold(WeightRule, HistoryRule):
     """Whether sums of updates over rounds are compared (as
     published) instead of one round's updates."""
 
-    tolerance: ClassVar[str] = "sybils that push the same way"
+    tolerance: ClassVar[str] = "sybils with similar updates"
 
     def most(self, n: int) -> int:
         return n

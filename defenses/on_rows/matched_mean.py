@@ -54,8 +54,8 @@ class MatchedMean(RowRule):
         if _widths(layers):
             return ""
         return (
-            "its parameters are no chain of layers with a weight and a bias each, in which units "
-            "of one are inputs of the next"
+            "its parameters are not a chain of layers with one weight and one bias each, in "
+            "which the units of a layer are the inputs of the next"
         )
 
     def __call__(  # type: ignore[override]
@@ -64,7 +64,9 @@ class MatchedMean(RowRule):
         among = admitted(rows, byzantine, (), self)
         sizes = layers.tolist()
         if not _widths(sizes) or sum(sizes) != rows.shape[1]:
-            raise ValueError(f"layers of {sizes} numbers are no chain in rows of {rows.shape[1]}")
+            raise ValueError(
+                f"layers of {sizes} numbers are not a chain that fills rows of {rows.shape[1]}"
+            )
         if not among.count:
             return among.nothing()
         rows = among.rows if among.keep is None else among.rows[among.keep]

@@ -52,7 +52,7 @@ class Rflbat(DrawnWeights):
     references: int = Field(10, ge=2, le=1000)
     """Number of uniform sets of points that the gap statistic compares with."""
 
-    tolerance: ClassVar[str] = "backdoors more alike than honest updates"
+    tolerance: ClassVar[str] = "backdoors that are more similar than honest updates"
 
     def needs(self) -> Needs:
         return frozenset({"generator"})

@@ -63,9 +63,8 @@ class Split:
         left = noise_multiplier**-2 - (2 * count) ** -2
         if left <= 0:
             raise Refused(
-                f"adaptive clipping: a count noised by {count:g} clients leaves nothing of the "
-                f"noise multiplier {noise_multiplier:g}; expected privacy.count_noise above half "
-                "of it: raise that, the cohort, or epsilon"
+                f"privacy.count_noise is {count:g} clients, but has to be above half of the "
+                f"noise multiplier {noise_multiplier:g}; raise it, the cohort, or epsilon"
             )
         return cls(left**-0.5, count)
 
@@ -202,7 +201,7 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
 def _onto(grid: float, numbers: Tensor) -> Tensor:
     """Rounds `numbers` toward zero to multiples of `grid`, in place."""
     if math.frexp(grid)[0] != 0.5:
-        raise ValueError(f"a grid of {grid!r} is no power of two")
+        raise ValueError(f"a grid of {grid!r} is not a power of two")
     numbers.mul_(1 / grid)  # exact, as the grid is a power of two
     return toward_zero(numbers).mul_(grid)
 

@@ -229,7 +229,9 @@ class Codec:
             encoded, squared = round_row(row, self.step, keys.derived(bytes([attempt])))
             if self.clip == math.inf or squared <= self.bound**2 * (1 - 1e-12):
                 return encoded
-        raise ValueError("no rounding of this row stayed within its bound; this has no chance")
+        raise ValueError(
+            "no rounding of this row was within its bound, which has negligible probability"
+        )
 
     def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Integers:
         """Returns integers `[d]` for any row, as sent by a Byzantine client that ignores the bound.

@@ -128,5 +128,5 @@ class Setting:
     def clients(self) -> ClientShares:
         """The noise of clients. Raises `TypeError` if sites add it."""
         if isinstance(self.noise, SiteNoise):
-            raise TypeError("sites add the noise here, and clients none")
+            raise TypeError("sites add the noise here, clients add none")
         return self.noise

@@ -73,7 +73,7 @@ server with colluding sites, and "others" all except a client's own site."""
 
 PARTY_WORDS = {
     "server": "the server",
-    "readers": "readers of what is released",
+    "readers": "readers of the releases",
     "sites": "the server, readers and colluding sites",
     "others": "all but a client's own site",
     "clients": "the server and colluding clients",

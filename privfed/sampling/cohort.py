@@ -62,9 +62,11 @@ class Witness:
         exactly = isinstance(self.release, WithoutReplacement)
         if (exactly and population != clients) or (self.shares_places and population > clients):
             raise Refused(
-                f"data.clients is {clients}, but there are {population} clients; the rule of "
-                f"cohort.sampler, {self.sampler!r}, is proved for {'exactly' if exactly else 'at'} "
-                f"{'' if exactly else 'most '}so many: set data.clients to their number"
+                f"data.clients is {clients}, but there are {population} clients, and the "
+                f"guarantee of cohort.sampler = {self.sampler!r} holds for "
+                f"{'exactly' if exactly else 'at'} "
+                f"{'' if exactly else 'most '}data.clients clients; set data.clients to "
+                "their number"
             )
 
 

@@ -101,8 +101,9 @@ class CappedPoisson(Poisson):
         rate, cap = _rate(self.size, clients), self.capacity()
         if cap < self.size:
             raise Refused(
-                f"cohort.cap is {cap}, below the expected cohort of {self.size}: most rounds would "
-                "be cut; expected at least cohort.size, better 1.5 times that"
+                f"cohort.cap is {cap}, below the expected cohort of {self.size}, so that most "
+                "cohorts would be truncated; expected at least cohort.size, better 1.5 times "
+                "that"
             )
         sampled = partial(TruncatedPoisson, rate, cap, clients)
         return Witness("truncated_poisson", rate, ADD_REMOVE, sampled)
@@ -110,8 +111,8 @@ class CappedPoisson(Poisson):
     def fits(self, population: int, clients: int) -> None:
         if population > clients:
             raise Refused(
-                f"there are more clients than data.clients = {clients}, which "
-                'cohort.sampler = "truncated_poisson" takes for a bound: raise it'
+                f"data.clients is {clients}, but there are more clients, and cohort.sampler = "
+                '"truncated_poisson" requires an upper bound; raise it'
             )
 
     def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
@@ -279,9 +280,9 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):
         raise Refused(
-            f"cohort.size is {size}, cohort.{key} {rounds} and data.clients {clients}; expected a "
-            f"cohort.{key} that divides the clients, and the cohort's size to be what it makes of "
-            "them (remove cohort.size, or set it to 0)"
+            f"cohort.size is {size}, cohort.{key} {rounds} and data.clients {clients}; "
+            f"expected a cohort.{key} that divides the clients, and the resulting cohort size "
+            "(remove cohort.size, or set it to 0)"
         )
     return expected
 
@@ -291,5 +292,5 @@ def refuse_other_number(population: int, clients: int, sampler: str) -> None:
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "
-            f'"{sampler}" takes their number for a public fact: set data.clients to it'
+            f'"{sampler}" treats their number as public; set data.clients to it'
         )

@@ -26,8 +26,8 @@ def over_several_sites(witness: Witness, sites: int) -> Witness:
         return witness
     if not isinstance(witness.release, PoissonSampled):
         raise Refused(
-            f"data.sites_per_client is {sites}, and cohort.sampler = {witness.sampler!r} has no "
-            f"proof for clients whose rows lie at several sites; use {draws_of(PoissonSampled)}"
+            f"data.sites_per_client is {sites}, but cohort.sampler = {witness.sampler!r} has "
+            f"no proof for clients with rows at several sites; use {draws_of(PoissonSampled)}"
         )
     return replace(witness, sampled=partial(SeveralSites, witness.rate, sites))
 
@@ -56,10 +56,11 @@ def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float =
             return replace(event, release=Repeated(sites, PoissonSampled(rate, noised)))
         case SeveralSites(), _:
             raise Refused(
-                "data.sites_per_client is above 1, and sums of discrete Gaussians do not divide "
-                'over a client\'s sites; use privacy.mechanism = "skellam" or "gaussian"'
+                "data.sites_per_client is above 1, but sums of discrete Gaussians cannot be "
+                'divided among a client\'s sites; use privacy.mechanism = "skellam" or '
+                '"gaussian"'
             )
     raise Refused(
-        f"cohort.sampler = {witness.sampler!r} has no proof where sites draw their own clients; "
+        f"cohort.sampler = {witness.sampler!r} has no proof if sites sample their own clients; "
         f"use {draws_of(PoissonSampled, Gaussian)}"
     )

@@ -150,20 +150,20 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
     """
     if once > 0.5:
         raise Refused(
-            f"a secure sum would abort in {once:.0%} of rounds, of {cohort}: fewer clients stay "
-            "than secure.threshold and secure.minimum ask for, more are drawn than "
-            "secure.capacity, or secure.neighbours are too few; raise cohort.size or "
-            "secure.capacity, lower the "
-            'others or cohort.dropout, remove secure.neighbours, or use cohort.sampler = "full"'
+            f"secure sums would abort in {once:.0%} of rounds ({cohort}): fewer clients "
+            "survive than secure.threshold and secure.minimum require, more are sampled than "
+            "secure.capacity, or secure.neighbours is too small; raise cohort.size or "
+            "secure.capacity, lower the others or cohort.dropout, remove secure.neighbours, "
+            'or use cohort.sampler = "full"'
         )
     cost = 2 * slack  # at an epsilon of 0
     if cost >= delta:
         raise Refused(
-            f"secure sums would abort with probability {once:.2g} a round, which tells who was "
-            f"drawn, and over all rounds, of {cohort}, costs at least {cost:.2g} of delta = "
-            f"{delta:g}: nothing remains for the noise. Raise cohort.size or secure.capacity, "
-            "lower secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use a "
-            "sampler whose draw is no secret: "
+            f"secure sums would abort with probability {once:.2g} per round ({cohort}), which "
+            "reveals information about the sampled clients; over all rounds this costs at "
+            f"least {cost:.2g} of delta = {delta:g}, so that nothing remains for the noise; "
+            "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
+            "secure.minimum or cohort.dropout, or use a sampler whose sample is not secret: "
             f"cohort.sampler = {draws_of(Gaussian, Separated)}"
         )
 
@@ -176,9 +176,9 @@ def refuse_sites_that_stop(once: float) -> None:
     """
     if once > 0.5:
         raise Refused(
-            f"a sum over sites would abort in {once:.0%} of rounds: more sites drop out "
-            "(cohort.dropout) than may be missing; lower secure.minimum or secure.threshold, or "
-            "raise privacy.tolerance or data.sites"
+            f"sums over sites would abort in {once:.0%} of rounds: more sites drop out "
+            "(cohort.dropout) than a sum tolerates; lower secure.minimum or secure.threshold, "
+            "or raise privacy.tolerance or data.sites"
         )
 
 
@@ -194,7 +194,7 @@ def refuse_population(population: int, clients: int) -> None:
     """
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
-            f"data.clients is {clients}, and there are other than so many; how likely a secure "
-            "sum aborts is charged for populations from nine tenths of data.clients up to it: "
-            "declare another number"
+            f"data.clients is {clients}, but the population has a size for which aborts are "
+            "not charged (only from nine tenths of data.clients to data.clients); declare "
+            "another number"
         )

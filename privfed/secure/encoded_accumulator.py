@@ -61,7 +61,7 @@ class Arithmetic:
 
     def _require_enough(self, count: int) -> None:
         if count < self._limits.least(len(self._session.clients)):
-            raise Aborted("fewer clients sent than a sum needs")
+            raise Aborted("fewer clients sent a row than a sum requires")
         self._abort_where_lost()
 
 
@@ -99,9 +99,9 @@ class EncodedAccumulator:
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
             raise Refused(
-                f"what a client would send is beyond secure.range = {codec.reach:g}, or not "
-                "finite: training diverged, or the range is too small for weighted updates; "
-                "lower client.lr, or raise secure.range (and secure.bits)"
+                f"an update is beyond secure.range = {codec.reach:g}, or not finite: training "
+                "diverged, or the range is too small for weighted updates; lower client.lr, "
+                "or raise secure.range (and secure.bits)"
             )
         encoded = codec.encode(row, keys)
         if self._share:

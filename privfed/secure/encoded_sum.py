@@ -247,16 +247,16 @@ class EncodedSummation:
         codec = _finest(bound, reach, length, bits, most, encoding.resolution)
         if bound == math.inf and codec.step > COARSEST:
             raise Refused(
-                f"secure.bits is {bits}: sums of {most} rows with numbers up to "
-                f"secure.range = {reach:g} have steps of {codec.step:g}, which no update survives; "
-                f"expected at most {COARSEST:g}: raise secure.bits, or lower secure.range or "
-                "secure.capacity"
+                f"secure.bits is {bits}, but sums of {most} rows with numbers up to "
+                f"secure.range = {reach:g} then have steps of {codec.step:g}, which is too "
+                f"coarse for updates (expected at most {COARSEST:g}); raise secure.bits, or "
+                "lower secure.range or secure.capacity"
             )
         return codec
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
         if len(session.clients) > self.limits.capacity:
-            raise Aborted("more clients were drawn than secure.capacity allows")
+            raise Aborted("more clients were sampled than secure.capacity allows")
         codec = self.codec(encoding, length)
         layers = encoding.noise if isinstance(encoding.noise, Layers) else None
         share = None if layers else encoding.noise

@@ -36,7 +36,7 @@ class PlainSum(Part):
         self, session: Session, length: int, encoding: Encoding
     ) -> PlainAccumulator | NoisedSiteSums:
         if encoding.noise is not None:
-            raise TypeError("distributed noise comes with a secure sum; this one would add none")
+            raise TypeError("distributed noise requires a secure sum; this sum would add none")
         if encoding.site_deviation:
             return NoisedSiteSums(session, length, encoding)
         return PlainAccumulator(length, encoding.bound)

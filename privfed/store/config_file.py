@@ -111,8 +111,8 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
         raise Broken(public_text(error)) from None
     if head is not None and chained.opened and not chained.holds(head):
         raise Broken(
-            f"{ledger} ends before the checkpoint beside it, or is not the ledger that it was "
-            "written under; restore it"
+            f"{ledger} ends before the checkpoint in its directory, or is not the ledger that "
+            "the checkpoint belongs to; restore it"
         )
     return chained.terms
 
@@ -128,9 +128,9 @@ def _refuse_outside(text: str, path: Path) -> None:
     _digest(text, path)
     if named := keys_of_outside_parts(text, str(path)):
         raise Refused(
-            f"{path.parent} has no ledger that states its configuration: its run had not begun. "
-            f"{', '.join(named)} there would import code, which nothing vouches for; delete the "
-            "directory, and start the run again"
+            f"{path.parent} has no ledger that states its configuration: its run had not "
+            f"begun. {', '.join(named)} there would import code, which no ledger confirms; "
+            "delete the directory, and start the run again"
         )
 
 

@@ -53,11 +53,11 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
     path = Path(heads)
     if out is not None and path.resolve().is_relative_to(out.resolve()):
         raise Refused(
-            f"run.heads is {heads}, inside of the run directory: whoever can cut the ledger there "
-            "could cut this file too; name one elsewhere"
+            f"run.heads is {heads}, but that is inside the run directory, where both files "
+            "could be truncated together; name a file elsewhere"
         )
     if path.exists() and not path.is_file():
-        raise Refused(f"run.heads is {heads}, which is no file; name a file")
+        raise Refused(f"run.heads is {heads}, which is not a file; name a file")
     writable = path if path.exists() else path.parent
     if not path.parent.is_dir() or not os.access(writable, os.W_OK):
         raise Refused(f"run.heads is {heads}, which cannot be written; name a file that can")
@@ -68,8 +68,9 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
             raise Refused(f"run.heads: {public_text(error)}; name a new file") from None
         if out is not None and others_at(place_of(out / "ledger.jsonl"), held):
             raise Refused(
-                f"run.heads is {heads}, which holds the heads of a run that lay in {out}: name "
-                "another folder, or another file, so that none seems to take that one's place"
+                f"run.heads is {heads}, but that file contains the heads of an earlier run in "
+                f"{out}; name another folder or another file, so that this run does not appear "
+                "to replace it"
             )
 
 
@@ -88,8 +89,8 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
     path, trail = Path(heads), ledger.trail()
     if len(trail) > 1 and not path.is_file():
         raise Broken(
-            f"{heads} is missing, where this run keeps its ledger's heads (run.heads). Restore it, "
-            "or, if it is lost for good, make an empty file there: it then begins anew"
+            f"{heads} is missing, where this run keeps its ledger's heads (run.heads). Restore "
+            "it, or, if it is lost, create an empty file there, which then starts anew"
         )
     file = HeadsFile(path)
     held = _held(file) if path.exists() else []

@@ -159,9 +159,9 @@ class RunDirectory:
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"
             raise Refused(
-                f"{self.path} was counted as an earlier run by {by}; more rounds here would be in "
-                "nobody's sum. Start a new run instead, with privacy.prior naming both, and "
-                "model.init this one"
+                f"{self.path} was counted as an earlier run by {by}; more rounds here would be "
+                "counted by no run. Start a new run instead, with privacy.prior naming both, "
+                "and model.init this one"
             )
 
     def write_attackers(self, attackers: Mapping[str, Any]) -> None:

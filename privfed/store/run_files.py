@@ -34,34 +34,40 @@ from privfed.store.tensorfile import checked_facts, misfits_are_broken, under, u
 
 FILES = {
     "config.toml": "the whole configuration, resolved",
-    "ledger.jsonl": "what was charged, and before what: a hash chain, safe to publish",
-    "metrics.jsonl": "per evaluated round the test measures, the loss and ε",
+    "ledger.jsonl": "all charges in order, as a hash chain that is safe to publish",
+    "metrics.jsonl": "test measures, loss and ε of each evaluated round",
     CHECKPOINT: "the model under `model/…`, the server's state, and the ledger's head",
     "releases/": "noised releases since the last checkpoint, a file for each round",
-    CONSTANTS: "frozen layers and buffers, where the model has any",
+    CONSTANTS: "frozen layers and buffers, if the model has any",
     "aborts.jsonl": "rounds whose secure sum aborted, and why",
-    "excluded.jsonl": "who was proved to lie in a secure sum, when and how, and is left out since",
-    "report/summary.json": "how the run ended",
-    "report/public_clients.json": "which clients were declared public, where some were",
-    "report/attackers.json": "in a simulation of attacks, who attacked",
-    "report/simulation_only_ranks.jsonl": "how rows stood out, where a simulation opted in",
-    "report/simulation_only_clients.csv": "what follows from that for each client",
-    "report/metrics.csv": 'the same as metrics.jsonl, as columns, where `run.watch` has "csv"',
-    "report/simulation.csv": "beside it, what no epsilon covers, where a simulation opted in",
-    "report/tensorboard/": 'both as events, where `run.watch` has "tensorboard"',
+    "excluded.jsonl": (
+        "clients proved Byzantine in a secure sum and excluded since, with round and kind"
+    ),
+    "report/summary.json": "the outcome of the run",
+    "report/public_clients.json": "clients that were declared public, if any",
+    "report/attackers.json": "the attackers of a simulation of attacks",
+    "report/simulation_only_ranks.jsonl": "ranks of rows, if a simulation opted in",
+    "report/simulation_only_clients.csv": "the ranks' summary for each client",
+    "report/metrics.csv": 'metrics.jsonl as columns, if `run.watch` has "csv"',
+    "report/simulation.csv": "measures that no ε covers, if a simulation opted in",
+    "report/tensorboard/": 'both as events, if `run.watch` has "tensorboard"',
     "report/page.html": "a page about the run, by `privfed report`",
-    "statistics.json": "what a description says of its people, by `privfed describe`",
-    "counted_by.txt": "runs that count what this one spent; it may then spend no more",
+    "statistics.json": "released statistics of a description, by `privfed describe`",
+    "counted_by.txt": "runs that count this run's charges; it may then charge no more",
     "private/": "secret, mode 0700, never to be published or copied for a second run",
-    "private/key": "the secret that slots, correlated noise and canaries follow from",
-    "private/settled.f32": "what clients keep between rounds, with its journal beside it",
-    "private/histories/settled.f32": "what a rule remembers of clients, with its journal beside it",
-    "private/people": "a keyed digest of people who were passed in Python, to know them again",
-    "private/canaries.f64": "what canaries saw of each release",
+    "private/key": "the secret from which slots, correlated noise and canaries are derived",
+    "private/settled.f32": "client state between rounds, with its journal in the same folder",
+    "private/histories/settled.f32": (
+        "a rule's state for each client, with its journal in the same folder"
+    ),
+    "private/people": "a keyed digest of clients that were passed in Python, to recognise them",
+    "private/canaries.f64": "the canaries' observations of each release",
     "private/canaries.safetensors": "the run's start, and the examples of canaries that train",
     "private/simulation.html": "a page with what no ε covers, by `privfed report --simulation`",
-    "private/proofs/": "what proves that clients lied in secure sums, with who else took part",
-    "private/silos/": "a ledger for each silo, of the privacy of its examples",
+    "private/proofs/": (
+        "proofs that clients were Byzantine in secure sums, with the other participants"
+    ),
+    "private/silos/": "a ledger for each silo, for the privacy of its examples",
 }
 """Files and folders with their content. Most runs have the first five and a summary."""
 
@@ -93,9 +99,9 @@ class PeopleDigest:
             same = False
         if not (key and same):
             raise Refused(
-                f"{self.path.parent.parent}: these are not the people with whom the run began (or "
-                "its private/ is gone, which says who they were); pass the same table, or start a "
-                "new run with this one in privacy.prior"
+                f"{self.path.parent.parent}: these are not the clients with which the run "
+                "began (or its private/, which identifies them, is missing); pass the same "
+                "table, or start a new run with this one in privacy.prior"
             )
 
 
@@ -186,8 +192,8 @@ class PrivateKey:
         owner, _, key = text.strip().partition(" ")
         if owner != run or not re.fullmatch("[0-9a-f]{64}", key):
             raise Broken(
-                f"{self.path} is missing, or not this run's: who takes part when, and the noise "
-                "that rounds share, follow from it. Restore it, or start a new run"
+                f"{self.path} is missing, or not this run's, but the participation of clients "
+                "and the correlated noise are derived from it. Restore it, or start a new run"
             )
         self.path.parent.chmod(0o700)
         self.path.chmod(0o600)

@@ -165,7 +165,7 @@ class RunRecord:
         """
         if not self.directory.ledger.exists():
             if self.directory.began():
-                raise Broken("it has a model or measures, but its ledger.jsonl is missing")
+                raise Broken("it has a model or metrics, but its ledger.jsonl is missing")
             return None
         with _readable(self.directory.ledger):
             return self.ledger if self.ledger.opened else None

@@ -57,7 +57,7 @@ def file_parts(
     ranks = {kind: place for place, kind in enumerate(_TYPES)}
     for name, tensor in tensors.items():
         if str(tensor.dtype) not in ranks:
-            raise ValueError(f"{name} is of type {tensor.dtype}, which no file of tensors holds")
+            raise ValueError(f"{name} is of type {tensor.dtype}, which tensor files do not support")
     names = sorted(tensors, key=lambda name: (ranks[str(tensors[name].dtype)], name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
@@ -177,7 +177,7 @@ def _read(
 
 
 def _not_finite(path: Path) -> Broken:
-    return Broken(f"{path} holds numbers that are not finite; privfed never wrote them")
+    return Broken(f"{path} contains numbers that are not finite, which privfed never writes")
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ def test_charges_spend_the_choice_from_the_first_on(tmp_path):
 def test_more_than_the_choice_covers_is_never_charged(tmp_path, event, before):
     ledger = opened(tmp_path, before)
     lines = ledger.path.read_bytes()
-    with pytest.raises(LedgerBroken, match="more would be charged than the choice covers"):
+    with pytest.raises(LedgerBroken, match="would exceed those that the choice covers"):
         ledger.charge(before + 1, event)
     assert ledger.path.read_bytes() == lines
     assert len(Ledger.load(ledger.path).charges) == before
@@ -54,7 +54,7 @@ def test_a_ledger_that_charged_more_is_broken(tmp_path):
     ledger = opened(tmp_path, 5)
     ledger._choice = type(ledger._choice)()  # a fault: as if it stood alone
     ledger.charge(6, ROUND)
-    with pytest.raises(LedgerBroken, match="more would be charged"):
+    with pytest.raises(LedgerBroken, match="the new charges would exceed"):
         Ledger.load(ledger.path)
 
 

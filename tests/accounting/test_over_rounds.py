@@ -151,7 +151,7 @@ def test_a_ledger_line_without_proof_is_refused(changes, reason):
 def test_a_choice_holds_what_rounds_come_to_and_not_the_rounds(event):
     line = best_of({event: 5}, Repetitions(1.0, 0.1)).release.to_json()
     line["of"] = [[event.release.to_json(), 5]]
-    with pytest.raises(Unaccountable, match="counts over its rounds"):
+    with pytest.raises(Unaccountable, match="depends on the number of rounds"):
         RepeatAndSelect.from_json(line)
 
 

@@ -197,7 +197,7 @@ def test_without_proof_it_is_refused(decays, outputs, reason):
 
 @pytest.mark.parametrize("separation, rounds", [(0, 5), (2, 0), (1.5, 5), (2, 4.5), (-1, 5)])
 def test_rounds_and_separation_are_whole_and_positive(separation, rounds):
-    with pytest.raises(Unaccountable, match="whole number of at least 1"):
+    with pytest.raises(Unaccountable, match="an integer of at least 1"):
         buffered_sensitivity(*TWO, separation, rounds)
 
 

@@ -79,7 +79,7 @@ def test_attackers_with_pooled_examples_poison_images_and_tables(attack, shape):
     again = attack.poison(x[:20], y[:20], briefing, rng())
     assert torch.equal(again[0], poisoned)
     assert torch.equal(again[1], labels)
-    assert attack.unfit(shape, False) == "it works on numbers, and these examples are tokens"
+    assert attack.unfit(shape, False) == "it alters numbers, but these examples are tokens"
     assert attack.unfit((20,), True) is None
     aimed, wanted = attack.targeted(*examples(shape=shape, seed=1), briefing.learned)
     assert len(aimed) == len(wanted) > 0
@@ -130,7 +130,7 @@ def test_a_column_within_a_range_is_a_feature():
     assert attack.study(x, y, 2)["pool"].tolist() == [[1.0, 2.0], [2.0, 9.0]], "ends count"
     assert attack.unfit((2,), True) is None
     assert attack.unfit((1, 2), True) is None
-    assert Semantic(column=2).unfit((2,), True) == "it has 2 numbers, and attack.column is 2"
+    assert Semantic(column=2).unfit((2,), True) == "it has 2 numbers, but attack.column is 2"
 
 
 def test_bright_examples_are_those_above_what_most_attackers_hold():
@@ -142,10 +142,13 @@ def test_bright_examples_are_those_above_what_most_attackers_hold():
 @pytest.mark.parametrize(
     "keys, why",
     [
-        ({"low": 0.5}, "attack.low does nothing where attack.column is -1"),
-        ({"high": 3.0}, "attack.high does nothing"),
-        ({"column": 2, "brightest": 0.5}, "attack.brightest does nothing where attack.column is 2"),
-        ({"column": 0, "low": 2.0}, r"attack\.low is 2, above attack\.high, 1; lower attack\.low"),
+        ({"low": 0.5}, "attack.low is set, but has no effect if attack.column is -1"),
+        ({"high": 3.0}, "attack.high is set, but has no effect"),
+        (
+            {"column": 2, "brightest": 0.5},
+            "attack.brightest is set, but has no effect if attack.column is 2",
+        ),
+        ({"column": 0, "low": 2.0}, r"attack\.low is 2, but attack\.high is 1; lower attack\.low"),
     ],
 )
 def test_keys_of_a_feature_that_contradict_are_refused(keys, why):

@@ -101,7 +101,7 @@ def test_flames_noise_is_as_large_as_it_says_and_secret():
     assert abs(float(noise.mean())) < 4 * 0.5 * float(bound) / 20_000**0.5
     assert not torch.equal(rule(rows, 1, generator=drawn(1)), rule(rows, 1, generator=drawn(0)))
     assert (rule.needs(), PLAIN.needs()) == ({"generator"}, set())
-    with pytest.raises(ValueError, match="give a generator"):
+    with pytest.raises(ValueError, match="pass a generator"):
         rule(rows, 1)
 
 

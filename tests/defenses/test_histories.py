@@ -191,7 +191,7 @@ def test_fldetector_removes_who_contradict_themselves_for_good():
             left = rows[4:]
         np.testing.assert_allclose(aggregate, np.median(left.numpy(), axis=0), atol=1e-6)
     honest = problem.rows(server.model)
-    with pytest.raises(ValueError, match="give a generator"):
+    with pytest.raises(ValueError, match="pass a generator"):
         FlDetector(window=window).with_histories(
             honest, 4, Histories(server.clients, server.run, server.model)
         )

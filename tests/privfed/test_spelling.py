@@ -240,7 +240,7 @@ def test_who_does_not_declare_it_is_not_shown_how_many_examples_clients_have(tmp
 def test_what_a_part_forgot_is_seen_by_its_event_and_its_work(tmp_path):
     """Where the framework can know better than a declaration, it asks what is really done."""
     source = people(tmp_path / "a.csv")
-    with pytest.raises(Refused, match="proved for exactly so many"):
+    with pytest.raises(Refused, match="holds for exactly"):
         train(load(None, [*source, "cohort.sampler=spelt:Forgetful", "data.clients=9"]), tmp_path)
     with pytest.raises(Refused, match="declares that it is not private"):
         plan(small("privacy.mechanism=spelt:Modest"))

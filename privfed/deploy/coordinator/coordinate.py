@@ -114,25 +114,26 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(
-            f"{run}: data.sites is {data.sites}, and the federation {federation.name} has "
+            f"{run}: data.sites is {data.sites}, but the federation {federation.name} has "
             f"{len(federation.sites)} sites",
             key="data.sites",
         )
     if not (config.apart or config.site_column):
         raise Refused(
-            f'{run}: data.site_partition is "{data.site_partition}", which makes sites up; set it '
-            'to "elsewhere": each client is at a site on a machine of its own',
+            f'{run}: data.site_partition is "{data.site_partition}", which simulates sites; '
+            'set it to "elsewhere", since each client is at a site on a machine of its own',
             key="data.site_partition",
         )
     if config.secured and not isinstance(config.protocol, Masking):
         raise Refused(
-            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on machines of "
-            'their own do not speak; use "masks", or "none" where the coordinator may see sums',
+            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on machines "
+            'of their own do not support; use "masks", or "none" if the coordinator may see '
+            "sums",
             key="secure.protocol",
         )
     if not isinstance(config.rule, SumRule):
         raise Refused(
-            f"{run}: aggregation.rule is {config.names['rule']!r}, which looks at single rows; "
-            "sites send sums alone",
+            f"{run}: aggregation.rule is {config.names['rule']!r}, which needs single rows, "
+            "but sites send only sums",
             key="aggregation.rule",
         )

@@ -89,9 +89,9 @@ class Coordinator:
                 return
             if time.monotonic() >= until:
                 raise Busy(
-                    f"{len(self._heads)} of {len(self.directory)} sites are at hand, and a round "
-                    f"needs {self.least} ({self._reasons()}); nothing was charged for it. Start "
-                    "the run again when they are"
+                    f"{len(self._heads)} of {len(self.directory)} sites are available, but a "
+                    f"round needs {self.least} ({self._reasons()}); nothing was charged; start "
+                    "the run again when enough sites are available"
                 )
             self.sleep(_AGAIN)
 
@@ -134,7 +134,7 @@ class Coordinator:
 
     def _declare(self) -> None:
         """Declares the run to unavailable sites; they answer with the last ledger head seen."""
-        self._away |= dict.fromkeys(self._left_out(), "it was proved to lie in a secure sum")
+        self._away |= dict.fromkeys(self._left_out(), "it was proved Byzantine in a secure sum")
         informed = self._heads.keys() | self._left_out()
         absent = [site for site in self.directory if site not in informed]
         if not absent:
@@ -147,7 +147,7 @@ class Coordinator:
                 self._heads[site] = head
                 self._away.pop(site, None)
             else:
-                self._away[site] = "it saw lines that this ledger does not have"
+                self._away[site] = "it saw ledger lines that this ledger lacks"
                 _log.warning("%s: %s", self._name(site), self._away[site])
 
     def _left_out(self) -> frozenset[int]:

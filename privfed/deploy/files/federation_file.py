@@ -58,14 +58,14 @@ class FederationFile(Part):
             if not NAME.fullmatch(name):
                 problems.append(f"{name!r} is no name: expected {EXPECTED_NAME}")
             if (other := names.setdefault(name.casefold(), name)) != name:
-                problems.append(f"{name} and {other} are one name but for the case of letters")
+                problems.append(f"{name} and {other} differ only in the case of letters")
             try:
                 spelt[name] = str(_key(text))
             except ValueError as error:
                 problems.append(f"{name}: {error}")
                 continue
             if (other := keys.setdefault(spelt[name], name)) != name:
-                problems.append(f"{name} has the key of {other}; each has its own")
+                problems.append(f"{name} has the key of {other}, but each site needs its own")
         if problems:
             raise ValueError("; ".join(problems))
         return spelt
@@ -135,20 +135,22 @@ class FederationFile(Part):
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:
             raise Refused(
-                f"the federation {self.name} has {sites} sites, of which {colluders} may work with "
-                f"the server; expected at least {FEWEST}, and one at least that does not"
+                f"the federation {self.name} has {sites} sites, {colluders} of which may "
+                f"collude with the server; expected at least {FEWEST} sites, and at least one "
+                "that does not collude"
             )
         least = max(least_threshold(sites, colluders, threat), FEWEST)
         if self.threshold > sites:
             raise Refused(
-                f"threshold is {self.threshold}, of {sites} sites; expected at most as many, or 0",
+                f"threshold is {self.threshold}, but there are {sites} sites; expected at most "
+                "that number, or 0",
                 key="threshold",
             )
         if self.threshold and self.threshold < least:
             raise Refused(
-                f"threshold is {self.threshold}, but with {sites} sites, of which {colluders} may "
-                f"work with a {threat} server, fewer than {least} shares must open nothing; set 0 "
-                f"or at least {least}",
+                f"threshold is {self.threshold}, but if {colluders} of {sites} sites may "
+                f"collude with a {threat} server, fewer than {least} shares must open nothing; "
+                f"set 0 or at least {least}",
                 key="threshold",
             )
         return self.threshold or least

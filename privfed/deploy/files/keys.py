@@ -109,8 +109,9 @@ class SiteKey:
             raise KeyUnusable(f"the key cannot be read: {public_text(error)}") from error
         if stat.S_IMODE(mode) & 0o077:
             raise KeyUnusable(
-                f"{path} may be read by others (mode {stat.S_IMODE(mode):o}); expected 600. Others "
-                "may have it already: unless you know better, make a new key and tell the others"
+                f"{path} may be read by others (mode {stat.S_IMODE(mode):o}); expected 600. "
+                "Others may have it already: unless you can rule that out, make a new key and "
+                "send its public part to the federation"
             )
         name, _, secret = text.removesuffix("\n").partition(" ")
         if not NAME.fullmatch(name) or not secret.startswith(_SECRET):
@@ -156,17 +157,19 @@ def _decoded(text: str, where: str) -> bytes:
     """Decodes 32 bytes from either form. Raises `UnknownKey`."""
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):
-        raise UnknownKey(f"{expected}; {len(text)} characters stand there: compare its length")
+        raise UnknownKey(f"{expected}; found {len(text)} characters: compare its length")
     allowed = r"[0-9a-fA-F]*" if len(text) == _DIGITS else r"[A-Za-z0-9_-]*"
     fitting = re.match(allowed, text)
     if fitting and fitting.end() < len(text):
         place = f"character {fitting.end() + 1} of {len(text)}"
-        raise UnknownKey(f"{expected}; {place} is none of them: compare that one")
+        raise UnknownKey(f"{expected}; {place} is none of them: compare it")
     if len(text) == _DIGITS:
         return bytes.fromhex(text)
     raw = base64.urlsafe_b64decode(text + "=")
     if _encoded(raw) != text:  # the last letter has two spare bits
-        raise UnknownKey(f"{expected}; the last of {_LETTERS} characters is another than a key has")
+        raise UnknownKey(
+            f"{expected}; the last of {_LETTERS} characters is not one that a key can have"
+        )
     return raw
 
 

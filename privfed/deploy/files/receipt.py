@@ -66,7 +66,7 @@ class Receipt(Encoded):
             raise Refused("a receipt's population is a word of at most 128 letters")
         counts = (self.round, self.exchange, self.at_once)
         if not all(type(count) is int and 0 <= count <= _MOST_ROUNDS for count in counts):
-            raise Refused("a receipt's round, exchange and at_once are whole numbers from 0")
+            raise Refused("a receipt's round, exchange and at_once are integers from 0")
 
     @property
     def place(self) -> tuple[int, int]:
@@ -100,7 +100,7 @@ class Receipt(Encoded):
         ) as error:
             raise LedgerBroken(f"is no receipt ({public_text(error)})") from error
         if {**receipt.to_json(), "hash": link["hash"]} != {"assumes": None, **link}:
-            raise LedgerBroken("is no receipt (it has keys or values that none has)")
+            raise LedgerBroken("is no receipt (it has unknown keys or values)")
         return receipt
 
 
@@ -227,7 +227,7 @@ class RunReceipts:
         charged = before and (before.event, before.alone)
         other = charged is not None and charged != (receipt.event, receipt.alone)
         if other or receipt.at_once != first.at_once:
-            raise Declined(Refusal(Code.RUN, f"{where}: another event than what was charged"))
+            raise Declined(Refusal(Code.RUN, f"{where}: another event than was charged"))
         if first.at_once and receipt.round > first.at_once:
             raise Declined(Refusal(Code.ROUND, f"{where}: {first.at_once} rounds were charged"))
 

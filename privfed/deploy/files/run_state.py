@@ -102,11 +102,11 @@ class LedgerCopy:
         """
         *lines, torn = data.split(b"\n")
         if torn or since.hex() not in self._heads:
-            raise _declined("lines that follow none that was seen")
+            raise _declined("lines that do not follow from those seen before")
         start = self._heads.index(since.hex())
         known = self._lines[start:]
         if known[: len(lines)] != lines[: len(known)]:
-            raise _declined("other lines than were seen before")
+            raise _declined("lines that differ from those seen before")
         new = lines[len(known) :]
         if not new:
             return

@@ -131,8 +131,9 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
     receipts = (Receipts.recover if alone else Receipts.load)(folder.receipts)
     if others := receipts.populations - {population}:
         raise Refused(
-            f"{folder.data}: population is {population!r}, and {folder.receipts} charges other "
-            f"people ({', '.join(sorted(others))}); another table has a folder of its own"
+            f"{folder.data}: population is {population!r}, but {folder.receipts} charges "
+            f"another population ({', '.join(sorted(others))}); use a folder of its own for "
+            "another table"
         )
     member = Membership(folder, key, federation, receipts)
     _ = member.number

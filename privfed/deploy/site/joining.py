@@ -81,7 +81,7 @@ class Membership:
                 declaration = Declaration.decode(regular.read_bytes(path))
                 parties[declaration.run] = self._party(declaration, new=False)
             except (Declined, BadMessage) as error:
-                _log.warning("%s: not taken up again: %s", path.parent.name, public_text(error))
+                _log.warning("%s: not resumed: %s", path.parent.name, public_text(error))
         return parties
 
     def accepted(
@@ -114,7 +114,9 @@ class Membership:
 
     def _party(self, declaration: Declaration, new: bool) -> RunParty:
         if declaration.terms.get("config") != declaration.file_digest:
-            raise Declined(Refusal(Code.RUN, "the ledger was opened for another run file, or none"))
+            raise Declined(
+                Refusal(Code.RUN, "the ledger was opened for another run file, or for none")
+            )
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)
         self.rehearsed(table, setup)
@@ -165,7 +167,9 @@ class Membership:
                 people = site_people(read.examples, config, table, form, self.key.name)
             except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
-                _log.error("NOBODY OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted)
+                _log.error(
+                    "NO CLIENT OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted
+                )
                 return empty
             if read.left_out:
                 _log.error("%d PEOPLE DO NOT COUNT:\n%s", read.left_out, read.reason)
@@ -173,7 +177,7 @@ class Membership:
 
         def late() -> Setup:
             _log.error(
-                "NOBODY OF THIS SITE COUNTS: its table takes longer than reading = %g s in "
+                "NO CLIENT OF THIS SITE COUNTS: its table takes longer than reading = %g s in "
                 "data.toml; raise it",
                 table.reading,
             )
@@ -192,9 +196,9 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
         return None
     return Refusal(
         Code.DEADLINE,
-        f"secure.deadline is {deadline:g} s; training the largest cohort takes {seconds:.3g} s "
-        f"here, and {_MARGIN:g} times as much is to fit: else the time of an answer would tell of "
-        "who is in it",
+        f"secure.deadline is {deadline:g} s, but training the largest cohort takes "
+        f"{seconds:.3g} s here, and the deadline has to be at least {_MARGIN:g} times that: "
+        "otherwise the time of an answer would reveal information about the cohort",
     )
 
 

@@ -32,7 +32,7 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
         others = [key for key in keys if key != _MODEL]
         if others:
             return Refusal(
-                Code.PART, f"{', '.join(others)}: a part from outside; privfed's own are allowed"
+                Code.PART, f"{', '.join(others)}: an external part; only privfed's own are allowed"
             )
         if _MODEL in keys:
             return unlisted_model(policy, str(from_toml(text)["model"]["name"]))
@@ -58,8 +58,8 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
     if not _defines(path, name.partition(":")[2]):
         return Refusal(
             Code.MODEL,
-            f"model.name is {name!r}; {path} defines no function or class of that name, and what "
-            "it imports from elsewhere is not what its digest stands for",
+            f"model.name is {name!r}; {path} defines no function or class of that name, and "
+            "its digest does not cover what it imports",
         )
     digest = file_digest(path)
     if digest not in policy.allow.models:

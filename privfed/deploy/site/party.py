@@ -89,9 +89,11 @@ class PlainParty:
     def handle(self, message: bytes) -> bytes:
         """Returns the site's committed sum. Raises `BadMessage` if it was lost."""
         if message:
-            raise BadMessage("wrong type", "a step of a sum that has none")
+            raise BadMessage("wrong type", "a step of a sum without steps")
         if self.state in (_BEGUN, _OVER):
-            raise BadMessage("row lost", "a site that was cut off, or late, as its sum was made")
+            raise BadMessage(
+                "row lost", "a site that was interrupted, or late, while its sum was computed"
+            )
         if self.state is not None:
             return self.state
         self._committed(_BEGUN)

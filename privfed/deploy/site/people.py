@@ -77,7 +77,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
       Refused: if no client's rows can be read.
     """
     if not isinstance(source, _ReadsTables):
-        raise Refused("the run's data are no table; a site has a table")
+        raise Refused("the run's data are not a table, but a site has a table")
     rows = TableRows(Path(table.path), source.dialect)
     try:
         return Readings(source.load_from(rows), {})
@@ -154,11 +154,13 @@ def site_people(
       Refused: if the table differs from the run's declaration or from the site's.
     """
     if examples.owners is None:
-        raise Refused("data.client names no column: say whose a row is")
+        raise Refused(
+            "data.client names no column; set it to the column that identifies the client of a row"
+        )
     if ExampleForm.of(examples) != form:
         raise Refused(
-            "the table gives examples of another form than the run's: its columns are others than "
-            "those that were declared, or are of another type",
+            "the table's examples have another form than the run's: its columns, or their "
+            "types, differ from those declared",
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)

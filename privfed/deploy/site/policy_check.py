@@ -73,7 +73,7 @@ def _parts(request: _Request) -> Reasons:
     """External parts, except the model, which is checked by its digest."""
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
-            yield Code.PART, f"{kind}: {request.name(kind)} is a part from outside"
+            yield Code.PART, f"{kind}: {request.name(kind)} is an external part"
     config = request.config
     listed = {
         "before": config.aggregation.before,
@@ -83,7 +83,7 @@ def _parts(request: _Request) -> Reasons:
     for kind, key in LISTS.items():
         for name in listed[kind]:
             if name not in BUILT_IN[kind]:
-                yield Code.PART, f"{key}: {name} is a part from outside"
+                yield Code.PART, f"{key}: {name} is an external part"
 
 
 def _proof(request: _Request) -> Reasons:
@@ -107,7 +107,7 @@ def _simulation(request: _Request) -> Reasons:
     }
     for key, asked in simulated.items():
         if asked:
-            yield Code.SIMULATION, f"{key} is a simulation, and allow.simulation is false"
+            yield Code.SIMULATION, f"{key} is a simulation, but allow.simulation is false"
 
 
 def _protocol(request: _Request) -> Reasons:
@@ -121,7 +121,7 @@ def _mechanism(request: _Request) -> Reasons:
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)
-        shown = "; the server adds its noise, to sums that it sees"
+        shown = "; the server sees sums and adds the noise"
         central = request.config.mechanism.private and request.config.mechanism.trust == "server"
         yield Code.MECHANISM, text + (shown if central else "")
 
@@ -132,8 +132,8 @@ def _threat(request: _Request) -> Reasons:
     if request.policy.require.threat == "lying" and threat != "lying":
         yield (
             Code.THREAT,
-            f"the run's sums are safe from a {threat} server alone, and require.threat is "
-            '"lying"; the run would set secure.threat = "lying"',
+            f"the run's sums are protected only against a {threat} server, but require.threat "
+            'is "lying"; the run has to set secure.threat = "lying"',
         )
 
 
@@ -141,12 +141,15 @@ def _sites(request: _Request) -> Reasons:
     config, pinned = request.config, len(request.federation.sites)
     least = request.policy.require.sites
     if config.data.sites != pinned:
-        yield Code.SITES, f"data.sites is {config.data.sites}; the federation has {pinned} sites"
+        yield (
+            Code.SITES,
+            (f"data.sites is {config.data.sites}, but the federation has {pinned} sites"),
+        )
     elif not config.secured:  # the server sees the sum of each site
         if pinned < least:
-            yield Code.SITES, f"there are {pinned} sites, and require.sites is {least}"
+            yield Code.SITES, f"there are {pinned} sites, but require.sites is {least}"
     elif not config.by_sites:
-        yield Code.SITES, 'secure.parties is "clients"; sites are the parties here'
+        yield Code.SITES, 'secure.parties is "clients", but the parties are sites'
     else:
         yield from _shares(request)
 
@@ -158,8 +161,8 @@ def _shares(request: _Request) -> Reasons:
     if limits.minimum < least:
         yield (
             Code.SITES,
-            f"a sum of {limits.minimum} sites would be opened, and require.sites is {least}; the "
-            "run would set secure.minimum",
+            f"a sum of {limits.minimum} sites would be opened, but require.sites is {least}; "
+            "the run has to set secure.minimum",
         )
     if protocol is None or not isinstance(protocol, _NamesThreat):
         return
@@ -171,8 +174,8 @@ def _shares(request: _Request) -> Reasons:
     if protocol.least_sites(limits.sites) < pinned:
         yield (
             Code.SITES,
-            f"{protocol.least_sites(limits.sites)} shares would open a secret; the federation "
-            f"asks for {pinned}: the run would raise secure.threshold",
+            f"{protocol.least_sites(limits.sites)} shares would open a secret, but the "
+            f"federation requires {pinned}; the run has to raise secure.threshold",
         )
 
 
@@ -186,12 +189,12 @@ def _budget(request: _Request) -> Reasons:
     elif privacy.epsilon is not None and privacy.epsilon > limit.epsilon:
         yield (
             Code.BUDGET,
-            f"privacy.epsilon is {privacy.epsilon:g}, and budget.epsilon is {limit.epsilon:g}",
+            f"privacy.epsilon is {privacy.epsilon:g}, but budget.epsilon is {limit.epsilon:g}",
         )
     if privacy.delta > limit.delta:
         yield (
             Code.DELTA,
-            f"privacy.delta is {privacy.delta:g}, and budget.delta is {limit.delta:g}",
+            f"privacy.delta is {privacy.delta:g}, but budget.delta is {limit.delta:g}",
         )
 
 
@@ -215,14 +218,14 @@ def _model(request: _Request) -> Reasons:
     if request.parameters > most:
         yield (
             Code.PARAMETERS,
-            f"the model has {request.parameters} numbers, and allow.parameters is {most}",
+            f"the model has {request.parameters} parameters, but allow.parameters is {most}",
         )
 
 
 def _deadline(request: _Request) -> Reasons:
     asked, most = request.config.secure.deadline, request.policy.allow.deadline
     if asked > most:
-        yield Code.DEADLINE, f"secure.deadline is {asked:g} s, and allow.deadline is {most:g} s"
+        yield Code.DEADLINE, f"secure.deadline is {asked:g} s, but allow.deadline is {most:g} s"
 
 
 def _releases(request: _Request) -> Reasons:
@@ -234,7 +237,7 @@ def _releases(request: _Request) -> Reasons:
 
 
 def _not_listed(what: str, name: str, key: str, allowed: Collection[str]) -> str:
-    return f"{what} is {name}; {key} of the policy has {', '.join(allowed)}"
+    return f"{what} is {name}, but {key} of the policy allows {', '.join(allowed)}"
 
 
 _IN_ORDER: tuple[Callable[[_Request], Reasons], ...] = (

@@ -72,7 +72,7 @@ class FixedTime:
             times = max(1, math.ceil(passed / self.seconds))
             self._wait(times * self.seconds - passed)
             if times > 1:
-                raise Late("the sum was not ready in time, and does not leave")
+                raise Late("the sum was not ready in time, and is not sent")
 
     def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
         """Returns or raises the result of `work` at the fixed time, or that of `late` if it took
@@ -132,7 +132,9 @@ class RunParty:
             self.work.refuse_other_form(asked.question)
             digest = hashlib.sha256(body).hexdigest()
             if self.admission.is_last(digest) and self.admission.commits:
-                raise BadMessage("lost state", "its party answered before, and is forgotten")
+                raise BadMessage(
+                    "lost state", "its party answered before, and its state was deleted"
+                )
             self.admission.ledger.extend(asked.since, asked.lines)
             self.admission.charge(asked.question, digest)
             self.store.begin(body)
@@ -143,7 +145,7 @@ class RunParty:
         """Answers the next message of the current sum."""
         party = self._party or self._restored(None)
         if party is None:
-            raise BadMessage("wrong type", "a step of a sum that was not begun")
+            raise BadMessage("wrong type", "a step of a sum that was not started")
         return self._handled(party, body)
 
     def _restored(self, body: bytes | None) -> Party | None:

@@ -138,8 +138,8 @@ def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
         return error
     people = read.left_out + len(read.examples.clients)
     return Refused(
-        f"{public_text(error)}\n{read.left_out:,} of {people:,} people would not count, though the "
-        f"agent serves:\n{read.reason}",
+        f"{public_text(error)}\n{read.left_out:,} of {people:,} people would not count, "
+        f"although the agent would run:\n{read.reason}",
         private=error.private,
         key=error.key,
     )

@@ -85,13 +85,15 @@ def site_config(text: str, table: SiteTable) -> Config:
     config = read_resolved(text, "the run")
     source = config.parts["source"]
     if not {*table.settled} <= {*type(source).model_fields}:
-        raise Declined(Refusal(Code.SOURCE, "the run's data are no table; a site has a table"))
+        raise Declined(
+            Refusal(Code.SOURCE, "the run's data are not a table, but a site has a table")
+        )
     if config.data.sites_per_client < table.sites_per_client:
         raise Declined(
             Refusal(
                 Code.CLIENT,
-                f"data.sites_per_client is {config.data.sites_per_client}; people of this site may "
-                f"have rows at {table.sites_per_client} sites",
+                f"data.sites_per_client is {config.data.sites_per_client}, but clients of this "
+                f"site may have rows at {table.sites_per_client} sites",
             )
         )
     there: Any = _with_keys(source, table.settled)
@@ -112,7 +114,7 @@ def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
     try:
         return type(source).model_validate({**source.model_dump(), **keys})
     except ValidationError as error:
-        raise Refused("the run's columns do not go with this site's client column") from error
+        raise Refused("the run's columns conflict with this site's client column") from error
 
 
 def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:

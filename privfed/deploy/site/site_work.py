@@ -137,7 +137,7 @@ class SiteWork:
         """The integer encoding of rows, known to all sites and the server. Raises `Refused`."""
         summation = self.setup.algorithm.summation
         if not isinstance(summation, EncodedSummation):
-            raise Refused("a site sends sums of whole numbers; set secure.protocol")
+            raise Refused("a site sends sums of integers; set secure.protocol")
         return summation
 
     @cached_property
@@ -152,7 +152,9 @@ class SiteWork:
         """Raises `BadMessage` for a question that this run does not ask."""
         forms = self.forms[self._algorithm(question).evaluates]
         if not 0 <= question.number < len(forms):
-            raise BadMessage("wrong exchange", "an exchange that no round of this run has")
+            raise BadMessage(
+                "wrong exchange", "an exchange that is not part of a round of this run"
+            )
         if question.form != forms[question.number]:
             raise BadMessage("wrong form", "a question of another form than this run's")
 
@@ -209,7 +211,7 @@ class SiteWork:
         """Trains the sampled clients, and adds their bounded rows."""
         algorithm, updates = self._algorithm(question), self._drawn(question)
         if not isinstance(algorithm.rule, SumRule):
-            raise Refused("sites send sums alone; use a rule that sums suffice for")
+            raise Refused("sites send only sums; use a rule that needs only sums")
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
         with flushed_denormals():
@@ -221,7 +223,9 @@ class SiteWork:
         """Returns the clients of the question's round, sampled at its first question."""
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
-                raise Aborted("the round's clients were drawn before a restart, and are forgotten")
+                raise Aborted(
+                    "the round's clients were sampled before a restart, and are not stored"
+                )
             algorithm = self._algorithm(question)
             bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
             world = replace(bare, executor=IsolatedTraining(self.setup.executor))

@@ -86,7 +86,7 @@ class Banded(CorrelatedMechanism):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of Z over clip |c|; None until calibrated from epsilon."""
 
-    arithmetic: ClassVar[str] = "exact sums, and correlated noise on their grid"
+    arithmetic: ClassVar[str] = "exact sums, correlated noise on their grid"
 
     @field_validator("toeplitz")
     @classmethod
@@ -107,8 +107,8 @@ class Banded(CorrelatedMechanism):
     def _one_number_of_bands(self) -> Self:
         if self.toeplitz is not None and len(self.toeplitz) != self.bands:
             raise ValueError(
-                f"{self.bands} bands and {len(self.toeplitz)} coefficients (toeplitz); expected as "
-                "many: leave out privacy.bands"
+                f"{self.bands} bands and {len(self.toeplitz)} coefficients (toeplitz); "
+                "expected equally many; leave out privacy.bands"
             )
         return self
 
@@ -116,17 +116,16 @@ class Banded(CorrelatedMechanism):
         bands = len(self.coefficients())
         if witness.separation < bands or not witness.sampled:
             raise Refused(
-                f"noise is correlated over {bands} rounds (privacy.bands), but the sampler "
-                f"{witness.sampler!r} keeps {witness.separation} rounds between two rounds in "
-                "which a client may take part; "
-                'expected at least as many as bands: use cohort.sampler = "cyclic" with '
-                f"cohort.separation = {bands} or more, or allocation with as many groups"
+                f"privacy.bands is {bands}, but the sampler {witness.sampler!r} guarantees a "
+                f"separation of only {witness.separation} rounds between two participations of "
+                'a client; it has to be at least privacy.bands: use cohort.sampler = "cyclic" '
+                f"with cohort.separation = {bands} or more, or allocation with as many groups"
             )
         if witness.relation != ZERO_OUT:
             raise Refused(
-                f"banded noise has a proof for {ZERO_OUT}, and the sampler {witness.sampler!r} "
-                f"draws for {witness.relation}; one band is independent noise: use "
-                'privacy.mechanism = "gaussian", or a sampler that keeps clients apart'
+                f"banded noise has a proof for {ZERO_OUT}, but the sampler {witness.sampler!r} "
+                f'has the relation {witness.relation}; use privacy.mechanism = "gaussian" (one '
+                "band is independent noise), or a sampler with a separation"
             )
         refuse_exchanges(exchanges)
         noise = Gaussian(self._noise() / CHANGE[witness.relation])

@@ -92,13 +92,13 @@ class Buffered(CorrelatedMechanism):
     @model_validator(mode="after")
     def _proven(self) -> Self:
         if (self.decays is None) != (self.outputs is None):
-            raise ValueError("decays and outputs go together: give both, or neither")
+            raise ValueError("decays and outputs belong together; set both, or neither")
         if self.decays is None or self.outputs is None:
             return self
         if len(self.decays) != self.buffers:
             raise ValueError(
-                f"{self.buffers} buffers and {len(self.decays)} decays; expected as many: leave "
-                "out privacy.buffers"
+                f"{self.buffers} buffers and {len(self.decays)} decays; expected equally many; "
+                "leave out privacy.buffers"
             )
         try:
             refuse_unproven(self.decays, self.outputs)
@@ -111,9 +111,9 @@ class Buffered(CorrelatedMechanism):
         drawn = witness.sampled(noise) if witness.sampled else None
         if witness.relation != ZERO_OUT or not isinstance(drawn, Separated | Gaussian):
             raise Refused(
-                f"the columns of buffered noise overlap, and the sampler {witness.sampler!r} draws "
-                "by a secret that has no proof with that; use one whose draw is none: "
-                f"cohort.sampler = {draws_of(Gaussian, Separated)}"
+                "the columns of buffered noise overlap, for which the secret samples of the "
+                f"sampler {witness.sampler!r} have no proof; use a sampler whose sample is not "
+                f"secret: cohort.sampler = {draws_of(Gaussian, Separated)}"
             )
         refuse_exchanges(exchanges)
         solved = self._solved()
@@ -161,5 +161,7 @@ class Buffered(CorrelatedMechanism):
     def _solved(self) -> Buffers:
         """Returns the buffers. Raises `ValueError` before they are optimised."""
         if self.decays is None or self.outputs is None:
-            raise ValueError("these buffers are not solved for yet; plan the run first")
+            raise ValueError(
+                "the parameters of these buffers are not computed yet; plan the run first"
+            )
         return Buffers(self.decays, self.outputs)

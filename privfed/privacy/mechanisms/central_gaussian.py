@@ -91,7 +91,7 @@ class CentralGaussian(NoisedMechanism):
     """z = noise standard deviation / clip; None until calibrated from epsilon."""
 
     trust: ClassVar[Literal["server"]] = "server"
-    arithmetic: ClassVar[str] = "exact sums, and the Gaussian rounded to their grid"
+    arithmetic: ClassVar[str] = "exact sums, Gaussian noise rounded to their grid"
 
     @property
     def adaptive(self) -> bool:
@@ -106,8 +106,9 @@ class CentralGaussian(NoisedMechanism):
             )
         if self.adaptive_clip and exchanges > 1:
             raise Refused(
-                "privacy.adaptive_clip follows the norms of one exchange, and this round has "
-                f"{exchanges}; set it to false, or use an objective with one exchange"
+                "privacy.adaptive_clip is true, but it follows the norms of one exchange and "
+                f"this round has {exchanges}; set it to false, or use an objective with one "
+                "exchange"
             )
         noise = same_cohort(multiplier / CHANGE[witness.relation], exchanges)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
@@ -224,7 +225,9 @@ class CorrelatedMechanism(NoisedMechanism):
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self.clip)
         if not isinstance(keys, CorrelatedKeys):
-            raise TypeError("this noise is correlated over rounds; independent keys are no proof")
+            raise TypeError(
+                "this noise is correlated over rounds, so that independent keys give no proof"
+            )
         noise = torch.from_numpy(keys.noise(self.deviation() * total.bound))
         return ((total.total + noise.to(total.total)) / divisor).float(), state
 

@@ -116,7 +116,7 @@ class DiscreteGaussianNoise(DistributedNoise):
     def _release(self, counted: float, exchanges: int) -> DiscreteGaussians | Unprotected:
         grid, clients = self.grid(), math.floor(self._shares() * counted + _EXACT)
         if self._noise() and (grid.share < 2 or clients < 1):
-            return Unprotected("shares of less than 2 steps, or of nobody, have no proof")
+            return Unprotected("shares of less than 2 steps, or of no client, have no proof")
         deviation = self.share().deviation
         return DiscreteGaussians(
             deviation, max(clients, 1), grid.l2, grid.l1, grid.length, exchanges

@@ -51,7 +51,10 @@ class DistributedNoise(NoisedMechanism):
     _setting: Setting | None = PrivateAttr(None)
 
     trust: ClassVar[Literal["sum"]] = "sum"
-    arithmetic: ClassVar[str] = "whole numbers, and noise exact but for what delta is charged"
+    arithmetic: ClassVar[str] = (
+        "integer arithmetic; noise sampled exactly up to a total "
+        "variation distance charged to delta"
+    )
 
     def resolved(self, setting: Setting) -> Self:
         mechanism = self.model_copy()
@@ -271,7 +274,7 @@ class DistributedNoise(NoisedMechanism):
         setting = self._planned_setting()
         return Refused(
             f"secure.bits is {setting.bits}, too few for the noise of "
-            f"{setting.cohort.likely_largest} clients in whole steps; raise secure.bits"
+            f"{setting.cohort.likely_largest} clients in integer steps; raise secure.bits"
         )
 
 

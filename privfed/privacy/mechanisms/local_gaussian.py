@@ -62,7 +62,7 @@ class LocalGaussian(NoisedMechanism):
     _sites: int = PrivateAttr(0)
 
     trust: ClassVar[Literal["client"]] = "client"
-    arithmetic: ClassVar[str] = "exact messages, and the Gaussian rounded to their grid"
+    arithmetic: ClassVar[str] = "exact messages, Gaussian noise rounded to their grid"
 
     def resolved(self, setting: Setting) -> Self:
         mechanism = self.model_copy()

@@ -100,7 +100,7 @@ class PairwiseGaussian(NoisedMechanism):
 
     trust: ClassVar[Literal["client"]] = "client"
     joint: ClassVar[bool] = True
-    arithmetic: ClassVar[str] = "exact messages, and the Gaussian rounded to their grid"
+    arithmetic: ClassVar[str] = "exact messages, Gaussian noise rounded to their grid"
 
     def resolved(self, setting: Setting) -> Self:
         """Returns the mechanism among all clients. Raises `Refused` if no honest client remains."""
@@ -108,9 +108,10 @@ class PairwiseGaussian(NoisedMechanism):
         honest = size - byzantine - self.colluders
         if honest < 1:
             raise Refused(
-                f"of {size} clients {byzantine} may be hostile "
-                f"(aggregation.byzantine, attack.fraction) and {self.colluders} more may work with "
-                "the server (privacy.colluders): nobody is left whose noise counts; lower these"
+                f"{byzantine} of {size} clients may be Byzantine (aggregation.byzantine, "
+                f"attack.fraction) and {self.colluders} more may collude with the server "
+                "(privacy.colluders), so that no client is left whose noise counts; lower "
+                "these"
             )
         mechanism = self.model_copy()
         mechanism._clients, mechanism._honest = size, honest
@@ -126,7 +127,9 @@ class PairwiseGaussian(NoisedMechanism):
 
     def noise(self) -> PairwiseNoise:
         if not self._clients:
-            raise ValueError("noise that pairs share depends on who takes part; plan the run first")
+            raise ValueError(
+                "noise that pairs share depends on the participating clients; plan the run first"
+            )
         alone = self.alone * self.clip * _UPWARD
         return PairwiseNoise(self._clients, alone, self.pair_noise * alone)
 
@@ -138,9 +141,9 @@ class PairwiseGaussian(NoisedMechanism):
     def event(self, witness: Witness, exchanges: int) -> Event:
         if witness.random or witness.rate < 1:
             raise Refused(
-                "noise that pairs of clients share is proved for rounds in which all of them take "
-                f"part, and cohort.sampler is {witness.sampler!r}: who draws could tell a client "
-                'of colluders alone; use "full"'
+                f"cohort.sampler is {witness.sampler!r}, but noise that pairs of clients share "
+                "has a proof only for rounds in which all clients take part: the sampling "
+                'party could otherwise place one client alone among colluders; use "full"'
             )
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         return Event(noise, witness.sampler, REPLACE_ONE)
@@ -153,9 +156,10 @@ class PairwiseGaussian(NoisedMechanism):
         noise = self.noise()
         if not noise.exact or 0 < self._noise() < _LEAST:
             raise Refused(
-                f"noise of {self._noise():g} clips, of which {self._clients} clients share "
-                f"privacy.pair_noise = {self.pair_noise:g}, is not exact in double precision; "
-                "raise the noise, set pair_noise to 0 or nearer to 1, or take fewer clients"
+                f"noise of {self._noise():g} clips with privacy.pair_noise = "
+                f"{self.pair_noise:g} among {self._clients} clients is not exact in double "
+                "precision; raise the noise, set pair_noise to 0 or nearer to 1, or take "
+                "fewer clients"
             )
         return noise.of_sum(size) / self.clip
 
@@ -173,4 +177,6 @@ class PairwiseGaussian(NoisedMechanism):
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
-        raise TypeError("rows that share noise go to a rule all at once, and are never summed")
+        raise TypeError(
+            "rows that share noise are passed to a rule all at once, and are never summed"
+        )

@@ -46,8 +46,8 @@ class Correlated(ABC):
             raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
         if self._round and deviation != self._deviation:
             raise ValueError(
-                f"the noise of round {round} is to have the deviation {deviation:g}, and that of "
-                f"earlier ones, which it hangs together with, had {self._deviation:g}"
+                f"the noise of round {round} has the standard deviation {deviation:g}, but the "
+                f"noise of earlier rounds, with which it is correlated, had {self._deviation:g}"
             )
         self._deviation = deviation
         while self._round < round:
@@ -132,8 +132,9 @@ with a probability of at most 1e-32."""
 
 
 _OVERFLOW = (
-    "the noise of these coefficients (privacy.toeplitz) has no exact sums in 64 bits: what is "
-    "added of earlier rounds grows too large; leave them out, or take some that fall off"
+    "the noise of these coefficients (privacy.toeplitz) has no exact sums in 64 bits, because "
+    "the noise added from earlier rounds grows too large; leave them out, or use decreasing "
+    "coefficients"
 )
 
 

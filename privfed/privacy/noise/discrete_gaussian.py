@@ -54,7 +54,7 @@ def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
     Raises `ValueError` unless the variance is an integer from 1 to 160,000.
     """
     if variance != int(variance) or not 1 <= variance <= LARGEST_DEVIATION**2:
-        raise ValueError(f"a variance of {variance!r}; expected a whole number from 1 to 160000")
+        raise ValueError(f"a variance of {variance!r}; expected an integer from 1 to 160000")
     bits, scale = _Bits(keys), math.isqrt(variance) + 1
     noise = np.zeros(count, dtype=np.int64)
     left = np.arange(count)

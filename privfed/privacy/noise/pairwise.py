@@ -87,7 +87,7 @@ class PairwiseNoise:
         """
         named = 0 if keys.clients is None else len(keys.clients)
         if named > self.clients:
-            raise ValueError(f"{named} clients send rows, and noise is shared by {self.clients}")
+            raise ValueError(f"{named} clients send rows, but noise is shared by {self.clients}")
         grid = self.grid
         if grid is None:
             return np.zeros((named, length))

@@ -275,7 +275,8 @@ def reach(deviation: float) -> int:
     """
     if not 0.0 < deviation <= LARGEST_DEVIATION:
         raise ValueError(
-            f"a deviation of {deviation!r} steps; expected at most 5000: a coarser grid"
+            f"a standard deviation of {deviation!r} steps; expected at most 5000: use a "
+            "coarser grid"
         )
     return math.ceil(_REACH * deviation + 100)
 
@@ -296,5 +297,8 @@ def _table(weights: list[int], reach: int) -> DistributionTable:
     beyond = float(Fraction(tail, total)) if tail else 1e-49
     off = beyond + len(both) * 2.0**-BITS
     if off > TOTAL_VARIATION:
-        raise ValueError(f"a table that is off by {off:g}; expected at most {TOTAL_VARIATION:g}")
+        raise ValueError(
+            f"a table with a total variation distance of {off:g}; expected at "
+            f"most {TOTAL_VARIATION:g}"
+        )
     return DistributionTable(-reach, exact, off)

@@ -109,7 +109,7 @@ class CommitteeClient:
         terms = self._terms
         terms.require(call)
         if self._ring.book != terms.book.digest:
-            raise BadMessage("wrong key book", "keys that were agreed on by another book")
+            raise BadMessage("wrong key book", "keys that were agreed on with another key book")
         if self.me not in call.clients:
             raise BadMessage("wrong roster", "a cohort without this client")
         self._committee, self._members = terms.committee(call.clients)
@@ -154,11 +154,11 @@ class CommitteeClient:
 
     def _vote(self, inbox: MemberInbox) -> Ballot:
         if self.me not in self._members:
-            raise BadMessage("wrong member", "an inbox for who is not in the committee")
+            raise BadMessage("wrong member", "an inbox for a client outside the committee")
         survivors = inbox.survivors
         require_survivors(survivors, self._clients)
         if len(survivors) < self._terms.least(self._committee):
-            raise BadMessage("too few", "fewer survivors than a sum has to have")
+            raise BadMessage("too few", "fewer survivors than a sum requires")
         roots = tuple(self._draw(*letter) for letter in inbox.sealed)
         self._openers.clear()
         self._survivors = survivors
@@ -189,7 +189,9 @@ class CommitteeClient:
     def _check_votes(self, votes: tuple[MemberVote, ...]) -> None:
         voters = [vote.member for vote in votes]
         if len(set(voters)) != len(voters) or not set(voters) <= set(self._members):
-            raise BadMessage("wrong voters", "votes twice, or of others than members")
+            raise BadMessage(
+                "wrong voters", "duplicate votes, or votes of clients outside the committee"
+            )
         if len(voters) < self._committee.threshold:
             raise BadMessage("too few", "fewer votes than the threshold")
         text = vote_text(self._agreed, self._survivors)

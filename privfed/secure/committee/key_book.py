@@ -93,7 +93,7 @@ class KeyBook:
             duplicate keys, or with a key of low order, which allows no agreement.
         """
         if self.cards.keys() - self.identities.keys():
-            raise BadMessage("unknown client", "a card of a client that nobody knows")
+            raise BadMessage("unknown client", "a card of an unknown client")
         if len({card.public for card in self.cards.values()}) != len(self.cards):
             raise BadMessage("duplicate key", "two public keys of the book are the same")
         probe = KeyPair(random_key())

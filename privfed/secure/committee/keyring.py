@@ -150,7 +150,7 @@ class Keyring:
         if (digest, owner) != (book.digest, me):
             raise BadState("foreign", "the ring of another client, or of another run's key book")
         if [other for other, *_ in entries] != sorted(book.cards):
-            raise BadState("damaged", "secrets of others than the clients of the book")
+            raise BadState("damaged", "secrets of clients that are not in the book")
         if last <= after:
             raise BadState("stale", f"a ring from before exchange {after[1]} of round {after[0]}")
         ring = cls.__new__(cls)

@@ -71,7 +71,7 @@ class CommitteePolicy:
         members = next(fits, clients)
         threshold = _quorum(members, corrupt)
         if threshold > members:
-            raise Aborted("too few clients for so many that may collude")
+            raise Aborted("too few clients for the number that may collude")
         survivors = max(clients - self._lost(clients), corrupt + 2)
         return Committee(clients, members, threshold, survivors, corrupt)
 

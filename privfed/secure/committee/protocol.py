@@ -151,23 +151,23 @@ class CommitteeSums(SecureProtocol):
         committee = self.policy(limits.size).committee(clients)
         least = max(committee.survivors, limits.least(clients))
         return (
-            f"of {clients} clients {least} have to stay, and {committee.threshold} of a committee "
-            f"of {committee.members}; the server learns no row, also if it lies, while at most "
-            f"{committee.corrupt} of them collude with it"
+            f"at least {least} of {clients} clients have to survive, and {committee.threshold} "
+            f"of a committee of {committee.members}; the server learns no row, even if it is "
+            f"malicious, as long as at most {committee.corrupt} of them collude with it"
         )
 
     def refuse_limits(self, limits: Limits) -> None:
         if limits.sites:
             raise Refused(
-                'secure.parties is "sites", whose agents speak masks: sites insist on all of the '
-                "pinned parties, and few of them would all sit in the committee; set "
-                'secure.protocol = "masks"'
+                'secure.parties is "sites", but the committee protocol supports clients only: '
+                "sites require all pinned parties, which a committee of few sites would "
+                'consist of; set secure.protocol = "masks"'
             )
         if 2 * self.threshold <= 1 + self.colluders:
             raise Refused(
-                f"secure.threshold is {self.threshold:g}: a server that shows some members of the "
-                "committee other survivors than the rest would have both opened; expected more "
-                f"than (1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
+                f"secure.threshold is {self.threshold:g}, but a malicious server that reports "
+                "different survivors to members of the committee could then open both sums; "
+                f"expected more than (1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
             )
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
@@ -180,4 +180,4 @@ class CommitteeSums(SecureProtocol):
             raise Aborted("too few clients sent their row")
         members = drawn(session.round, session.exchange, clients, committee.members)
         if sum(gone[who] == Leaves.NEVER for who in members) < committee.threshold:
-            raise Aborted("too few members of the committee helped to take the masks off")
+            raise Aborted("too few members of the committee helped to remove the masks")

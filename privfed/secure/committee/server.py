@@ -74,7 +74,9 @@ class CommitteeServer:
         if message.sender != client:
             raise BadMessage("wrong sender", "a message in another client's name")
         if client not in self._awaited:
-            raise BadMessage("unknown sender", "nobody who is asked, or who answered already")
+            raise BadMessage(
+                "unknown sender", "not an expected sender, or one that has already answered"
+            )
         if not message.signed_by(self._terms.book.identities.get(client, b"")):
             raise BadMessage("wrong signature", "not what its client signed")
         match message:
@@ -102,7 +104,7 @@ class CommitteeServer:
     def _contributed(self, message: Contribution) -> None:
         fits = message.dealt.fits(len(self.call.clients), self._committee)
         if len(message.sealed) != self._committee.members or not fits:
-            raise BadMessage("wrong shares", "dealt to others than the committee")
+            raise BadMessage("wrong shares", "shares for clients outside the committee")
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
         if not self._masks.add(self._sum, message.words):
@@ -129,7 +131,7 @@ class CommitteeServer:
         if not vote.cast_by(self._terms.book.identities[message.sender], text):
             raise BadMessage("inconsistent", "a vote for other survivors than the server's")
         if len(message.roots) != len(self._survivors):
-            raise BadMessage("wrong shares", "roots of others than the survivors")
+            raise BadMessage("wrong shares", "roots of clients that did not survive")
         self._ballots[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Ballots]:
@@ -175,13 +177,13 @@ class CommitteeServer:
         member, texts = message.sender, dict(message.shares)
         good, place = self._good(member), self._place(member)
         if len(texts) != len(message.shares) or not good <= texts.keys():
-            raise BadMessage("wrong shares", "shares twice, or not of all that it holds")
+            raise BadMessage("wrong shares", "duplicate shares, or not all that the member holds")
         if not all(
             self._opens.right(who, place, texts[who], self._root(who, place)) for who in good
         ):
             self._prove(WrongOpening(self._ballots[member], message))
             raise BadMessage(
-                "wrong shares", f"client {member} opened what its dealer did not commit to"
+                "wrong shares", f"client {member} opened shares that their sender did not commit to"
             )
         self._openings[member] = {who: texts[who] for who in good}
 
@@ -189,12 +191,12 @@ class CommitteeServer:
         """Returns the sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
         self._require_alive()
         self._alive = False
-        self._require(self._openings.keys(), "helped to take the masks off")
+        self._require(self._openings.keys(), "helped to remove the masks")
         total = self._sum.copy()
         seeds = {client: self._seeds(client) for client in self._survivors}
         for client, opened in seeds.items():
             if opened is None:
-                raise Aborted(f"wrong dealing: client {client} did not deal what it uses")
+                raise Aborted(f"wrong dealing: client {client} shared other seeds than it uses")
             self._opens.remove(self._masks, total, client, opened)
         return self._masks.reduce(total), len(self._survivors)
 

@@ -49,12 +49,13 @@ class RoundTerms:
         if call.agreement != expected.agreement:
             raise BadMessage(
                 "wrong agreement",
-                "the server is configured otherwise than this client; compare on both sides the "
-                "codec, the policy, the limits, the key book of the run and the version of privfed",
+                "the server and this client have different configurations; compare on both "
+                "sides the codec, the policy, the limits, the key book of the run and the "
+                "version of privfed",
             )
         clients = call.clients
         if list(clients) != sorted(set(clients)) or not set(clients) <= self.book.cards.keys():
-            raise BadMessage("wrong roster", "clients out of order, twice, or that nobody knows")
+            raise BadMessage("wrong roster", "clients out of order, duplicate or unknown")
         if len(clients) > self.limits.capacity:
             raise BadMessage("wrong roster", f"more clients than {self.limits.capacity}")
 
@@ -71,4 +72,4 @@ class RoundTerms:
 def require_survivors(survivors: tuple[int, ...], clients: tuple[int, ...]) -> None:
     """Raises `BadMessage` unless `survivors` are of the roster of `clients`, in order."""
     if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(clients):
-        raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
+        raise BadMessage("wrong survivors", "clients out of order, duplicate or not in the roster")

@@ -56,7 +56,7 @@ def read_public(data: bytes, scheme: Scheme) -> Any:
     except (ValueError, RuntimeError) as error:
         raise BadMessage("no public key", "bytes that TenSEAL cannot read") from error
     if key.has_secret_key():
-        raise ValueError("a context with its secret key; only the key holder may have that one")
+        raise ValueError("a context with its secret key, which only the key holder may have")
     if not public:
         raise BadMessage("no public key", "a context without one")
     check_parameters(key, scheme)
@@ -206,7 +206,7 @@ class KeyHolder:
             raise BadMessage("no ciphertext", "a total that cannot be decrypted") from error
         most = total.number * terms.largest
         if summed.min() < -most or summed.max() > most:
-            raise Aborted("a sum is larger than its rows can be; its limits were broken")
+            raise Aborted("a sum is larger than its rows can be; its limits were exceeded")
         return summed, total.number
 
 
@@ -270,7 +270,7 @@ class SummingServer:
             pairs = zip(self._sum, ciphertexts, strict=True)
             self._sum = [total + block for total, block in pairs] if self._sum else ciphertexts
         except (ValueError, RuntimeError) as error:
-            raise BadMessage("no ciphertext", "one that cannot be added") from error
+            raise BadMessage("no ciphertext", "a ciphertext that cannot be added") from error
         self._senders.add(row.number)
         self._hashes |= hashes
 
@@ -294,12 +294,14 @@ class SummingServer:
         contents = (content(bytes(block.serialize()), block.size()) for block in ciphertexts)
         hashes = {hashlib.sha256(data).digest() for data in contents}
         if len(hashes) < len(ciphertexts) or hashes & self._hashes:
-            raise BadMessage("duplicate ciphertext", "one that is in a row of this session already")
+            raise BadMessage(
+                "duplicate ciphertext", "a ciphertext that is already in a row of this session"
+            )
         return hashes
 
     def total(self) -> bytes:
         """Returns the message with the sum to the key holder. Raises `Aborted` for too few rows."""
         if len(self._senders) < self._terms.least:
-            raise Aborted("fewer clients sent than a sum needs")
+            raise Aborted("fewer clients sent a row than a sum requires")
         blocks = tuple(bytes(block.serialize()) for block in self._sum)
         return Total(self._context, len(self._senders), blocks).signed(self._identity).encode()

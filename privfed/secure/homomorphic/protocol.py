@@ -130,17 +130,17 @@ class _Homomorphic(SecureProtocol):
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         return (
-            "the server learns no row (ring-LWE, 128 bits), while it and the key holder follow "
-            "the protocol and do not collude; messages that others change are refused (Ed25519)"
+            "the server learns no row (ring-LWE, 128 bits) if it and the key holder follow "
+            "the protocol and do not collude; altered messages are refused (Ed25519)"
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
         """Raises `Refused` unless sums stay below half the plaintext modulus: they cannot wrap."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
-                f"sums of {limits.most_rows} rows of up to {codec.largest} do not fit "
-                f"{self.scheme.room:g}; use fewer secure.bits, a smaller secure.capacity, or "
-                'secure.protocol = "masks", whose sums may wrap'
+                f"sums of {limits.most_rows} rows with numbers up to {codec.largest} do not "
+                f"fit {self.scheme.room:g}; use fewer secure.bits, a smaller secure.capacity, "
+                'or secure.protocol = "masks", whose sums may wrap'
             )
 
     def refuse_limits(self, limits: Limits) -> None:
@@ -148,9 +148,9 @@ class _Homomorphic(SecureProtocol):
         if limits.capacity > most:
             instead = "fewer secure.bits, bfv" if self.approximate else "masks"
             raise Refused(
-                f"secure.capacity is {limits.capacity}, but {self.scheme.name} with secure.bits = "
-                f"{self.bits} is proved for sums of at most {most} rows; use {instead}, or a "
-                "smaller capacity"
+                f"secure.capacity is {limits.capacity}, but {self.scheme.name} with "
+                f"secure.bits = {self.bits} has a proof only for sums of at most {most} rows; "
+                f"use {instead}, or a smaller capacity"
             )
         if not limits.arithmetic:
             tenseal()

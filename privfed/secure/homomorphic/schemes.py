@@ -168,7 +168,9 @@ class Scheme(ABC):
         try:
             vector = self._load(key, data)
         except (ValueError, RuntimeError) as error:
-            raise BadMessage("no ciphertext", "bytes that are none of this session") from error
+            raise BadMessage(
+                "no ciphertext", "bytes that are no ciphertext of this session"
+            ) from error
         parts = vector.ciphertext()
         if len(parts) != 1 or vector.size() != size:
             raise BadMessage("wrong length", f"a ciphertext that is not of {size} numbers")
@@ -190,8 +192,8 @@ class Scheme(ABC):
         if data != start + bytes_field(2, inner) + self._end:
             raise BadMessage(
                 "no ciphertext",
-                f"a vector that says other than its ciphertext, that its sizes are [{size}], and "
-                "the scheme's scale",
+                f"a vector whose sizes are not [{size}], or whose scale is not the scheme's, "
+                "unlike its ciphertext",
             )
         return inner
 
@@ -260,7 +262,9 @@ class CkksScheme(Scheme):
         decrypted = np.array(ciphertext.decrypt(), dtype=np.float64)
         rounded = np.rint(decrypted)
         if not bool(np.abs(decrypted - rounded).max(initial=0.0) <= 0.25):
-            raise Aborted("a sum decrypts to numbers that are not whole; its limits were broken")
+            raise Aborted(
+                "a sum decrypts to numbers that are not integers; its limits were exceeded"
+            )
         return rounded.astype(np.int64)
 
     @property

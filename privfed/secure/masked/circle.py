@@ -53,7 +53,7 @@ def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> C
         )
     threshold = _keeps(clients, corrupt, lost, least)
     if threshold is None and degree:
-        raise Aborted(f"secure.neighbours = {degree} are too few for these clients and colluders")
+        raise Aborted(f"secure.neighbours is {degree}, too few for these clients and colluders")
     return CircleShape(least, threshold) if threshold else None
 
 

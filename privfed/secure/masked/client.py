@@ -116,7 +116,7 @@ class MaskingClient(ClientMemory):
         self._agree_channels()
         holders = self._graph.holders(self.me, near)
         if len(holders) < self._graph.threshold:
-            raise BadMessage("too few", "fewer neighbours drawn than give a secret back")
+            raise BadMessage("too few", "fewer neighbours than are needed to restore a secret")
         places, threshold = tuple(map(self._places.__getitem__, holders)), self._graph.threshold
         self._layers = self._noise.seeds(self._expected_parties) if self._noise else ()
         secrets = (bytes(self._seed), bytes(self._mask_secret), *self._layers)
@@ -136,9 +136,9 @@ class MaskingClient(ClientMemory):
         """Returns the graph by the client's own policy, which the server's roster must match."""
         clients = roster.clients
         if list(clients) != sorted(set(clients)) or self.me not in clients:
-            raise BadMessage("wrong roster", "clients out of order, twice, or without this one")
+            raise BadMessage("wrong roster", "clients out of order, duplicate or without this one")
         if not set(clients) <= self._directory.keys():
-            raise BadMessage("wrong roster", "clients that nobody knows")
+            raise BadMessage("wrong roster", "unknown clients")
         if len(clients) > self._limits.capacity:
             raise BadMessage(
                 "wrong roster",
@@ -150,7 +150,7 @@ class MaskingClient(ClientMemory):
         if (roster.degree, roster.threshold) != (graph.degree, graph.threshold):
             raise BadMessage(
                 "wrong threshold",
-                f"{roster.degree} neighbours of whom {roster.threshold} stay; expected "
+                f"{roster.degree} neighbours with threshold {roster.threshold}; expected "
                 f"{graph.degree} and {graph.threshold}",
             )
         return graph
@@ -184,7 +184,9 @@ class MaskingClient(ClientMemory):
     def _mask(self, inbox: Inbox) -> Masked:
         senders = [client for client, _ in inbox.sealed]
         if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
-            raise BadMessage("wrong senders", "shares twice, or of others than neighbours")
+            raise BadMessage(
+                "wrong senders", "duplicate shares, or shares of clients that are no neighbours"
+            )
         if [dealer for dealer, _ in inbox.hashes] != sorted(senders):
             raise BadMessage("wrong senders", "hashes of others' shares")
         self._shared, hashes = set(senders), dict(inbox.hashes)
@@ -215,7 +217,7 @@ class MaskingClient(ClientMemory):
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:
             raise BadMessage(
-                "too few", f"fewer {who} than the threshold, or shares not to be opened"
+                "too few", f"fewer {who} than the threshold, or shares that cannot be opened"
             )
         least = self._limits.least(total)
         if self._noise:
@@ -223,8 +225,8 @@ class MaskingClient(ClientMemory):
         if counted < least:
             raise BadMessage(
                 "too few",
-                f"fewer {who} than the noise, or the run, asks for: {counted} whose shares could "
-                f"be opened; expected {least}",
+                f"fewer {who} than the noise or the run requires: the shares of {counted} "
+                f"could be opened; expected {least}",
             )
 
     def _masked_row(self) -> Bytes:
@@ -250,10 +252,14 @@ class MaskingClient(ClientMemory):
     def _take_survivors(self, survivors: Survivors) -> None:
         clients = survivors.clients
         if list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys():
-            raise BadMessage("wrong survivors", "clients out of order, twice, or not of the roster")
+            raise BadMessage(
+                "wrong survivors", "clients out of order, duplicate or not in the roster"
+            )
         near = set(clients) & (self._keys.keys() | {self.me})
         if self.me not in near or not near - {self.me} <= self._shared:
-            raise BadMessage("wrong survivors", "without this client, or with who never shared")
+            raise BadMessage(
+                "wrong survivors", "without this client, or with clients that sent no shares"
+            )
         if self._graph.independent:
             self._require_attested(survivors.attested, near - {self.me})
         self._require_enough(clients, "survivors")
@@ -263,7 +269,9 @@ class MaskingClient(ClientMemory):
     def _require_attested(self, attested: tuple[Attestation, ...], near: set[int]) -> None:
         """Raises `BadMessage` unless all of `near` signed that they masked with this client."""
         if [attestation.sender for attestation in attested] != sorted(near):
-            raise BadMessage("not attested", "masks of others than the surviving neighbours")
+            raise BadMessage(
+                "not attested", "masks with clients other than the surviving neighbours"
+            )
         for attestation in attested:
             public = self._directory.get(attestation.sender, b"")
             given = attestation.given_by(public, self._agreed)
@@ -274,9 +282,11 @@ class MaskingClient(ClientMemory):
         """Reveals one share per neighbour: of its seed or of its mask key, never of both."""
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
-            raise BadMessage("wrong voters", "votes twice, or of others than survivors who may")
+            raise BadMessage(
+                "wrong voters", "duplicate votes, or votes of clients that may not vote"
+            )
         if len(voters) < self._graph.votes(self._limits.least(self._expected_parties)):
-            raise BadMessage("too few", "fewer votes than the graph asks for")
+            raise BadMessage("too few", "fewer votes than the graph requires")
         text = self._survivors.vote_text(self._agreed)
         for vote in votes.votes:
             if not vote.cast_by(self._directory.get(vote.sender, b""), text):

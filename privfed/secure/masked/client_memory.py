@@ -101,7 +101,9 @@ class ClientMemory(ABC):
         coins = self._graph.coins(roster.seed, self._agreed)
         near = self._graph.neighbours(coins, roster.clients, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
-            raise BadMessage("wrong neighbours", "keys of others than the graph's neighbours")
+            raise BadMessage(
+                "wrong neighbours", "keys of clients other than the graph's neighbours"
+            )
         self._keys = {keys.sender: keys for keys in roster.keys}
         return near
 
@@ -154,12 +156,12 @@ class ClientMemory(ABC):
         reader = StateReader(data)
         client = cls(reader.me, identity, directory, policy, expected, row, limits, noise)
         if directory.get(reader.me) != verifying_key(identity):
-            raise BadState("foreign", "the state of another party than the holder of this key")
+            raise BadState("foreign", "the state of another party, not of the holder of this key")
         state = reader.state(client._terms)
         try:
             client._restore(state)
             if client.to_bytes() != data:
-                raise ValueError("no client writes that down so")
+                raise ValueError("not in the form that a client writes")
         except (Aborted, ValueError) as error:
             raise BadState("damaged", "parts of the state do not fit together") from error
         return client
@@ -174,13 +176,15 @@ class ClientMemory(ABC):
             self._acknowledged = state.acknowledged
             counts = {len(shares) for shares in self._held.values()}
             if not self._held.keys() | self._shared <= near or counts - {2 + self._layer_count}:
-                raise ValueError("shares of others than neighbours, or more or fewer than dealt")
+                raise ValueError(
+                    "shares of clients that are no neighbours, or another number than was sent"
+                )
         if state.roster and state.secrets:
             self._check_keys(state.roster)
             self._agree_channels()
             self._layers = state.layers
             if len(self._layers) != self._layer_count:
-                raise ValueError("more or fewer layers than there are")
+                raise ValueError("a wrong number of layers")
         if state.survivors:
             self._take_survivors(state.survivors)
         if state.step == ENDED:

@@ -156,11 +156,11 @@ class StateReader:
         data = self._reader
         step, row_asked, commits = data.count(), data.count(), data.number()
         if step > ENDED or row_asked > 1:
-            raise BadState("damaged", "a step that no client comes to")
+            raise BadState("damaged", "a step that no client reaches")
         progress = Progress(commits, bool(row_asked), data.take(KEY), data.sized())
         context = data.sized()
         if len(context) != KEY and (context or step not in (0, ENDED)):
-            raise BadState("damaged", "a session that cannot be")
+            raise BadState("damaged", "an impossible session")
         state = PartyState(self.me, step, progress, context)
         if step in (1, 2):
             state = replace(state, secrets=tuple(data.take(KEY) for _ in range(4)))

@@ -80,7 +80,7 @@ class CommittedParty:
             session ends.
         """
         if not self._idle:
-            raise BadMessage("cut off", "a party that was stopped before it could commit")
+            raise BadMessage("cut off", "a party that stopped before it could commit")
         question, progress = hashlib.sha256(message).digest(), self._client.progress
         if progress.answer and question == progress.question:
             return progress.answer
@@ -88,8 +88,8 @@ class CommittedParty:
         if type(asked) in _ORDER[: self._client.step]:
             raise BadMessage(
                 "answered already",
-                f"another {type(asked).__name__}, of a step that is answered, or of a session that "
-                "this party has left",
+                f"another {type(asked).__name__} of a step that was already answered, or of a "
+                "session that this party has left",
             )
         self._idle = False
         self._claim_the_row(asked)
@@ -112,7 +112,9 @@ class CommittedParty:
     def _answer(self, asked: Message) -> bytes:
         try:
             if self._lost:
-                raise BadMessage("row lost", "a party that was cut off while its row was made")
+                raise BadMessage(
+                    "row lost", "a party that was interrupted while its row was computed"
+                )
             return encode(self._client.handle(asked))
         except Exception:
             self._client.end()

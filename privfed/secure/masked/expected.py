@@ -68,10 +68,10 @@ class Expected:
         if invitation.agreement != expected.agreement:
             raise BadMessage(
                 "wrong agreement",
-                "the server is configured otherwise than this client; compare on both sides the "
-                f"codec (clip, step, reach, noise), the policy ({_names(type(policy))}), the "
-                f"limits ({_names(Limits)}), the layers of noise ({_names(Layers)}) "
-                "and the version of privfed",
+                "the server and this client have different configurations; compare on both "
+                "sides the codec (clip, step, reach, noise), the policy "
+                f"({_names(type(policy))}), the limits ({_names(Limits)}), the layers of noise "
+                f"({_names(Layers)}) and the version of privfed",
             )
 
 

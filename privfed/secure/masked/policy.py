@@ -133,7 +133,7 @@ class Policy:
 @functools.lru_cache(maxsize=4096)
 def _graph(policy: Policy, clients: int) -> Graph:
     if clients < policy.smallest:
-        raise Aborted("too few clients for the cohort that was expected")
+        raise Aborted("too few clients for the expected cohort")
     corrupt = policy.corrupt(clients)
     lost = policy.lost(clients)
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
@@ -145,7 +145,7 @@ def _graph(policy: Policy, clients: int) -> Graph:
         return RandomGraph(clients, shape.degree, shape.threshold, votes, isolated=apart)
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
-        raise Aborted("too few clients for so many that may collude")
+        raise Aborted("too few clients for the number that may collude")
     if policy.threat == "lying" and not policy.withstands_lies(graph):
-        raise Aborted("too few clients for a threshold that withstands a lying server")
+        raise Aborted("too few clients for a threshold that withstands a malicious server")
     return graph

@@ -224,21 +224,29 @@ class MaskedSums(SecureProtocol):
             return self._promise_to_sites(limits)
         graph = policy.graph(clients)
         about = "about " if graph.independent else ""
-        neighbours_needed = f"{graph.threshold} of each one's {about}{graph.degree} neighbours"
+        neighbours_needed = f"{graph.threshold} of each client's {about}{graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
-        lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
+        lies = (
+            "even if it is malicious"
+            if self.withstands_lies(limits)
+            else "if it follows the protocol"
+        )
         return (
-            f"of {clients} clients {max(graph.survivors, graph.threshold)} have to stay ({form}); "
-            f"the server learns no row, {lies}, while at most {policy.corrupt(clients)} of them "
-            "collude with it"
+            f"at least {max(graph.survivors, graph.threshold)} of {clients} clients have to "
+            f"survive ({form}); the server learns no row, {lies}, as long as at most "
+            f"{policy.corrupt(clients)} of them collude with it"
         )
 
     def _promise_to_sites(self, limits: Limits) -> str:
-        lies = "also if it lies" if self.withstands_lies(limits) else "if it follows the protocol"
+        lies = (
+            "even if it is malicious"
+            if self.withstands_lies(limits)
+            else "if it follows the protocol"
+        )
         return (
-            f"of {limits.sites} sites {limits.minimum} have to stay, and "
-            f"{self.least_sites(limits.sites)} shares open a secret; the server learns no site's "
-            f"sum, {lies}, while no more than {limits.colluders} of them work with it"
+            f"at least {limits.minimum} of {limits.sites} sites have to survive, and "
+            f"{self.least_sites(limits.sites)} shares open a secret; the server learns no "
+            f"site's sum, {lies}, as long as at most {limits.colluders} of them collude with it"
         )
 
     def withstands_lies(self, limits: Limits) -> bool:
@@ -270,25 +278,27 @@ class MaskedSums(SecureProtocol):
         least = self._needed(limits)
         if self.admitted and not least <= self.admitted <= limits.capacity:
             raise Refused(
-                f"secure.admitted is {self.admitted}; expected from {least} (two clients more than "
-                f"may collude, and secure.minimum) to {limits.capacity} (secure.capacity)"
+                f"secure.admitted is {self.admitted}; expected from {least} (at least "
+                f"secure.minimum, and two clients more than may collude) to {limits.capacity} "
+                "(secure.capacity)"
             )
         if self.threshold <= self.colluders:
             raise Refused(
-                f"secure.threshold is {self.threshold:g}, but {self.colluders:g} of a cohort may "
-                "collude with the server and would be enough to unmask anybody; raise the "
-                "threshold above secure.colluders"
+                f"secure.threshold is {self.threshold:g}, but {self.colluders:g} of a cohort "
+                "may collude with the server, which would suffice to unmask any client; raise "
+                "the threshold above secure.colluders"
             )
         if self.threat == "lying" and 2 * self.threshold <= 1 + self.colluders:
             raise Refused(
-                f"secure.threshold is {self.threshold:g}: a server that tells some clients that "
-                "another survived, and others that it dropped, would unmask it; expected more than "
-                f"(1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
+                f"secure.threshold is {self.threshold:g}, but a malicious server could then "
+                "unmask a client by reporting it to some clients as surviving and to others "
+                "as a dropout; expected more than (1 + secure.colluders) / 2 = "
+                f"{(1 + self.colluders) / 2:g}"
             )
         if self.threat == "lying" and self.neighbours:
             raise Refused(
-                "secure.neighbours has no proof against a server that lies (secure.threat), which "
-                "could choose who is next to whom; remove the key"
+                "secure.neighbours is set, but has no proof against a malicious server "
+                "(secure.threat), which could choose each client's neighbours; remove the key"
             )
         if self.neighbours % 2:
             raise Refused(f"secure.neighbours is {self.neighbours}; expected an even number")
@@ -308,7 +318,7 @@ class MaskedSums(SecureProtocol):
         enough = len(stayed) >= graph.votes(limits.least(len(clients)))
         steps = (shared, sent, stayed)
         if not enough or not all(recoverable(graph, near, shared, left) for left in steps):
-            raise Aborted("too few clients stayed to take the masks off")
+            raise Aborted("too few clients survived to remove the masks")
 
 
 def _hashed_size(layers: int) -> int:

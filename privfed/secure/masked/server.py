@@ -90,7 +90,9 @@ class MaskingServer:
         if message.sender != client:
             raise BadMessage("wrong sender", "a message in another client's name")
         if client not in self._awaited:
-            raise BadMessage("unknown sender", "nobody who is asked, or who answered already")
+            raise BadMessage(
+                "unknown sender", "not an expected sender, or one that has already answered"
+            )
         public = self._directory.get(client, b"")
         if isinstance(message, Vote):
             if not message.cast_by(public, self._vote_text):
@@ -169,7 +171,9 @@ class MaskingServer:
 
     def _shared(self, message: Shares) -> None:
         if tuple(client for client, _ in message.sealed) != self._members.near[message.sender]:
-            raise BadMessage("wrong receivers", "shares for others than the graph's neighbours")
+            raise BadMessage(
+                "wrong receivers", "shares for clients other than the graph's neighbours"
+            )
         holders = tuple(holder for holder, _ in message.hashes)
         layers = self._members.layers(self._layers)
         sizes = {len(hashes) for _, hashes in message.hashes}
@@ -200,7 +204,10 @@ class MaskingServer:
             raise BadMessage("wrong length", "a masked row of another length than the session's")
         near, complaints = self._members.near[message.sender], set(message.complaints)
         if len(complaints) < len(message.complaints) or not complaints <= {*near} & self._sharers:
-            raise BadMessage("wrong complaints", "twice, or of others than neighbours who shared")
+            raise BadMessage(
+                "wrong complaints",
+                "duplicate masks, or masks with clients other than neighbours that sent shares",
+            )
         attestation = self._attestation(message) if self._members.graph.independent else None
         if not self._masks.add(self._sum, message.words):
             raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
@@ -215,7 +222,7 @@ class MaskingServer:
         left_out = tuple(who for who in near if who not in self._sharers)
         claimed = attestation and (attestation.sender, attestation.left_out)
         if not attestation or claimed != (message.sender, left_out):
-            raise BadMessage("not attested", "masks with others than who shared their keys")
+            raise BadMessage("not attested", "masks with clients that did not share their keys")
         public = self._directory.get(message.sender, b"")
         if not attestation.given_by(public, self._members.agreed):
             raise BadMessage("not attested", "masks that the client did not sign for")
@@ -271,12 +278,20 @@ class MaskingServer:
         near = set(self._members.holders(message.sender))
         seeds, keys = ([who for who, _ in pairs] for pairs in (message.seeds, message.keys))
         if len(set(seeds)) != len(seeds) or not set(seeds) <= near & self._senders:
-            raise BadMessage("wrong shares", "seeds twice, or of others than surviving neighbours")
+            raise BadMessage(
+                "wrong shares",
+                "duplicate seeds, or seeds of clients other than surviving neighbours",
+            )
         if len(set(keys)) != len(keys) or not set(keys) <= (near & self._sharers) - self._senders:
-            raise BadMessage("wrong shares", "keys twice, or of others than dropped neighbours")
+            raise BadMessage(
+                "wrong shares",
+                "duplicate keys, or keys of clients other than neighbours that dropped out",
+            )
         layers = [who for who, _, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
-            raise BadMessage("wrong shares", "layers twice, or of others than survivors")
+            raise BadMessage(
+                "wrong shares", "duplicate layers, or layers of clients that did not survive"
+            )
         keeping = self._keeping(self._members.expected - len(self._senders))
         if any(layer <= keeping[who] for who, layer, _ in message.layers):
             raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
@@ -284,7 +299,7 @@ class MaskingServer:
             raise BadMessage("wrong shares", "a share outside the field")
         received = handed(self._dealings, message.sender)
         if message.acknowledged != acknowledged(self._members.agreed, message.sender, received):
-            raise BadMessage("wrong hashes", "of others than the shares that it was handed")
+            raise BadMessage("wrong hashes", "not of the shares that were sent to it")
         self._unmasks[message.sender] = message
 
     def total(self) -> tuple[Words, int]:
@@ -302,7 +317,7 @@ class MaskingServer:
             self._blame,
         )
         with self._named():
-            self._require(set(self._unmasks), "helped to take the masks off")
+            self._require(set(self._unmasks), "helped to remove the masks")
             return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:

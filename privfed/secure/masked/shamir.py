@@ -68,7 +68,7 @@ def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
     pairs = zip(places, weights, strict=True)
     secret = sum(shares[place] * weight for place, weight in pairs) % PRIME
     if secret >= 2**256:
-        raise ValueError("these shares are not all of one secret")
+        raise ValueError("these shares do not all belong to one secret")
     return secret.to_bytes(32, "big")
 
 

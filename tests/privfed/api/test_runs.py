@@ -241,7 +241,7 @@ def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
     one_less = FRAME.drop(index=0)
     moved = FRAME.assign(age=FRAME["age"].where(FRAME.index != 7, 30.0))
     for frame in (one_less, moved):
-        with pytest.raises(privfed.Refused, match="not the people with whom the run began"):
+        with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
             privfed.load(run.path, model=Other(), data=people(frame))
     with pytest.raises(privfed.Refused, match="people is a DataFrame without a declaration"):
         privfed.load(run.path, data=FRAME)
@@ -251,7 +251,7 @@ def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
         privfed.load(run.path, server=3)
     assert privfed.load(run.path, model=Other(), data=people()).config.data.clients == 60
     (run.path / "private" / "people").unlink()
-    with pytest.raises(privfed.Refused, match="its private/ is gone"):
+    with pytest.raises(privfed.Refused, match="its private/, which identifies them, is missing"):
         privfed.load(run.path, model=Other(), data=people()).resume(rounds=5)
 
 
@@ -275,7 +275,7 @@ def test_the_weights_of_a_module_are_a_public_start(run):
     terms = Ledger.load(run.path / "ledger.jsonl").terms
     assert terms["lineage"] == {"runs": [], "unknown": True}
     assert terms["start"]
-    assert "does not cover what the starting model tells" in run.guarantee.sentence
+    assert "does not cover what the starting model reveals" in run.guarantee.sentence
     assert f"SHA-256 {terms['start'][:16]}" in command("audit", run.path).stdout
 
 
@@ -503,7 +503,7 @@ def test_scores_are_of_the_test_set_that_the_run_has(tmp_path):
     public = PUBLIC.copy()
     run = privfed.train(people(test=public), model="mlp", out=tmp_path / "run", **SMALL)
     public["readmitted"] = public["readmitted"].map({"yes": "no", "no": "yes"})
-    with pytest.raises(privfed.Refused, match="not the people with whom the run began"):
+    with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
         run.evaluate()
 
 

@@ -374,7 +374,7 @@ def test_a_population_does_not_depend_on_how_a_part_is_spelt(tmp_path):
     assert shuffled["sources"] == plain["sources"]
 
 
-UNCOVERED = "this does not cover what the starting model tells of the same people"
+UNCOVERED = "this does not cover what the starting model reveals about the same clients"
 
 
 def test_a_public_start_works_and_says_what_is_not_covered(tmp_path):

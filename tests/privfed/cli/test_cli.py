@@ -246,7 +246,10 @@ def test_a_model_that_starts_from_elsewhere_is_said_to(finished, tmp_path):
     settings = [*SETTINGS, "--set", "run.seed=1", "--set", init]  # other people
     result = run("train", *settings, "--out", tmp_path / "r")
     shown = " ".join(result.stdout.split())
-    assert shown.count("this does not cover what the starting model tells of the same people") == 2
+    assert (
+        shown.count("this does not cover what the starting model reveals about the same clients")
+        == 2
+    )
     opened = json.loads((tmp_path / "r/ledger.jsonl").read_text().splitlines()[0])
     content = (finished / "checkpoint.safetensors").read_bytes()
     assert opened["terms"]["start"] == hashlib.sha256(content).hexdigest()
@@ -335,7 +338,7 @@ def test_audit_json_recomputes_what_was_claimed(finished):
     for key in ("epsilon", "delta", "unit", "relation", "accountants", "noise_multiplier"):
         assert printed[key] == claimed[key], key
     assert printed["sampling_rate"] == pytest.approx(1 / 3)
-    assert printed["arithmetic"] == "exact sums, and the Gaussian rounded to their grid"
+    assert printed["arithmetic"] == "exact sums, Gaussian noise rounded to their grid"
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld", "tightest"])

@@ -110,7 +110,7 @@ def test_a_run_without_sites_is_busy_and_can_go_on(made, run_file):
         assert busy.exit_code == 2
         error = json.loads(busy.stdout)["error"]
         assert error["kind"] == "busy"
-        assert "0 of 3 sites are at hand" in error["message"]
+        assert "0 of 3 sites are available" in error["message"]
     assert time.monotonic() - began < LONG  # nobody waits for a site that has no socket
     assert not Ledger.load(out / "ledger.jsonl").charges
 

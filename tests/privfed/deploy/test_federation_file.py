@@ -53,7 +53,7 @@ def test_every_mistake_is_in_one_message(tmp_path):
     for part in (
         "name is 'a b'",
         "rome has the key of the coordinator",
-        "Rome and rome are one name",
+        "Rome and rome differ only in the case",
         "Rome: expected 43 letters",
         "threshold is -9",
         "port is not a known key",
@@ -103,7 +103,7 @@ def test_a_site_is_added_where_sites_are_not_last(tmp_path):
         ("rome", str(SiteKey.draw("x").public), "a site rome already"),
         ("oslo", SITES["rome"], "has the key of rome"),
         ("oslo", STATED["coordinator"], "has the key of the coordinator"),
-        ("ROME", str(SiteKey.draw("x").public), "one name"),
+        ("ROME", str(SiteKey.draw("x").public), "differ only in the case"),
         ("oslo", "ed25519:x", "43 letters"),
         ("o slo", str(SiteKey.draw("x").public), "no name"),
     ],
@@ -138,7 +138,7 @@ def test_shares_are_the_fewest_that_may_open_a_secret():
             assert least > colluders
             assert threat == "curious" or 2 * least > 3 + colluders
     assert agreed({**STATED, "threshold": 3}).least_shares(1, "curious") == 3
-    with pytest.raises(Refused, match="threshold is 4, of 3 sites"):
+    with pytest.raises(Refused, match="threshold is 4, but there are 3 sites"):
         agreed({**STATED, "threshold": 4}).least_shares(1, "lying")
     with pytest.raises(Refused, match="at least 3"):
         agreed({**STATED, "threshold": 2}).least_shares(1, "lying")

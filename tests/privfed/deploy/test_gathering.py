@@ -1,4 +1,4 @@
-"""A round begins when enough sites are at hand; a late answer counts for nothing."""
+"""A round begins when enough sites are available; a late answer counts for nothing."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
     asked, there = [], sites(made)
     there[2] = asked.append
     asking = Asking(made, Loopback(there), exclusions=Listed())
-    with pytest.raises(Busy, match="h2: it was proved to lie in a secure sum"):
+    with pytest.raises(Busy, match="h2: it was proved Byzantine in a secure sum"):
         asking.play()
     assert not asked
     assert not asking.ledger.charges
@@ -78,7 +78,7 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
         (b"\x01p17 has a \x1b[31mdisease", "h2: declined"),
         (b"\x04", "h2: failed"),
         (b"\x02", "h2: unsigned (it has agreed on another federation file)"),
-        (b"\x00" + b"z" * 32, "h2: it saw lines that this ledger does not have"),
+        (b"\x00" + b"z" * 32, "h2: it saw ledger lines that this ledger lacks"),
     ],
 )
 def test_who_stays_away_is_named_and_nothing_is_charged(made, says, reason):
@@ -87,7 +87,7 @@ def test_who_stays_away_is_named_and_nothing_is_charged(made, says, reason):
     with pytest.raises(Busy) as busy:
         asking.play()
     assert f"({reason})" in str(busy.value)
-    assert "2 of 3 sites are at hand" in str(busy.value)
+    assert "2 of 3 sites are available" in str(busy.value)
     assert not asking.ledger.charges
     assert [made.folder(site).receipts.read_bytes() for site in range(made.count)] == before
 
@@ -102,7 +102,7 @@ def test_a_site_that_saw_more_of_the_ledger_is_not_asked(made):
     path.write_bytes(b"\n".join(lines[:3]) + b"\n")  # round 1 is charged, round 2 was
     again = type(asking.ledger).recover(path)
     other = replace(asking.coordinator, ledger=again, carrier=Loopback(sites(made)))
-    with pytest.raises(Busy, match="h0: it saw lines that this ledger does not have"):
+    with pytest.raises(Busy, match="h0: it saw ledger lines that this ledger lacks"):
         other.gather()
 
 

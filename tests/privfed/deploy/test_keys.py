@@ -97,8 +97,8 @@ def test_what_spells_no_key_is_named(text):
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ("a" * 42, "42 characters stand there: compare its length"),
-        ("a" * 63, "63 characters stand there: compare its length"),
+        ("a" * 42, "found 42 characters: compare its length"),
+        ("a" * 63, "found 63 characters: compare its length"),
         ("a" * 20 + "!" + "a" * 22, "character 21 of 43 is none of them"),
         ("a" * 63 + "g", "character 64 of 64 is none of them"),
         ("a" * 42 + "B", "the last of 43 characters"),

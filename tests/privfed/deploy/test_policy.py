@@ -161,7 +161,7 @@ def test_central_noise_under_masks_is_allowed_by_its_name_alone(tmp_path):
     masked = "privacy.mechanism=gaussian"
     answer = refusal(LocalPolicy(), load(None, [*RUN, masked]), THREE, 1)
     assert answer.code is Code.MECHANISM
-    assert "sums that it sees" in answer.reason
+    assert "the server sees sums" in answer.reason
     assert declined(policy(tmp_path, GAUSSIAN), masked) is None
 
 

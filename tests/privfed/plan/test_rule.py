@@ -454,7 +454,10 @@ def test_a_rule_from_outside_has_to_be_one():
     [
         (("aggregation.rule=median",), "on every client's row; .* tolerated: 1 of 4"),
         (("aggregation.rule=norm_bound", "aggregation.radius=1.0"), "by one sum; .* its radius"),
-        (("aggregation.rule=fltrust", "aggregation.root=2"), "as far as the root set tells"),
+        (
+            ("aggregation.rule=fltrust", "aggregation.root=2"),
+            "as far as the root set distinguishes",
+        ),
         ((*BUCKETS, "aggregation.rule=median"), "^bucketing, then median.* tolerated: 0 of 4"),
         (("aggregation.rule=geometric_median", *MASKED), "by 2 sums .* tolerated: 3 of 8"),
         (("aggregation.rule=mean",), "tolerated: none"),
@@ -468,7 +471,7 @@ def test_matched_averaging_is_told_the_model_and_refuses_one_without_layers(tmp_
     """Of a perceptron in a run; without biases nobody knows which numbers are a unit's."""
     keys = ("aggregation.rule=fedma", *OPEN, "run.rounds=2")
     assert trained(tmp_path, *keys, "model.name=mlp", "model.hidden=[4]").updates == 2
-    with pytest.raises(Refused, match="does not suit this model: its parameters are no chain"):
+    with pytest.raises(Refused, match="does not suit this model: its parameters are not a chain"):
         prepare(small(*keys, f"model.name={__name__}:unbiased"))
 
 

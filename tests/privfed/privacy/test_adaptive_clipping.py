@@ -42,7 +42,7 @@ def test_the_split_spends_exactly_the_multiplier(noise, count):
 
 
 def test_a_count_that_leaves_nothing_is_refused():
-    with pytest.raises(Refused, match="count_noise above half of it"):
+    with pytest.raises(Refused, match="has to be above half of the noise multiplier"):
         Split.of(4.0, 2.0)
     with pytest.raises(Refused, match="count_noise"):
         plan(small(ON, "privacy.noise_multiplier=2.0", "privacy.count_noise=0.9"))

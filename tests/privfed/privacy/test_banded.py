@@ -84,7 +84,7 @@ def test_rows_of_noise_on_the_grid_are_c_inverse_z():
     np.testing.assert_array_equal(steps, np.rint(steps))
     again = CorrelatedOnGrid(coefficients, 6, KEPT)
     np.testing.assert_array_equal(again.noise(13, deviation), rows[12])  # after a resume
-    with pytest.raises(ValueError, match="hangs together"):
+    with pytest.raises(ValueError, match="is correlated, had"):
         again.noise(14, 2 * deviation)
     with pytest.raises(ValueError, match="multiples"):
         CorrelatedOnGrid(np.array([1.0, 0.3]), 6, KEPT)

@@ -155,7 +155,7 @@ def test_arithmetic_draws_no_noise_for_a_sum_that_is_lost():
     for protocol in (MaskedSums(threshold=0.5), MaskedSums(threshold=0.9)):
         summation = protocol.over(limits)
         session = Session(1, 0, b"h" * 32, np.arange(3), streams=STREAMS)
-        with pytest.raises(Aborted, match="cohort that was expected"):
+        with pytest.raises(Aborted, match="for the expected cohort"):
             summation.open(session, 16, mechanism.encoding(mechanism.init()))
 
 

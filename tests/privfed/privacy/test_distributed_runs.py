@@ -168,7 +168,7 @@ def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path
     (said,) = stated(bound)
     assert said["against"] == "readers"
     assert (
-        "no ledger states what was charged against readers of what is released by runs/a"
+        "no ledger states what was charged against readers of the releases by runs/a"
         in said["meaning"]
     )
     assert "by runs/a" in two_sided("server", bound)["also"]

@@ -330,8 +330,8 @@ def test_a_mean_is_taken_over_rows():
         (("data.sites=3",), "not for sites that hold several"),
         (("audit.canaries=40",), "leaving out a canary"),
         (("evaluation.by=clients", "run.rounds=10"), "for rows that a rule averages"),
-        (("privacy.colluders=8",), "nobody is left"),
-        (("attack.name=sign_flip", "attack.fraction=0.9"), "nobody is left"),
+        (("privacy.colluders=8",), "no client is left"),
+        (("attack.name=sign_flip", "attack.fraction=0.9"), "no client is left"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "use an objective"),
         (
             ("client.objective=scaffold", "data.setting=cross_silo", "aggregation.rule=caf"),

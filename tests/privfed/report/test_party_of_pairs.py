@@ -41,9 +41,7 @@ def test_audits_alone_and_together_state_the_party(runs):
     first, second = runs / "first", runs / "second"
     for words in ((first,), (first, second)):
         assert PARTY in printed("audit", *words)
-    assert "what the server and the clients that work with it see" in printed(
-        "audit", first, second
-    )
+    assert "the joint view of the server and colluding clients" in printed("audit", first, second)
 
 
 def test_train_and_check_state_the_party(tmp_path):

@@ -175,7 +175,7 @@ def test_a_bound_on_the_clients_has_to_bound_them():
         (["cohort.sampler=full", "cohort.size=3"], "takes all"),
         (["cohort.sampler=cyclic", "cohort.separation=7"], "divides the clients"),
         (["cohort.sampler=cyclic", "cohort.separation=2", "cohort.size=4"], "divides the clients"),
-        (["cohort.sampler=truncated_poisson", "cohort.cap=1"], "most rounds would be cut"),
+        (["cohort.sampler=truncated_poisson", "cohort.cap=1"], "most cohorts would be truncated"),
         (["cohort.sampler=fixed_size", "cohort.size=13"], "at most all clients"),
         (["cohort.sampler=fixed_size", "privacy.accountant=pld"], "no proof for without_replace"),
         (["cohort.sampler=truncated_poisson", "privacy.accountant=rdp"], "no proof for truncated"),

@@ -71,7 +71,7 @@ def test_who_is_configured_otherwise_completes_no_sum(other):
     _, invitation = guest(SETTINGS)
     client, theirs = guest({**SETTINGS, **other})
     assert theirs.context != invitation.context
-    with pytest.raises(BadMessage, match="wrong agreement: the server is configured") as refused:
+    with pytest.raises(BadMessage, match="wrong agreement: the server and this client") as refused:
         client.handle(invitation)
     for compared in (Policy, Limits):
         assert all(field.name in str(refused.value) for field in fields(compared))

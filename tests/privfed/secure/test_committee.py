@@ -138,7 +138,9 @@ def test_a_wrong_share_is_left_out_and_its_member_named():
     liar = members(ready)[0]
     ready, expected = summed(Changing(Disclosure, spoiled, {liar}))
     assert np.array_equal(ready.total()[0], expected)
-    assert ready.faults == [f"wrong shares: client {liar} opened what its dealer did not commit to"]
+    assert ready.faults == [
+        f"wrong shares: client {liar} opened shares that their sender did not commit to"
+    ]
     assert named(ready) == {liar: "wrong share"}
 
 
@@ -183,7 +185,7 @@ def test_a_client_whose_shares_give_another_secret_is_named():
         return replace(message, dealt=replace(message.dealt, corrections=corrections))
 
     ready, _ = summed(Changing(Contribution, change, {8}))
-    with pytest.raises(Aborted, match="wrong dealing: client 8 did not deal"):
+    with pytest.raises(Aborted, match="wrong dealing: client 8 shared other seeds"):
         ready.total()
     assert named(ready) == {8: "wrong dealing"}
 

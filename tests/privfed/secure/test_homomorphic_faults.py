@@ -79,7 +79,7 @@ FAULTS = {
     **{
         f"a copy {name}": (
             lambda p, m, first, changed=changed: _instead(m, first, 1, changed),
-            "no ciphertext: a vector that says other|wrong length",
+            "no ciphertext: a vector whose sizes|wrong length",
         )
         for name, changed in {
             "with an unknown field": lambda block: block + UNKNOWN_FIELD,

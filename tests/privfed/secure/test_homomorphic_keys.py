@@ -46,7 +46,7 @@ def test_another_key_pair_does_not_open_a_total(protocol):
     message = parties.server.total()
     with pytest.raises(BadMessage, match="wrong session"):
         other.holder.open(message)
-    with pytest.raises(Aborted, match="limits were broken"):
+    with pytest.raises(Aborted, match="limits were exceeded"):
         other.holder.open(total_of(message, context=other.opening.context))
     assert parties.holder.open(message)[0].tolist() == [14] * 5
 

@@ -208,7 +208,7 @@ def caught(**keys):
 @pytest.mark.parametrize(
     "keys",
     [{"kind": Unchecked}, {"kind": Uncounted}, {"kind": Unsteady, "again": True}],
-    ids=["votes unchecked", "survivors uncounted", "votes twice"],
+    ids=["votes unchecked", "survivors uncounted", "duplicate votes"],
 )
 def test_members_who_check_less_are_caught(keys):
     assert caught(**keys)

@@ -126,7 +126,7 @@ def test_a_client_refuses_what_does_not_prove_that_its_neighbours_masked_with_it
 
 
 def test_who_has_too_few_neighbours_leaves_at_once():
-    with pytest.raises(Aborted, match=r"shared their keys.*fewer neighbours drawn"):
+    with pytest.raises(Aborted, match=r"shared their keys.*fewer neighbours than are needed"):
         played(policy=Dense(degree=0))
 
 

@@ -69,7 +69,7 @@ UP = {
         "wrong type",
     ),
     "from a server": (wire.Advertise, lambda m: wire.Survivors(m.context, (3,)), "wrong type"),
-    "shares for others": (
+    "shares for clients other": (
         wire.Shares,
         lambda m: signed(m, sealed=((999, m.sealed[0][1]), *m.sealed[1:])),
         "wrong receivers",
@@ -215,7 +215,7 @@ DOWN = {
     "without me": (wire.Roster, lambda m: listing(m, m.clients[2:]), "wrong roster"),
     "out of order": (wire.Roster, lambda m: listing(m, m.clients[::-1]), "wrong roster"),
     "a key missing": (wire.Roster, lambda m: replace(m, keys=m.keys[1:]), "wrong neighbours"),
-    "keys twice": (
+    "duplicate keys": (
         wire.Roster,
         lambda m: replace(m, keys=(m.keys[0], *m.keys[:-1])),
         "wrong neighbours",
@@ -236,7 +236,7 @@ DOWN = {
         lambda m: replace(m, sealed=((999, m.sealed[0][1]), *m.sealed[1:])),
         "wrong senders",
     ),
-    "shares twice": (
+    "duplicate shares": (
         wire.Inbox,
         lambda m: replace(m, sealed=(m.sealed[0], *m.sealed)),
         "wrong senders",

@@ -135,7 +135,7 @@ def test_a_survivor_that_never_shared_is_refused():
     sent(channel, of, rows(encoder, 7))
     channel.server.proceed()
     client = channel.clients[of.clients.tolist()[3]]
-    with pytest.raises(BadMessage, match="never shared"):
+    with pytest.raises(BadMessage, match="clients that sent no shares"):
         client.handle(wire.Survivors(channel.server._context, tuple(of.clients.tolist())))
 
 

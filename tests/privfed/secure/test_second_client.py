@@ -123,7 +123,7 @@ LIES = {
     "few shares": (COMPLETE, wire.Inbox, lambda m: few(m, 4), "too few"),
     "no hashes": (COMPLETE, wire.Inbox, lambda m: {"hashes": ()}, "wrong senders"),
     "not a survivor": (COMPLETE, wire.Survivors, lambda m: {"clients": (3,)}, "wrong survivors"),
-    "who never shared": (
+    "clients that sent no shares": (
         COMPLETE,
         wire.Survivors,
         lambda m: {"clients": CLIENTS},

@@ -286,7 +286,7 @@ def test_aborts_are_charged_where_the_draw_is_a_secret_and_free_where_it_is_not(
         ((*EVERYBODY, "privacy.adaptive_clip=true", "cohort.dropout=0.1"), "without end"),
         ((*EVERYBODY, "secure.bits=8", "secure.capacity=200"), "too few for sums"),
         ((*EVERYBODY, "secure.minimum=9", "secure.capacity=5"), "above secure.capacity"),
-        ((*EVERYBODY, "secure.threshold=0.05"), "enough to unmask"),
+        ((*EVERYBODY, "secure.threshold=0.05"), "suffice to unmask"),
         ((*FREE, "aggregation.rule=median"), "needs rows, which a secure sum never reveals"),
         ((*FREE, *EVERYBODY, "secure.protocol=ckks"), "recover the key"),
         (("secure.protocol=none", "secure.minimum=3"), "needs a secure.protocol"),
@@ -499,7 +499,7 @@ def test_larger_cohorts_than_the_capacity_abort():
 
 
 def test_too_coarse_steps_without_a_norm_are_refused():
-    with pytest.raises(Refused, match="which no update survives"):
+    with pytest.raises(Refused, match="too coarse for updates"):
         sums(bits=10, capacity=100).codec(Encoding(), 5)
     assert sums(bits=32, capacity=500).codec(Encoding(), 5).step < 1e-3
 

@@ -145,10 +145,13 @@ def test_charges_that_were_cut_off_are_missed_there(copy):
         ended = run(*words)
         assert ended.exit_code == 5
         output = " ".join(ended.output.split())
-        assert f"{heads} holds 2 heads that the ledger lacks: 2 charges were cut off it" in output
+        assert (
+            f"{heads} contains 2 heads that the ledger lacks: 2 charges were removed from its end"
+            in output
+        )
     prior = run("train", *SETTINGS, "--set", f'privacy.prior=["{path}"]', "--out", path / "next")
     assert prior.exit_code == 2
-    assert "2 charges were cut off it" in prior.stderr
+    assert "2 charges were removed from its end" in prior.stderr
     after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert before == after
 
@@ -159,7 +162,7 @@ def test_a_ledger_that_was_written_anew_is_none_of_the_files(copy):
     heads.write_text(heads.read_text().replace(trail[0].hash, "a" * 64))
     ended = run("audit", path)
     assert ended.exit_code == 5
-    assert "lacks 6 heads that come before the ledger's last" in ended.stdout
+    assert "lacks 6 heads from before the ledger's last head" in ended.stdout
 
 
 def test_a_crash_between_a_line_and_its_head_is_none_of_an_edit(copy):
@@ -192,7 +195,7 @@ def test_without_its_file_a_run_is_audited_but_does_not_go_on(copy):
     assert last_object(run("audit", path, "--json"))["heads"]["agrees"] is None
     ended = run("train", "--resume", path)
     assert ended.exit_code == 5
-    assert "make an empty file there" in ended.stderr
+    assert "create an empty file there" in ended.stderr
     heads.touch()
     assert run("train", "--resume", path).exit_code == 0
     assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
@@ -204,7 +207,7 @@ def test_of_two_copies_only_one_goes_on(copy, tmp_path):
     assert run("train", "--resume", path).exit_code == 0
     ended = run("train", "--resume", other)
     assert ended.exit_code == 5
-    assert "2 charges were cut off it" in ended.stderr
+    assert "2 charges were removed from its end" in ended.stderr
 
 
 def test_another_file_cannot_be_named_later(copy, tmp_path):
@@ -229,11 +232,11 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "run2/heads")
     for heads, said in (
         (tmp_path / "notes", "no file of heads: line 1"),
-        (tmp_path / "folder", "which is no file"),
+        (tmp_path / "folder", "which is not a file"),
         (tmp_path / "missing/heads", "cannot be written"),
-        (tmp_path / "run2/heads", "inside of the run directory"),
-        (tmp_path / "link", "inside of the run directory"),
-        ("/dev/null", "which is no file"),
+        (tmp_path / "run2/heads", "inside the run directory"),
+        (tmp_path / "link", "inside the run directory"),
+        ("/dev/null", "which is not a file"),
     ):
         options = [*SETTINGS, "--set", f"run.heads={heads}"]
         ended = run("train", *options, "--out", tmp_path / "run2")
@@ -260,13 +263,13 @@ def test_a_ledger_that_took_the_place_of_another_is_seen(tmp_path):
     shutil.rmtree(path / "report")
     ended = run("train", "--resume", path)
     assert ended.exit_code == 5
-    assert "2 charges of another ledger that lay here: it was replaced" in ended.stderr
+    assert "2 charges of another ledger at this path: the ledger was replaced" in ended.stderr
     assert run("audit", path).exit_code == 5
     shutil.rmtree(path)
     options = [*SETTINGS, "--set", f"run.heads={heads}"]
     ended = run("train", *options, "--out", path)
     assert ended.exit_code == 2
-    assert f"holds the heads of a run that lay in {path}" in ended.stderr
+    assert f"contains the heads of an earlier run in {path}" in ended.stderr
     assert not path.exists()
     assert len(HeadsFile(heads).read()) == lines, "a refusal changes nothing"
 

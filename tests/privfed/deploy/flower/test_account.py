@@ -32,7 +32,7 @@ LOG = """\
 2026-11-23 02:10:20,500 INFO round 2 is over
 2026-11-23 02:10:30,000 WARNING round 3 aborted: too few sites
 Traceback of somebody
-2026-11-23 02:10:31,000 ERROR 2 of 3 sites are at hand
+2026-11-23 02:10:31,000 ERROR 2 of 3 sites are available
 2026-11-23 02:11:00,000 INFO begins after 3 rounds
 2026-11-23 02:11:20,000 INFO round 4 is over
 2026-11-23 02:11:21,000 INFO site 0: 300 bytes, 50 back, 1.000 s
@@ -43,7 +43,7 @@ def test_a_log_says_what_happened():
     journal = Journal.read(LOG)
     assert journal.over == [1, 2, 4]
     assert journal.aborted == {3: "too few sites"}
-    assert journal.errors == ["2 of 3 sites are at hand"]
+    assert journal.errors == ["2 of 3 sites are available"]
     assert not journal.done
     assert journal.seconds_per_round() == [10.5]  # of rounds that follow each other alone
     assert journal.seconds_per_exchange() == 2.0

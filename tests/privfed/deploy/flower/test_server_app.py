@@ -104,7 +104,7 @@ def test_too_few_sites_end_a_run_in_one_line_and_it_goes_on_when_they_are_back(h
         assert str(failed.value) == "privfed stopped; the coordinator's log says why"
         assert failed.value.__cause__ is None
         (error,) = Journal.read(hospitals.log.read_text()).errors
-        assert "2 of 3 sites are at hand" in error
+        assert "2 of 3 sites are available" in error
         assert agreement(hospitals).charged == ()
         with agents(hospitals, NAMES[2]):
             main(grid(hospitals), context(hospitals))
