@@ -260,7 +260,7 @@ def test_canaries_go_with(overrides, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (("privacy.mechanism=none",), "nothing is claimed"),
+        (("privacy.mechanism=none",), "there is no claim"),
         (("audit.canaries=19",), "too few for any result"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
         (("cohort.sampler=spelt:Crowded",), "places of real clients"),
