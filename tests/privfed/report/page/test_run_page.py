@@ -146,7 +146,7 @@ def test_the_audit_says_what_was_claimed_proved_and_tested_and_with_which_power(
     for words in (
         "were in the population",
         "by 60 canaries",
-        "with 90% confidence. The canaries do not contradict the claim",  # the better of two at 95 %
+        "with 90% confidence. The canaries do not contradict the claim",  # of two at 95 %
         "if 0.5 of the charged noise were drawn (a true ε of",
         "Largest probability with which 60 canaries detect that ε exceeds the claim",
     ):
